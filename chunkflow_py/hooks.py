@@ -1,62 +1,108 @@
-"""The public address of the hooks of operators; see `chunkflow_py.pipeline.hooks`."""
+"""Hooks: how an operator informs the pipeline about boxes, voxels, places and memory.
 
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value, with_hooks
-from chunkflow_py.pipeline.hooks import (
-    Boxes,
-    ChecksMemory,
-    CreatesOutput,
-    HasBounds,
-    HasFiles,
-    HasHalo,
-    HasLeftovers,
-    HasMargin,
-    HasMemory,
-    HasPrepare,
-    HasProfile,
-    HasSettle,
-    HasSingleWriter,
-    HasStop,
-    HasStoredType,
-    HasTimes,
-    HasTraffic,
-    HasVoxelSize,
-    KeepsStored,
-    KeepsVoxels,
-    LooksAtChunk,
-    MakesVoxels,
-    MapsVoxels,
-    MovesFaces,
-    NumbersObjects,
-    Outline,
-    ReadsFrom,
-    ReadsFromSeveral,
-    RemovesItems,
-    ReportsProgress,
-    RunsCode,
-    RunsNetwork,
-    SetsBox,
-    ShrinksVoxels,
-    StartsAhead,
-    StoresOutputs,
-    TakesAnySize,
-    ThreadSafe,
-    TurnsAxes,
+`OperatorBase` documents every hook with its default, and `SourceBase` those of sources. An operator
+inherits from one of them and marks what it overrides.
+
+Each hook also has an older name, such as `HasHalo`: ``isinstance(operator, HasHalo)`` tells whether
+the operator overrides ``required_input``.
+"""
+
+from __future__ import annotations
+
+from chunkflow_py.core.operator_base import (
+    HOOK,
+    OperatorBase,
+    SourceBase,
     WritersByPlace,
-    WritesTo,
-    WritesToSeveral,
+    hook,
+    hook_value,
+    hooks_of,
+    with_hooks,
+)
+from chunkflow_py.core.outline import (
+    Boxes,
+    Outline,
     boxes_between,
     coarser_nm,
+    shrunk_boxes,
+    turned_boxes,
+)
+from chunkflow_py.pipeline.effects import (
     keeps_labels,
     moved_boxes,
     moved_by,
-    places_read,
-    places_written,
-    shrunk_boxes,
     turned,
     turned_back,
-    turned_boxes,
     voxels_made,
 )
+
+
+class _DeclaresHook(type):
+    """The class of the older names: an operator is an instance if it overrides the hook."""
+
+    hook: str
+
+    def __instancecheck__(cls, operator: object) -> bool:
+        try:
+            return hooks_of(operator).declares(cls.hook)
+        except TypeError:  # an object that is not an operator
+            return False
+
+
+def _older(hook: str) -> _DeclaresHook:
+    return _DeclaresHook(hook, (), {"hook": hook})
+
+
+ChecksMemory = _older("check_memory")
+CreatesOutput = _older("create_output")
+HasBounds = _older("bounds")
+HasFiles = _older("needed_files")
+HasHalo = _older("required_input")
+HasLeftovers = _older("leftovers")
+HasMargin = _older("negotiate")
+HasMemory = _older("memory")
+HasPrepare = _older("prepare")
+HasProfile = _older("profile")
+HasSettle = _older("settle")
+HasSingleWriter = _older("single_writer")
+HasStop = _older("stop")
+HasStoredType = _older("stored_type")
+HasTimes = _older("times")
+HasTraffic = _older("traffic")
+HasVoxelSize = _older("known_voxel_size_nm")
+KeepsStored = _older("kept")
+KeepsVoxels = _older("keeps_voxels")
+LooksAtChunk = _older("cut_remedy")
+MakesVoxels = _older("voxels")
+MapsVoxels = _older("voxels_from")
+MovesFaces = _older("face_offsets")
+NumbersObjects = _older("labelling")
+ReadsFrom = _older("origin")
+ReadsFromSeveral = _older("origins")
+RemovesItems = _older("removes")
+ReportsProgress = _older("on_progress")
+RunsCode = _older("code")
+RunsNetwork = _older("network_seconds")
+SetsBox = _older("set_bbox")
+ShrinksVoxels = _older("shrinks_by")
+StartsAhead = _older("start")
+StoresOutputs = _older("stores")
+TakesAnySize = _older("any_voxel_size")
+ThreadSafe = _older("thread_safe")
+TurnsAxes = _older("order")
+WritesTo = _older("destination")
+WritesToSeveral = _older("destinations")
+
+
+def places_read(operator: object) -> tuple[str, ...]:
+    """Return the places that an operator reads from."""
+    return hooks_of(operator).origins
+
+
+def places_written(operator: object) -> tuple[str, ...]:
+    """Return the places that an operator writes to."""
+    return hooks_of(operator).destinations
+
 
 __all__ = [
     "HOOK",
@@ -95,6 +141,7 @@ __all__ = [
     "RunsNetwork",
     "SetsBox",
     "ShrinksVoxels",
+    "SourceBase",
     "StartsAhead",
     "StoresOutputs",
     "TakesAnySize",

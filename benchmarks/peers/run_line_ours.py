@@ -62,7 +62,7 @@ def run(line: list[str]) -> dict[str, Any]:
 
     class Watch(progress_report.PipelineReport):
         def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-            lanes.update({stage.name: stage.lane for stage in operators})
+            lanes.update({stage.name: stage.stage for stage in operators})
             super().run_started(operators, tasks)
 
         def operator_finished(self, label: str, task: Task, seconds: float) -> None:

@@ -55,11 +55,10 @@ class Ours:
     def command(self, words: list[str]) -> Callable[[Any], Any]:
         """Return what is called for a task."""
         from chunkflow_py.cli.command_line import read_line
-        from chunkflow_py.pipeline.hooks import HasPrepare, Outline
+        from chunkflow_py.core.outline import Outline
 
         (stage,) = read_line(words)
-        if isinstance(stage.body, HasPrepare):
-            stage.body.prepare(Outline())
+        stage.hooks.prepare(Outline())
         if hasattr(stage.body, "__enter__"):
             stage.body.__enter__()
         return stage.call  # type: ignore[union-attr]

@@ -74,7 +74,7 @@ def load(name: str) -> click.Command:
     Raises:
         OptionError: It cannot be imported, or is not an operator.
     """
-    from chunkflow_py.pipeline.operator import StageCommand
+    from chunkflow_py.pipeline.operator import OperatorCommand
 
     module, _, attribute = installed()[name].partition(":")
     try:
@@ -82,7 +82,7 @@ def load(name: str) -> click.Command:
     except ImportError as error:
         msg = f"{name} of {module}, which is installed, cannot be imported: {error}"
         raise OptionError(msg) from error
-    if not isinstance(command, StageCommand):
+    if not isinstance(command, OperatorCommand):
         msg = (
             f"{name} of {module}, which is installed, is not an operator; its entry point must "
             "name a module with a function command under @transform, @operator or @source"

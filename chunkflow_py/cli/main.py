@@ -272,13 +272,12 @@ def run_pipeline(
         subcommand.act(*([parts_of(ctx, stages)[1:]] if subcommand.takes_line else []))
         return
     from chunkflow_py.cli import progress_report
-    from chunkflow_py.pipeline.hooks import HasSettle
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.pipeline.pipeline import Pipeline
 
     check_source_first(stages)
     source = stages[0] if isinstance(stages[0], Source) else None
-    if in_place and source and isinstance(source.body, HasSettle):
+    if in_place and source and source.hooks.declares("settle"):
         raise OptionError(_APPLIED_TWICE.format(source.name, "a queue"))
     operators = list(operators_of(stages))
     show_progress = False if progress is None and not verbose else progress
@@ -289,7 +288,7 @@ def run_pipeline(
     pipeline.check()
     tasks = pipeline.run()
     # A queue takes back what fails, and the line goes on; what succeeds later has not failed.
-    settle = source.body.settle if source and isinstance(source.body, HasSettle) else None
+    settle = source.hooks.settle if source and source.hooks.declares("settle") else None
     failed: set[str] = set()
     try:
         for task in tasks:

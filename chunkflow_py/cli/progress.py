@@ -32,7 +32,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from chunkflow_py.cli.screen import Row
-from chunkflow_py.pipeline.hooks import RunsNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -196,8 +195,8 @@ class PipelineProgress(Progress):
         super().__init__(total)
         self.operators = operators
         self.seconds = {operator.name: 0.0 for operator in operators}
-        self._stage_of: dict[str, str] = {each.name: each.lane for each in operators}
-        self._networks = [each.body for each in operators if isinstance(each.body, RunsNetwork)]
+        self._stage_of: dict[str, str] = {each.name: each.stage for each in operators}
+        self._networks = [o.hooks for o in operators if o.hooks.declares("network_seconds")]
         self._active: dict[tuple[int, str], Activity] = {}
         self._finished: dict[int, int] = {}  # task that has not ended -> operators that have
 
@@ -240,7 +239,7 @@ class PipelineProgress(Progress):
         """Seconds for which the network has run; ``None`` if there is none."""
         if not self._networks:
             return None
-        return sum(body.network_seconds for body in self._networks)
+        return sum(hooks.network_seconds for hooks in self._networks)
 
     def outside_network(self) -> float | None:
         """Return the share of the time in which the network did not run, if there is one."""

@@ -23,7 +23,6 @@ from chunkflow_py.cli.progress import (
 from chunkflow_py.cli.screen import Screen, is_terminal
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OperatorError
-from chunkflow_py.pipeline.hooks import HasTraffic
 from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.pipeline.terminal import echo
 
@@ -188,7 +187,7 @@ class PipelineReport(ProgressReport, Listener):
         """Return what each loader has read, and how much of that was needed."""
         lines = []
         for operator in self.progress.operators:
-            traffic = operator.body.traffic if isinstance(operator.body, HasTraffic) else None
+            traffic = operator.hooks.traffic
             if traffic is not None and traffic.needed_bytes:
                 share = traffic.decoded_bytes / traffic.needed_bytes
                 hits = traffic.cache_hits

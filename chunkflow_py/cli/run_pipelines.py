@@ -103,8 +103,8 @@ def _check_tasks_stay(source: Source) -> None:
 
 def _name(operators: Sequence[Operator], taken: set[str]) -> str:
     """Return a name for a stage: that of its main operator."""
-    computing = [each for each in operators if each.lane == "compute"]
-    network = [each for each in computing if hasattr(each.body, "placement")]
+    computing = [each for each in operators if each.stage == "compute"]
+    network = [each for each in computing if each.hooks.placement is not None]
     main = (network or computing or list(operators))[-1].name.partition("#")[0]
     names = (main if k == 1 else f"{main}-{k}" for k in range(1, len(taken) + 2))
     return next(name for name in names if name not in taken)

@@ -1,7 +1,8 @@
-"""`OperatorBase`, from which operators with hooks inherit: a mistyped hook fails at definition.
+"""`OperatorBase` and `SourceBase`: every hook of operators and sources, with its default.
 
-A hook is a method or attribute that the pipeline looks for on an operator, such as
-``required_input``; `chunkflow_py.pipeline.hooks` documents each. A subclass marks the hooks it has:
+A hook is a method or attribute through which an operator informs the pipeline, such as
+``required_input``. All are optional. A subclass marks the hooks that it overrides, so that a
+mistyped name fails when the class is defined:
 
 ```
 class Smoother(OperatorBase):
@@ -16,42 +17,38 @@ class Smoother(OperatorBase):
     def destination(self): ...                          # a property
 ```
 
-A field of a dataclass that is a hook is declared by ``field(metadata=HOOK)``.
+A field of a dataclass that is a hook is declared by ``field(metadata=HOOK)``. A function that is an
+operator takes hooks by the decorator ``with_hooks(keeps_voxels=True)``.
 """
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import Field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from builtins import property as default_value
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from chunkflow_py.core.chunk import Chunk, Voxels
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.host_memory import Need
+    from chunkflow_py.core.outline import Boxes, Outline
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.inference.memory_estimate import MemoryEstimate
+    from chunkflow_py.inference.placement import Placement
+    from chunkflow_py.store.store_protocol import Leftover
+    from chunkflow_py.tasks.task_plan import Plan
+    from chunkflow_py.volume.cutout import Cutout
+    from chunkflow_py.volume.engine.block_volume import Traffic
+    from chunkflow_py.volume.labelling import Labelling
 
 HOOK = {"chunkflow_py.hook": True}  # metadata of a dataclass field
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
-
-HOOKS = frozenset(
-    {
-        # before the run
-        "prepare", "negotiate", "create_output",
-        # what it does to boxes
-        "required_input", "face_offsets", "order", "shrinks_by", "set_bbox", "cut_remedy",
-        "margin_helps",
-        # what it makes
-        "bounds", "times", "known_voxel_size_nm", "any_voxel_size", "voxels", "keeps_voxels",
-        "voxels_from", "labelling", "stored_type", "removes",
-        # places
-        "origin", "origins", "destination", "destinations", "stores", "leftovers", "kept",
-        # memory
-        "memory", "check_memory",
-        # running
-        "thread_safe", "start", "on_progress", "single_writer",
-        # records of a run
-        "needed_files", "code", "profile", "network_seconds", "traffic",
-    }
-)  # fmt: skip
 
 
 class _HookValue:
@@ -88,7 +85,7 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
     Raises:
         TypeError: a name is not that of a hook.
     """
-    _check("with_hooks", set(values), set())
+    _check("with_hooks", set(values), set(), OperatorBase.hook_names)
 
     def give(function: _Function) -> _Function:
         for name, value in values.items():
@@ -96,6 +93,26 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
         return function
 
     return give
+
+
+if not TYPE_CHECKING:
+
+    class default_value:  # noqa: N801  (a decorator)
+        """The default of a hook that is an attribute; subclasses and objects may replace it."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self.function = function
+            self.__doc__ = function.__doc__
+
+        def __get__(self, owner: object, kind: type) -> Any:
+            return self if owner is None else self.function(owner)
+
+
+class WritersByPlace(Protocol):
+    """The tasks of a plan by the voxels that they write; see `chunkflow_py.run.task_boxes`."""
+
+    def number(self, voxel: Zyx, time: int | None) -> int | None:
+        """Return the number of the task that writes a voxel of the operator's input, if any."""
 
 
 def _is_marked(attribute: object) -> bool:
@@ -108,49 +125,441 @@ def _is_marked(attribute: object) -> bool:
     return isinstance(attribute, _HookValue) or getattr(attribute, "_is_hook", False) is True
 
 
-class OperatorBase:
-    """An operator whose hooks are checked when the class is defined.
+def _check(owner: str, marked: set[str], names: set[str], known: frozenset[str]) -> None:
+    for name in sorted(marked - known):
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        msg = f"{owner}.{name} is marked as a hook, but no hook has that name{hint}"
+        raise TypeError(msg)
+    for name in sorted((names & known) - marked):
+        msg = (
+            f"{owner}.{name} has the name of a hook without its mark: put @hook above the "
+            f"function (below @property), write {name} = hook_value(...), or, for the field of a "
+            "dataclass, field(metadata=HOOK); rename it if it is not a hook"
+        )
+        raise TypeError(msg)
+
+
+class HookBase:
+    """What `OperatorBase` and `SourceBase` share: overridden hooks must be marked.
 
     Raises:
-        TypeError: a hook lacks its mark, or a name that is marked is not that of a hook.
+        TypeError: a hook lacks its mark, or a marked name is not that of a hook.
     """
 
     declared_hooks: ClassVar[frozenset[str]] = frozenset()
+    hook_names: ClassVar[frozenset[str]] = frozenset()
 
-    def __init_subclass__(cls, **settings: Any) -> None:
-        """Check the class and what it inherits from classes that are not operators."""
+    def __init_subclass__(cls, *, adds_hooks: bool = False, **settings: Any) -> None:
+        """Check the class and what it inherits from classes without hooks.
+
+        Args:
+            adds_hooks: the public names of this class are the hooks of its subclasses.
+            settings: of other base classes.
+        """
         super().__init_subclass__(**settings)
+        if adds_hooks:
+            cls.hook_names = frozenset(name for name in vars(cls) if not name.startswith("_"))
+            return
         declared: set[str] = set()
         for base in cls.__mro__:
-            if base is object or base is OperatorBase:
+            if base is object or "hook_names" in vars(base):
                 continue
-            if base is not cls and issubclass(base, OperatorBase):  # checked when it was defined
+            if base is not cls and issubclass(base, HookBase):  # checked when it was defined
                 declared |= base.declared_hooks
                 continue
             marked = {name for name, attribute in vars(base).items() if _is_marked(attribute)}
-            _check(cls.__name__, marked, {*vars(base), *vars(base).get("__annotations__", ())})
+            names = {*vars(base), *vars(base).get("__annotations__", ())}
+            _check(cls.__name__, marked, names, cls.hook_names)
             declared |= marked
         cls.declared_hooks = frozenset(declared)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse to assign a hook that the class does not declare."""
-        if name in HOOKS and name not in self.declared_hooks:
+        if name in self.hook_names and name not in self.declared_hooks:
             kind = type(self).__name__
             msg = f"{kind} assigns the hook {name}; declare it: write {name} = hook_value() in it"
             raise TypeError(msg)
         object.__setattr__(self, name, value)
 
+    def declares(self, name: str) -> bool:
+        """Return whether the hook *name* is overridden."""
+        return name in self.declared_hooks
 
-def _check(owner: str, marked: set[str], names: set[str]) -> None:
-    for name in sorted(marked - HOOKS):
-        close = difflib.get_close_matches(name, HOOKS, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        msg = f"{owner}.{name} is marked as a hook, but no hook has that name{hint}"
-        raise TypeError(msg)
-    for name in sorted((names & HOOKS) - marked):
+
+class OperatorBase(HookBase, adds_hooks=True):
+    """An operator: every hook, with the default that holds where a subclass does not override it.
+
+    Some hooks replace what the pipeline would assume, even by "unknown". Whether an operator has
+    one of them is answered by `declares`.
+    """
+
+    # --- before the first task, in the order of the pipeline --------------------------------------
+
+    def prepare(self, outline: Outline) -> None:
+        """Check what is known of the tasks and the input; must do no work of a task.
+
+        Raises:
+            ChunkflowError: the operator cannot work on them.
+        """
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take the function (task box, domain) -> box that later operators need as their input.
+
+        Called after `prepare`, for ``--expand-margin-size auto``.
+        """
+
+    def create_output(self) -> str | None:
+        """Create the output volume, unless it exists; return its address if it was created.
+
+        Called after `prepare`, once, before workers start.
+
+        Raises:
+            OptionError: what it would hold is not known before the first chunk; says what to add.
+        """
+        return None
+
+    # --- boxes ------------------------------------------------------------------------------------
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the input box needed for output *box* of a volume with bounds *domain*."""
+        del domain
+        return box
+
+    @default_value
+    def face_offsets(self) -> tuple[Zyx, Zyx] | None:
+        """By how much the operator moves start and stop of the task's box.
+
+        In voxels of its first input, or, without one, of the pipeline's input.
+        """
+        return None
+
+    @default_value
+    def order(self) -> tuple[int, ...] | None:
+        """The old axes that become z, y and x, of chunks and boxes."""
+        return None
+
+    @default_value
+    def shrinks_by(self) -> Zyx | None:
+        """Size of an output voxel in voxels of the first input, zyx.
+
+        Regions of tasks stay in voxels of the pipeline's input, which name them. Later operators
+        get boxes in voxels of their own first input: in their `Outline`, as ``Task.bbox``, and in
+        what they ask for with `required_input`.
+        """
+        return None
+
+    @default_value
+    def set_bbox(self) -> bool:
+        """Whether the operator gives the task the box of its chunk."""
+        return False
+
+    @default_value
+    def cut_remedy(self) -> str | None:
+        """For an operator whose result depends on all of its first input: what to do instead.
+
+        Logged once if the chunk is a part of a volume.
+        """
+        return None
+
+    @default_value
+    def margin_helps(self) -> bool:
+        """Whether `cut_remedy` does not apply to chunks that exceed their task's box."""
+        return False
+
+    @default_value
+    def cutout(self) -> Cutout | None:
+        """Of a loader: which box it reads for a task."""
+        return None
+
+    @default_value
+    def placement(self) -> Placement | None:
+        """Of a network: where its patches lie."""
+        return None
+
+    # --- what it makes ----------------------------------------------------------------------------
+
+    def bounds(self) -> BoundingBox | None:
+        """Of a loader: return the bounds of its volume; ``None`` if they depend on the task.
+
+        Called after `prepare`. Operators without it keep the bounds of their input.
+        """
+        return None
+
+    @default_value
+    def times(self) -> int | None:
+        """Of a loader, declared: length of the time axis of which tasks may name a point."""
+        return None
+
+    def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Of a loader: return the voxel size, nm, zyx; ``None`` if it depends on the task.
+
+        Operators without it keep the voxel size of their input, times `shrinks_by`.
+        """
+        return None
+
+    @default_value
+    def any_voxel_size(self) -> bool:
+        """Whether the inputs may differ in voxel size; otherwise the pipeline refuses it."""
+        return False
+
+    def voxels(self) -> Voxels | dict[str, Voxels] | None:
+        """Return dtype, channels and kind of the output; by name, if there are several chunks.
+
+        ``None`` if only a task determines it. An operator that does not declare this is asked for
+        `keeps_voxels` and `voxels_from`.
+        """
+        return None
+
+    @default_value
+    def keeps_voxels(self) -> bool:
+        """Whether the output has the dtype, the channels and the kind of the first input."""
+        return False
+
+    def voxels_from(self, read: Voxels) -> Voxels | None:
+        """Return dtype, channels and kind of what is made of an input that holds *read*."""
+        del read
+        return None
+
+    @default_value
+    def labelling(self) -> Labelling | None:
+        """Of an operator that numbers objects, declared: how; read after `prepare`.
+
+        ``None`` if ids are not unique in the volume, or objects are whole.
+        """
+        return None
+
+    def stored_type(self) -> str | None:
+        """Of a saver: return the dtype that it stores, if known before `prepare`."""
+        return None
+
+    @default_value
+    def removes(self) -> tuple[str, ...]:
+        """Names of the items that no longer exist after the operator."""
+        return ()
+
+    # --- places -----------------------------------------------------------------------------------
+
+    @default_value
+    def origin(self) -> str | None:
+        """What it reads: the address of a file or folder, or ``ADDRESS at mip N``.
+
+        Nothing in the pipeline may write there; see `chunkflow_py.volume.array_identity`.
+        """
+        return None
+
+    @default_value
+    def origins(self) -> tuple[str, ...]:
+        """All that it reads, if there are several places."""
+        return () if self.origin is None else (self.origin,)
+
+    @default_value
+    def destination(self) -> str | None:
+        """Where it writes, spelled as `origin`; nothing else in the pipeline may write there."""
+        return None
+
+    @default_value
+    def destinations(self) -> tuple[str, ...]:
+        """All places where it writes, if there are several."""
+        return () if self.destination is None else (self.destination,)
+
+    def stores(self) -> tuple[Output, ...] | None:
+        """Return what the record of each task has to name; called after `prepare`.
+
+        ``None``: everything at `destinations`.
+        """
+        return None
+
+    def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover] | None:
+        """Yield what is already stored inside the boxes of *tasks*; called after `create_output`.
+
+        ``None``: the pipeline looks for files at `destinations` that are named after boxes.
+        """
+        del tasks
+        return None
+
+    @default_value
+    def kept(self) -> str | None:
+        """For an operator that skips tasks by stored output: the place of what counts as done.
+
+        ``None`` if it stands for everything that a task writes; empty for none.
+        """
+        return ""
+
+    @default_value
+    def missing_output(self) -> str | None:
+        """The address of the output volume, if it does not exist on this machine."""
+        return None
+
+    @default_value
+    def tells_missing(self) -> bool:
+        """Whether reading distinguishes a missing block from one that holds zeros."""
+        return True
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def memory(self, size: Zyx | None) -> Need | None:
+        """Return the estimate for a first input of extent *size*; ``None`` if unknown.
+
+        Called when all operators have been entered. An operator that does not declare this is
+        assumed to make chunks as large as its input.
+        """
+        del size
+        return None
+
+    def check_memory(self, line_bytes: int) -> None:
+        """Refuse a pipeline that needs *line_bytes* in all, and name what would fit.
+
+        Raises:
+            OptionError: it does not fit.
+        """
+
+    @default_value
+    def expected(self) -> MemoryEstimate | None:
+        """Of a network, once it is loaded: the memory that it takes on host and device."""
+        return None
+
+    # --- running ----------------------------------------------------------------------------------
+
+    @default_value
+    def thread_safe(self) -> bool:
+        """Whether several threads may call it at the same time."""
+        return False
+
+    def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
+        """Of a transform: begin on the next chunk; return the future of what a call returns."""
+        del chunk, bbox
+        raise TypeError(type(self).__name__ + " cannot begin on a chunk ahead of time")
+
+    # Declared by an operator that reports its progress. The pipeline assigns a function, which the
+    # operator calls with the number of parts done and of all parts.
+    on_progress: Callable[[int, int], None] | None = None
+
+    @default_value
+    def single_writer(self) -> bool:
+        """Whether only one process at a time may write to the output; read after `prepare`."""
+        return False
+
+    @default_value
+    def backend_is_open(self) -> bool:
+        """Of a network: whether ``--backend auto`` is still to be decided."""
+        return False
+
+    def choose_backend(self) -> str:
+        """Of a network with ``--backend auto``: time the backends here, and fix the fastest."""
+        raise TypeError(type(self).__name__ + " has no backend to choose")
+
+    # --- records of a run -------------------------------------------------------------------------
+
+    @default_value
+    def needed_files(self) -> dict[str, str]:
+        """Files that workers need besides the volumes: path as typed -> ``code`` or ``data``."""
+        return {}
+
+    @default_value
+    def code(self) -> tuple[str, ...]:
+        """Descriptions of the code that it runs and that is not part of this package."""
+        return ()
+
+    @default_value
+    def profile(self) -> dict[str, str] | None:
+        """The compute profile that fixes its bytes; ``None`` until it is known."""
+        return None
+
+    @default_value
+    def network_seconds(self) -> float:
+        """Declared by a network: for how long it has run so far; read from any thread."""
+        return 0.0
+
+    @default_value
+    def traffic(self) -> Traffic | None:
+        """What reading has cost so far, if it is counted."""
+        return None
+
+
+class SourceBase(HookBase, adds_hooks=True):
+    """A source, an iterable of tasks: every hook, with its default."""
+
+    @default_value
+    def boxes(self) -> Boxes | None:
+        """The boxes of all tasks, if they are known before the first."""
+        return None
+
+    @default_value
+    def is_divided(self) -> bool:
+        """Whether each task has a part of a volume; no, if a person has chosen its box."""
+        return True
+
+    @default_value
+    def plan(self) -> Plan | None:
+        """The numbered tasks, if all are known before the first."""
+        return None
+
+    @default_value
+    def work(self) -> Callable[[Task], Task] | None:
+        """What is done with each task before the rest of the pipeline."""
+        return None
+
+    def create_output(self) -> str | None:
+        """Create output volumes before workers start; return the address of the first, if new."""
+        return None
+
+    def stop(self) -> None:
+        """Make no more tasks; called from another thread, while one may be waited for."""
+
+    def settle(self, task: Task) -> None:
+        """Take back a task at the end of the pipeline, whatever its outcome.
+
+        Declared by a source that leases its tasks, such as a queue. A failed task does not end
+        the pipeline of such a source.
+        """
+
+
+class _Wrapped(OperatorBase):
+    """The hooks of a plain function: those that `with_hooks` gave it, and defaults."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        vars(self).update(values, declared_hooks=frozenset(values))
+
+
+class _WrappedSource(SourceBase):
+    """The hooks of an iterable that is not a `SourceBase`: defaults."""
+
+
+def hooks_of(operator: object) -> OperatorBase:
+    """Return the hooks of an operator: itself, or those of a function.
+
+    Raises:
+        TypeError: an object has the name of a hook and does not inherit from `OperatorBase`.
+    """
+    if isinstance(operator, OperatorBase):
+        return operator
+    function = operator.func if isinstance(operator, partial) else operator
+    if hasattr(function, "__code__"):
+        values = vars(function)
+        return _Wrapped({k: values[k] for k in OperatorBase.hook_names & values.keys()})
+    _refuse_plain(function, OperatorBase)
+    return _Wrapped({})
+
+
+def source_hooks_of(source: object) -> SourceBase:
+    """Return the hooks of a source: itself, or defaults for a plain iterable of tasks.
+
+    Raises:
+        TypeError: an object has the name of a hook and does not inherit from `SourceBase`.
+    """
+    if isinstance(source, SourceBase):
+        return source
+    _refuse_plain(source, SourceBase)
+    return _WrappedSource()
+
+
+def _refuse_plain(operator: object, base: type[HookBase]) -> None:
+    names = {*dir(type(operator)), *getattr(operator, "__dict__", ())} & base.hook_names
+    if names:
+        kind, name = type(operator).__name__, min(names)
         msg = (
-            f"{owner}.{name} has the name of a hook without its mark: put @hook above the "
-            f"function (below @property), write {name} = hook_value(...), or, for the field of a "
-            "dataclass, field(metadata=HOOK); rename it if it is not a hook"
+            f"{kind}.{name} has the name of a hook, but {kind} does not inherit from "
+            f"{base.__name__}: let it, and put @hook above each hook, or rename {name}"
         )
         raise TypeError(msg)

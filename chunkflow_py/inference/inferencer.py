@@ -72,7 +72,7 @@ class Inferencer(OperatorBase):
         on_progress: called as (patches done, patches in all).
     """
 
-    placement: Placement
+    placement: Placement = field(metadata=HOOK)
     network: dict[str, Any]
     patch_divisor: Zyx | None = None
     mask: Mask | None = None
@@ -144,9 +144,17 @@ class Inferencer(OperatorBase):
         self.engine.close()
         self.engine = None
 
+    @property
+    @hook
+    def backend_is_open(self) -> bool:
+        """Whether ``--backend auto`` is still to be decided."""
+        return bool(self.network.get("backend") == "auto")
+
+    @hook
     def choose_backend(self) -> str:
-        """Return the library that ``--backend auto`` chooses here, tried with made-up patches."""
-        return self._backend().profile["backend"]
+        """Time the backends on generated patches, and fix the fastest."""
+        self.network["backend"] = self._backend().profile["backend"]
+        return str(self.network["backend"])
 
     def _loaded(self, source: PatchSource | None = None) -> Engine:
         if self.engine is None:
@@ -199,6 +207,7 @@ class Inferencer(OperatorBase):
         check_fits(expected)
 
     @property
+    @hook
     def expected(self) -> MemoryEstimate | None:
         """Memory of the network on host and device, once loaded; ``None`` if not known."""
         return None if self._workload is None else estimate_memory(self._workload)

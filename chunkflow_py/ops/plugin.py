@@ -12,11 +12,11 @@ A file with an operator (see `chunkflow new-operator --help`) or the name of an 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemNames
@@ -80,6 +80,7 @@ class Plugin(OperatorBase):
     keywords: dict[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None
     is_older: bool = False
+    any_voxel_size: ClassVar[bool] = hook_value(True)
 
     @property
     @hook

@@ -1,4 +1,4 @@
-"""What is wrong with a line whatever its tasks: names of items, and places that are written to."""
+"""Checks of a pipeline that need no task: item names, voxel sizes, and places written to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import same_size_nm
 from chunkflow_py.core.interrupts import Interrupted, marked_interrupts
 from chunkflow_py.errors import ChunkError, ChunkflowError, OperatorError, OptionError
-from chunkflow_py.pipeline.hooks import RemovesItems, TakesAnySize, places_read, places_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Keep what is wrong inside in *problems* and go on after it; raise it if there is no list."""
+    """Append an error to *problems* and continue; raise it if there is no list."""
     try:
         yield
     except ChunkflowError as error:
@@ -29,10 +28,10 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 
 @contextmanager
-def naming(stage: Operator | Source) -> Iterator[None]:
-    """Name the operator that a foreign exception came from; our own errors name what is wrong.
+def naming(operator: Operator | Source) -> Iterator[None]:
+    """Name the operator that a foreign exception came from; our own errors pass unchanged.
 
-    SystemExit and its kin become errors as well; only what interrupts the process goes through.
+    SystemExit and the like become errors as well; only a real interrupt passes.
     """
     try:
         with marked_interrupts():
@@ -40,49 +39,48 @@ def naming(stage: Operator | Source) -> Iterator[None]:
     except (ChunkflowError, Interrupted):
         raise
     except BaseException as error:
-        raise OperatorError(stage.name, None, error) from error
+        raise OperatorError(operator.name, None, error) from error
 
 
 def check_names(operators: Iterable[Operator]) -> None:
-    """Refuse an operator that reads an item which nothing before it makes.
+    """Refuse an operator that reads an item that no earlier operator makes.
 
     Raises:
-        OptionError: names the item, and what there is.
+        OptionError: names the item and the existing ones.
     """
     made: set[str] = set()
-    for stage in operators:
-        for name in stage.inputs:
+    for operator in operators:
+        for name in operator.inputs:
             if name not in made:
                 known = ", ".join(sorted(made)) or "none"
                 msg = (
-                    f"{stage.name} reads {name!r}, which no operator before it makes "
+                    f"{operator.name} reads {name!r}, which no operator before it makes "
                     f"(made so far: {known}); change --input-name or add a loader"
                 )
                 raise OptionError(msg)
-        made.update(stage.outputs)
-        if isinstance(stage.body, RemovesItems):
-            made.difference_update(stage.body.removes)
+        made.update(operator.outputs)
+        made.difference_update(operator.hooks.removes)
 
 
-def check_sizes(stage: Operator, sizes: Mapping[str, Sequence[float] | None]) -> None:
-    """Refuse inputs of one operator whose voxels are not of one size.
+def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None]) -> None:
+    """Refuse inputs of one operator that differ in voxel size.
 
     Args:
-        stage: the operator.
-        sizes: of its inputs by their names, nanometres, zyx; ``None`` where it is not known.
+        operator: the operator.
+        sizes: of its inputs by name, nanometres, zyx; ``None`` if unknown.
 
     Raises:
         ChunkError: names two inputs and their sizes.
     """
     known = [(name, size) for name, size in sizes.items() if size is not None]
-    if isinstance(stage.body, TakesAnySize) and stage.body.any_voxel_size:
+    if operator.hooks.any_voxel_size:
         return
     for name, size in known[1:]:
         first, other = known[0]
         if not same_size_nm(size, other):
             msg = (
-                f"{stage.name} takes {first!r} with voxels of {tuple(other)} nm and {name!r} with "
-                f"voxels of {tuple(size)} nm (zyx); load both at one resolution (--mip), or "
+                f"{operator.name} takes {first!r} with voxels of {tuple(other)} nm and {name!r} "
+                f"with voxels of {tuple(size)} nm (zyx); load both at one resolution (--mip), or "
                 "correct the one that is wrong by --voxel-size of its loader"
             )
             raise ChunkError(msg)
@@ -92,8 +90,8 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
     """Refuse operators that write where another one writes or reads.
 
     Args:
-        operators: of the line.
-        in_place: a loader may read what a saver replaces, if it reads no more than a task's box.
+        operators: of the pipeline.
+        in_place: a loader may read what a saver replaces, if it reads only the task's box.
 
     Raises:
         OptionError: names both, and the place.
@@ -101,42 +99,42 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
     from chunkflow_py.volume.array_identity import ArrayAddress
 
     writers: list[tuple[str, ArrayAddress]] = []
-    for stage in operators:
-        for place in map(ArrayAddress.parse, places_written(stage.body)):
+    for operator in operators:
+        for place in map(ArrayAddress.parse, operator.hooks.destinations):
             for name, other in writers:
                 if place.is_same(other):
                     msg = (
-                        f"{stage.name} writes to {_both(place, other)}, where {name} writes "
-                        "already and would be overwritten; give one of them another name"
+                        f"{operator.name} writes to {_both(place, other)}, where {name} writes "
+                        "already; one would overwrite the other: change the target of one"
                     )
                     raise OptionError(msg)
-            writers.append((stage.name, place))
-    for stage in operators:
-        for origin in map(ArrayAddress.parse, places_read(stage.body) if writers else ()):
+            writers.append((operator.name, place))
+    for operator in operators:
+        for origin in map(ArrayAddress.parse, operator.hooks.origins if writers else ()):
             for name, place in writers:
-                if place.is_same(origin) and not (in_place and _reads_its_box(stage)):
+                if place.is_same(origin) and not (in_place and _reads_its_box(operator)):
                     remedy = (
                         "with --in-place read no margin (--expand-margin-size 0 0 0), or write to "
                         "another volume or mip"
                         if in_place
-                        else "write to another volume or mip, or, in a line that is no run, put "
-                        "--in-place before the first command"
+                        else "write to another volume or mip, or, for a pipeline that is not "
+                        "submitted as a run, put --in-place before the first command"
                     )
                     msg = (
-                        f"{name} writes to {_both(place, origin)}, which {stage.name} reads: tasks "
-                        f"would read what others have written already; {remedy}"
+                        f"{name} writes to {_both(place, origin)}, which {operator.name} reads: "
+                        f"tasks would read the output of earlier tasks; {remedy}"
                     )
                     raise OptionError(msg)
 
 
-def _reads_its_box(stage: Operator) -> bool:
-    """Return whether an operator is a loader that reads a task's box and nothing around it."""
-    cutout = getattr(stage.body, "cutout", None)
+def _reads_its_box(operator: Operator) -> bool:
+    """Return whether an operator is a loader that reads a task's box without a margin."""
+    cutout = operator.hooks.cutout
     return cutout is not None and cutout.margin == (0, 0, 0)
 
 
 def _both(place: ArrayAddress, other: ArrayAddress) -> str:
-    """Return a place for a message, with another address of it."""
+    """Return a place for a message, with both spellings if they differ."""
     from chunkflow_py.store.store_address import without_secrets
 
     shown = without_secrets(place.text)

@@ -1,10 +1,10 @@
-"""The memory that a whole line takes at its peak, told before the first read.
+"""Estimate of the peak memory of a pipeline, before the first read.
 
 ```
-a task     read: chunk, blocks | compute: chunk, result | write: result, encoded      its largest
-                                                                                    state in a lane
-the line   what the process holds now + what operators hold for all tasks
-           + for each lane, the tasks in it at once x the largest state of one
+a task        read: chunk, blocks | compute: chunk, result | write: result, encoded
+              counted: its largest state in each stage
+the pipeline  what the process holds now + what operators hold for all tasks
+              + for each stage, the tasks in it at once x the largest state of one
 ```
 """
 
@@ -23,16 +23,15 @@ from chunkflow_py.core.host_memory import (
     resident_bytes,
 )
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.hooks import ChecksMemory, HasMemory, RemovesItems
-from chunkflow_py.pipeline.lanes import lanes_of
+from chunkflow_py.pipeline.overlap import stages_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from chunkflow_py.core.chunk import Voxels
-    from chunkflow_py.pipeline.hooks import Boxes
-    from chunkflow_py.pipeline.lanes import Lane
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Operator
+    from chunkflow_py.pipeline.overlap import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +40,12 @@ _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
 
 @dataclass(frozen=True)
-class LineForecast:
-    """Expected peak of a line's memory on the host.
+class PipelineMemory:
+    """Estimated peak of the host memory that a pipeline takes.
 
     Attributes:
-        parts: bytes by what takes them.
-        unknown: names of operators of which not all is known, so that it may be more.
+        parts: bytes by purpose.
+        unknown: names of operators with unknown parts, which make the peak larger.
     """
 
     parts: dict[str, int]
@@ -54,64 +53,63 @@ class LineForecast:
 
     @property
     def bytes(self) -> int:
-        """All parts together."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return a sentence for logs."""
         parts = ", ".join(f"{name} {describe_bytes(n)}" for name, n in self.parts.items() if n)
-        line = f"{describe_bytes(self.bytes)} of host memory ({parts})"
+        known = f"{describe_bytes(self.bytes)} of host memory ({parts})"
         if not self.unknown:
-            return line
-        return f"at least {line}, and what is not known of {', '.join(self.unknown)}"
+            return known
+        return f"at least {known}; more for {', '.join(self.unknown)}, whose needs are unknown"
 
 
 def choose_ahead(
-    stages: Sequence[Operator],
+    operators: Sequence[Operator],
     ahead: int | None,
     voxels: Mapping[str, Mapping[str, Voxels | None]],
     extents: Mapping[str, Zyx],
     tasks: int | None,
 ) -> int:
-    """Tell how much memory a line will take, and return how many tasks lanes may work ahead.
+    """Log the estimated peak memory; return how many tasks each stage may prefetch.
 
     Args:
-        stages: operators of the line, entered.
-        ahead: the number that was asked for; ``None``: 1 if the memory for it is there, else 0.
-        voxels: what each operator makes, as `forecast` takes it.
-        extents: of what operators without an input make, as `forecast` takes them.
-        tasks: of the line, if their number is known.
+        operators: operators of the pipeline, entered.
+        ahead: the requested number; ``None``: 1 if there is memory for it, else 0.
+        voxels: as for `estimate_memory`.
+        extents: as for `estimate_memory`.
+        tasks: number of tasks, if known.
 
     Raises:
-        OptionError: it does not fit with one task at a time either; names what would, if known.
+        OptionError: not even one task at a time fits; names what would, if known.
     """
 
-    def expected(ahead: int) -> LineForecast:
-        return forecast(lanes_of(stages, ahead), voxels, extents, tasks if ahead else 1)
+    def expected(ahead: int) -> PipelineMemory:
+        return estimate_memory(stages_of(operators, ahead), voxels, extents, tasks if ahead else 1)
 
     chosen = 1 if ahead is None else ahead
-    if not any(isinstance(stage.body, HasMemory) for stage in stages):
+    if not any(operator.hooks.declares("memory") for operator in operators):
         return chosen  # nothing is known
-    told, available = expected(chosen), available_host_bytes()
-    if available is not None and told.bytes > available:
-        least, there = expected(0), describe_bytes(available)
+    estimate, available = expected(chosen), available_host_bytes()
+    if available is not None and estimate.bytes > available:
+        least, limit = expected(0), describe_bytes(available)
         if least.bytes > available:
-            _refuse(stages, least, there)
-        words = f"--ahead {chosen} is expected to peak at {describe_bytes(told.bytes)}"
+            _refuse(operators, least, limit)
+        peak = f"--ahead {chosen} is expected to peak at {describe_bytes(estimate.bytes)}"
         if ahead is None:
-            logger.info("%s, and %s are available: going on with --ahead 0", words, there)
-            chosen, told = 0, least
+            logger.info("%s, and %s are available: using --ahead 0", peak, limit)
+            chosen, estimate = 0, least
         else:
             less = describe_bytes(least.bytes)
-            logger.warning("%s, and %s are available; --ahead 0 would take %s", words, there, less)
-    logger.info("expected peak: %s", told)
+            logger.warning("%s, and %s are available; --ahead 0 would take %s", peak, limit, less)
+    logger.info("expected peak: %s", estimate)
     return chosen
 
 
-def _refuse(stages: Sequence[Operator], least: LineForecast, available: str) -> None:
-    for stage in stages:
-        if isinstance(stage.body, ChecksMemory):
-            stage.body.check_memory(least.bytes)
+def _refuse(operators: Sequence[Operator], least: PipelineMemory, available: str) -> None:
+    for operator in operators:
+        operator.hooks.check_memory(least.bytes)
     msg = (
         f"the run is expected to peak at {describe_bytes(least.bytes)} of host memory, and "
         f"{available} are available; make the tasks smaller"
@@ -119,79 +117,81 @@ def _refuse(stages: Sequence[Operator], least: LineForecast, available: str) -> 
     raise OptionError(msg)
 
 
-def forecast(
-    lanes: Sequence[Lane],
+def estimate_memory(
+    stages: Sequence[Stage],
     voxels: Mapping[str, Mapping[str, Voxels | None]],
     extents: Mapping[str, Zyx],
     tasks: int | None = None,
-) -> LineForecast:
-    """Return what a line takes at its peak.
+) -> PipelineMemory:
+    """Estimate the peak memory of a pipeline.
 
     Args:
-        lanes: of the line, in order.
-        voxels: what each operator makes, by its name and that of the item.
-        extents: of what operators without an input make, where they do not say it, by their name.
-        tasks: there are no more than this many in flight.
+        stages: of the pipeline, in order.
+        voxels: what each operator makes, by the names of operator and item.
+        extents: size of the outputs of operators without an input, by name of the operator; used
+            where the operator itself does not know it.
+        tasks: upper limit of the tasks in flight.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}
     unknown: list[str] = []
     sizes: dict[str, Zyx | None] = {}
     alive: dict[str, int] = {}
     peaks = []
-    for lane in lanes:
+    for stage in stages:
         peak = 0
-        for stage in lane.stages:
-            first = stage.inputs[0] if stage.inputs else ""
-            read = sizes.get(first) if first else extents.get(stage.name)
-            need, known = _need(stage, read, alive.get(first, 0))
+        for operator in stage.operators:
+            first = operator.inputs[0] if operator.inputs else ""
+            read = sizes.get(first) if first else extents.get(operator.name)
+            need, known = _need(operator, read, alive.get(first, 0))
             extent = need.size or read
             made = {}
-            for item in stage.outputs:
-                held = voxels.get(stage.name, {}).get(item)
+            for item in operator.outputs:
+                held = voxels.get(operator.name, {}).get(item)
                 known = known and held is not None and extent is not None
-                # What is not known is taken for bytes, and told to be more.
+                # Unknown voxels count as one byte each; the operator is listed as unknown.
                 made[item] = 0 if extent is None else extent.product() * voxel_bytes(held)
                 sizes[item] = extent
             peak = max(peak, sum(alive.values()) + sum(made.values()) + need.work)
             alive.update(made)
-            for item in stage.body.removes if isinstance(stage.body, RemovesItems) else ():
+            for item in operator.hooks.removes:
                 alive.pop(item, None)
             for part, amount in need.held.items():
                 parts[part] = parts.get(part, 0) + amount
             if not known:
-                unknown.append(stage.name)
-        peaks.append((peak, lane))
-    doing = {_DOING[lane.name]: 0 for _, lane in peaks}
-    left = tasks
-    for peak, lane in sorted(peaks, key=lambda pair: -pair[0]):
-        count = lane.tasks if left is None else min(lane.tasks, left)
-        left = None if left is None else left - count
-        doing[_DOING[lane.name]] += count * peak
+                unknown.append(operator.name)
+        peaks.append((peak, stage))
+    doing = {_DOING[stage.name]: 0 for _, stage in peaks}
+    remaining = tasks
+    for peak, stage in sorted(peaks, key=lambda pair: -pair[0]):
+        count = stage.tasks if remaining is None else min(stage.tasks, remaining)
+        remaining = None if remaining is None else remaining - count
+        doing[_DOING[stage.name]] += count * peak
     parts |= {name: amount for name, amount in doing.items() if amount}
-    return LineForecast(parts, tuple(unknown))
+    return PipelineMemory(parts, tuple(unknown))
 
 
 def largest_size(boxes: Boxes | None) -> Zyx | None:
-    """Return the extent of the largest of *boxes*, if there are any."""
+    """Return the size of the largest of *boxes*, if there are any."""
     if isinstance(boxes, BoxGrid):
         return boxes.size
     return max((box.size for box in boxes or ()), key=Zyx.product, default=None)
 
 
-def _need(stage: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemory, bool]:
+def _need(operator: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemory, bool]:
     """Return what an operator takes, and whether it is known.
 
-    One that does not say makes chunks as large as it reads; to save one takes a copy, encoded.
+    An operator without an estimate is assumed to make chunks as large as its input, and a saver to
+    take one encoded copy.
     """
-    said = stage.body.memory(size) if isinstance(stage.body, HasMemory) else None
-    if said is not None:
-        return said, said.complete
-    work = read if stage.lane == "write" else 0
-    return OperatorMemory(work=work), not isinstance(stage.body, HasMemory)
+    estimate = operator.hooks.memory(size)
+    if estimate is not None:
+        return estimate, estimate.complete
+    work = read if operator.stage == "write" else 0
+    return OperatorMemory(work=work), not operator.hooks.declares("memory")
 
 
 def voxel_bytes(voxels: Voxels | None) -> int:
-    """Return what one voxel takes with all its channels; 1 if it is not known."""
+    """Return the bytes of one voxel with all channels; 1 if unknown."""
     import numpy as np
 
     return 1 if voxels is None else np.dtype(voxels.dtype).itemsize * voxels.channels

@@ -12,12 +12,12 @@ import click
 from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
-    from chunkflow_py.pipeline.operator import Operator, Source, StageCommand
+    from chunkflow_py.pipeline.operator import Operator, OperatorCommand, Source
 
 _HIDDEN = {"help"}
 
 
-def called(command: StageCommand, options: Mapping[str, Any]) -> Operator | Source:
+def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | Source:
     """Return what a command makes of options given by keyword.
 
     Args:

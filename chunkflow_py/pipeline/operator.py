@@ -1,17 +1,17 @@
-"""What a command of a line is: a Source of tasks, or an Operator called for every task.
+"""`Source` and `Operator`: what the commands of a pipeline are, and the decorators that make them.
 
 An operator is one file of `chunkflow_py.ops` that holds a function ``command`` under one of three
-decorators. ``command`` receives the options once, checks them, and returns the *body*: what is
-called for every task. Heavy set-up (loading a network) belongs in the body's ``__enter__``, which
-the pipeline calls after every command of the line has accepted its options.
+decorators. ``command`` receives the options once, checks them, and returns what is called for every
+task. Expensive set-up, such as loading a network, belongs in the ``__enter__`` of that object: the
+pipeline calls it when every command has accepted its options.
 
-| decorator                        | body                                  |
-|----------------------------------|---------------------------------------|
-| ``@transform``                   | chunk -> chunk (bbox= if it wants it) |
-| ``@operator("read")`` and others | task -> task                          |
-| ``@source``                      | iterable of tasks, see `TaskSource`   |
+| decorator                        | ``command`` returns                        |
+|----------------------------------|--------------------------------------------|
+| ``@transform``                   | chunk -> chunk, or (chunk, bbox=) -> chunk |
+| ``@operator("read")`` and others | task -> task                               |
+| ``@source``                      | an iterable of tasks, see `TaskSource`     |
 
-A body may have any of the hooks of `chunkflow_py.hooks`; the pipeline looks for them by name.
+Through the hooks of `chunkflow_py.hooks` it informs the pipeline about boxes, places and memory.
 """
 
 from __future__ import annotations
@@ -24,10 +24,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Region
-from chunkflow_py.core.operator_base import with_hooks
+from chunkflow_py.core.operator_base import (
+    HOOK,
+    OperatorBase,
+    SourceBase,
+    hooks_of,
+    source_hooks_of,
+    with_hooks,
+)
+from chunkflow_py.core.outline import Boxes, Outline
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.pipeline.hooks import Boxes, Outline, RunsCode, StartsAhead
 from chunkflow_py.pipeline.params import (
     ItemName,
     ItemNames,
@@ -58,31 +65,35 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-Lane = Literal["read", "compute", "write"]
+StageName = Literal["read", "compute", "write"]
 _Body = TypeVar("_Body", bound="Callable[..., Any]")
 
 
 @dataclass
 class Operator:
-    """One command of a line, set up and ready to be called for every task.
+    """One command of a pipeline, ready to be called for every task.
 
     Attributes:
         name: label for timings and messages.
-        lane: which of the three lanes it runs in; neighbours of one lane share a thread.
+        stage: the stage in which it runs; consecutive operators of one stage share a thread.
         call: task -> task.
-        body: what the command returned; may have hooks.
+        body: what the command returned.
         inputs: names of the items it reads.
         outputs: names of the items it makes.
-        start: task -> future, to begin on the next task while one is on its way (or ``None``).
-        finish: puts what the future holds into the task.
-        options: of the command, by their names, defaults included.
-        files: that the command itself was read from: path as it was typed -> ``code``.
-        code: what that command runs that is not part of this package, in words.
-        argv: the command as it was typed, its name first.
+        start: task -> future, to begin on the next task while one is under way, or ``None``.
+        finish: stores the result of the future in the task.
+        options: of the command, by name, defaults included.
+        files: from which the command itself was read: path as typed -> ``code``.
+        code: descriptions of the code outside this package that the command runs.
+        argv: the command as typed, its name first.
+        hooks: of the body; defaults for a plain function.
+
+    Raises:
+        TypeError: the body has the name of a hook and does not inherit from `OperatorBase`.
     """
 
     name: str
-    lane: Lane
+    stage: StageName
     call: Callable[[Task], Task]
     body: Any
     inputs: tuple[str, ...] = ()
@@ -93,24 +104,32 @@ class Operator:
     files: dict[str, str] = field(default_factory=dict)
     code: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
+    hooks: OperatorBase = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the hooks of the body."""
+        self.hooks = hooks_of(self.body)
 
     @property
     def runs_code(self) -> tuple[str, ...]:
-        """All that it runs which is not part of this package, in words."""
-        return self.code + (self.body.code if isinstance(self.body, RunsCode) else ())
+        """Descriptions of all code that it runs and that is not part of this package."""
+        return self.code + self.hooks.code
 
 
 @dataclass
 class Source:
-    """The first command of a line: it makes the tasks.
+    """The first command of a pipeline, which makes the tasks.
 
     Attributes:
         name: label for messages.
         body: what the command returned.
-        options: of the command, by their names, defaults included.
-        work: what is done with each task before the rest of the line, if the body brings it:
-            ``work``, task -> task.
-        argv: the command as it was typed, its name first.
+        options: of the command, by name, defaults included.
+        work: an operator that is applied to each task before the rest of the pipeline.
+        argv: the command as typed, its name first.
+        hooks: of the body; defaults for a plain iterable.
+
+    Raises:
+        TypeError: the body has the name of a hook and does not inherit from `SourceBase`.
     """
 
     name: str
@@ -118,22 +137,26 @@ class Source:
     options: dict[str, Any] = field(default_factory=dict)
     work: Operator | None = None
     argv: tuple[str, ...] = ()
+    hooks: SourceBase = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the hooks of the body."""
+        self.hooks = source_hooks_of(self.body)
 
 
 @dataclass
-class TaskSource:
-    """Tasks for boxes that are known before the first one runs.
+class TaskSource(SourceBase):
+    """Tasks for boxes that are known before the first task runs.
 
     Attributes:
         boxes: a grid or a list.
-        regions: the regions of the tasks in order, when they are more than all of *boxes*.
-        is_divided: whether each task has a part of a volume, as opposed to one box that a person
-            has chosen.
+        regions: returns the regions of the tasks in order, if they are not simply all of *boxes*.
+        is_divided: whether each task has a part of a volume; no, if a person has chosen its box.
     """
 
-    boxes: Boxes
+    boxes: Boxes = field(metadata=HOOK)
     regions: Callable[[], Iterable[Region]] | None = None
-    is_divided: bool = True
+    is_divided: bool = field(default=True, metadata=HOOK)
 
     def __iter__(self) -> Iterator[Task]:
         """Yield one task a region."""
@@ -145,11 +168,11 @@ class TaskSource:
         return len(self.boxes)
 
 
-class StageCommand(Command):
-    """A click command that returns a stage instead of doing work."""
+class OperatorCommand(Command):
+    """A click command that returns an `Operator` or a `Source`."""
 
     def __init__(self, *args: Any, make: Callable[..., Operator | Source], **kwargs: Any) -> None:
-        """Add the options that every command has."""
+        """Add --name, which every command has."""
         super().__init__(*args, **kwargs)
         self._make = make
         self.params.append(
@@ -159,16 +182,16 @@ class StageCommand(Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write out ``auto`` for margins, then parse as click does."""
+        """Expand ``auto`` for margins, then parse as click does."""
         return super().parse_args(ctx, spread_auto(self.params, args))
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Call the command with its options and wrap what it returns."""
+        """Call the command with its options, and wrap what it returns."""
         label = ctx.params.pop("label") or ctx.info_name
         options = dict(ctx.params)
         body = super().invoke(ctx)
         if body is None:
-            msg = f"command of {ctx.info_name} returned None; it must return what runs on a task"
+            msg = f"command of {ctx.info_name} returned None; it must return an operator"
             raise ChunkflowError(msg)
         named: dict[str, list[str]] = {"in": [], "out": []}
         for param in self.params:
@@ -177,19 +200,24 @@ class StageCommand(Command):
                 named[param.type.direction].append(value)
             elif isinstance(param.type, ItemNames) and value:
                 named[param.type.direction].extend(value)
-        stage = self._make(label, body, tuple(named["in"]), tuple(named["out"]), ctx.params)
-        stage.options = options
-        if isinstance(stage, Source) and stage.work is not None:
-            stage.work.options = options
-        return stage
+        names = tuple(named["in"]), tuple(named["out"])
+        try:
+            operator = self._make(label, body, *names, ctx.params)
+        except TypeError as error:
+            msg = f"command of {ctx.info_name} returned an object whose hooks are wrong: {error}"
+            raise ChunkflowError(msg) from error
+        operator.options = options
+        if isinstance(operator, Source) and operator.work is not None:
+            operator.work.options = options
+        return operator
 
 
 def _decorate(
     function: Callable[..., Any],
     make: Callable[..., Operator | Source],
     extra: Iterable[Any] = (),
-    cls: type[StageCommand] = StageCommand,
-) -> StageCommand:
+    cls: type[OperatorCommand] = OperatorCommand,
+) -> OperatorCommand:
     for option in extra:
         function = option(function)
     params = list(reversed(getattr(function, "__click_params__", [])))
@@ -206,13 +234,13 @@ def _decorate(
 
 
 def operator(
-    lane: Lane, *, cls: type[StageCommand] = StageCommand
-) -> Callable[[Callable[..., Any]], StageCommand]:
-    """Make a command whose body is task -> task, run in *lane*.
+    stage: StageName, *, cls: type[OperatorCommand] = OperatorCommand
+) -> Callable[[Callable[..., Any]], OperatorCommand]:
+    """Make a command whose body is task -> task, run in *stage*.
 
     Args:
-        lane: ``read``, ``compute`` or ``write``.
-        cls: of the command, for one that reads its part of the line in its own way.
+        stage: ``read``, ``compute`` or ``write``.
+        cls: class of the command, for one that parses its arguments in its own way.
     """
 
     def make(
@@ -222,29 +250,31 @@ def operator(
         outputs: tuple[str, ...],
         _: object,
     ) -> Operator:
-        tell_of_cut = _cut_teller(name, body)
+        made = Operator(name, stage, body, body, inputs, outputs)
+        if made.hooks.declares("cut_remedy") and inputs:
+            warn_of_cut = _cut_warning(name, made.hooks)
 
-        def call(task: Task) -> Task:
-            tell_of_cut(task.chunk(inputs[0]), task.bbox)
-            result: Task = body(task)
-            return result
+            def call(task: Task) -> Task:
+                warn_of_cut(task.chunk(inputs[0]), task.bbox)
+                result: Task = body(task)
+                return result
 
-        looks = hasattr(body, "cut_remedy") and inputs
-        return Operator(name, lane, call if looks else body, body, inputs, outputs)
+            made.call = call
+        return made
 
     return lambda function: _decorate(function, make, cls=cls)
 
 
 def makes(rule: Callable[[Voxels], Voxels]) -> Callable[[_Body], _Body]:
-    """Declare what voxels a function makes, given those of its first input."""
+    """Declare how dtype, channels and kind of the output follow from those of the first input."""
     return with_hooks(voxels_from=rule)
 
 
-def transform(function: Callable[..., Any]) -> StageCommand:
+def transform(function: Callable[..., Any]) -> OperatorCommand:
     """Make a command whose body is chunk -> chunk; adds --input-name and --output-name.
 
-    A body with a parameter ``bbox`` is given the task's box as well. It may return several chunks
-    by their names instead of one.
+    A body with a parameter ``bbox`` also receives the task's box. It may return a dict of several
+    chunks by name.
     """
 
     def make(
@@ -256,23 +286,23 @@ def transform(function: Callable[..., Any]) -> StageCommand:
     ) -> Operator:
         try:
             wants_box = "bbox" in inspect.signature(body).parameters
-        except ValueError:  # compiled functions, such as NumPy's, do not tell
+        except ValueError:  # compiled functions, such as NumPy's, have no signature
             wants_box = False
         source, target = params["input_name"], params["output_name"]
-        tell_of_cut = _cut_teller(name, body)
+        hooks = hooks_of(body)
+        warn_of_cut = _cut_warning(name, hooks)
         named = list(outputs)
-        named.remove(target)  # which is not made where the body names its chunks itself
+        named.remove(target)  # a body that names its chunks itself does not make it
         outputs = tuple(named) or outputs
 
         def call(task: Task) -> Task:
             chunk = task.chunk(source)
-            tell_of_cut(chunk, task.bbox)
+            warn_of_cut(chunk, task.bbox)
             finish(task, body(chunk, bbox=task.bbox) if wants_box else body(chunk))
             return task
 
         def start(task: Task) -> Future[Any]:
-            future: Future[Any] = body.start(task.chunk(source), bbox=task.bbox)  # type: ignore[attr-defined]
-            return future
+            return hooks.start(task.chunk(source), bbox=task.bbox)
 
         def finish(task: Task, result: Any) -> None:
             if result is None:
@@ -281,7 +311,7 @@ def transform(function: Callable[..., Any]) -> StageCommand:
             for item, chunk in (result if isinstance(result, dict) else {target: result}).items():
                 task[item] = chunk
 
-        ahead = start if isinstance(body, StartsAhead) else None
+        ahead = start if hooks.declares("start") else None
         return Operator(name, "compute", call, body, inputs, outputs, ahead, finish)
 
     def without_names(*args: Any, **options: Any) -> Any:
@@ -294,30 +324,30 @@ def transform(function: Callable[..., Any]) -> StageCommand:
     return _decorate(without_names, make, (output_option(), input_option()))
 
 
-def _cut_teller(name: str, body: object) -> Callable[[Chunk, BoundingBox | None], None]:
-    """Return what warns, once, of a chunk that is cut where the result depends on all of it."""
-    function = getattr(body, "func", body)
-    remedy = getattr(function, "cut_remedy", None)
-    margin_helps = getattr(function, "margin_helps", False)
-    untold = [remedy] if remedy else []
+def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox | None], None]:
+    """Return a function that warns, once, if the result depends on where the volume is cut."""
+    remedies = [hooks.cut_remedy] if hooks.cut_remedy else []
 
-    def tell(chunk: Chunk, box: BoundingBox | None) -> None:
-        if margin_helps and box is not None and not box.contains(chunk.bbox):
+    def warn(chunk: Chunk, box: BoundingBox | None) -> None:
+        if hooks.margin_helps and box is not None and not box.contains(chunk.bbox):
             return
-        if untold and chunk.bbox != chunk.domain:
+        if remedies and chunk.bbox != chunk.domain:
             logger.warning(
                 "%s looks at all of chunk %s, which is a part of %s: the result depends on how the "
-                "volume is cut into tasks; %s", name, chunk.bbox, chunk.domain, untold.pop(),
-            )  # fmt: skip
+                "volume is cut into tasks; %s",
+                *(name, chunk.bbox, chunk.domain, remedies.pop()),
+            )
 
-    return tell
+    return warn
 
 
-def source(function: Callable[..., Any]) -> StageCommand:
-    """Make a command whose body is an iterable of tasks; it can only begin a line."""
+def source(function: Callable[..., Any]) -> OperatorCommand:
+    """Make a command whose body is an iterable of tasks; it must come first in a pipeline."""
 
     def make(name: str, body: Iterable[Task], *_: object) -> Source:
-        work = getattr(body, "work", None)
-        return Source(name, body, work=work and Operator(name, "write", work, work))
+        made = Source(name, body)
+        if (work := made.hooks.work) is not None:
+            made.work = Operator(name, "write", work, work)
+        return made
 
     return _decorate(function, make)

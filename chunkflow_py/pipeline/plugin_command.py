@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +24,7 @@ from chunkflow_py.core.older_names import (
     PLUGIN_INPUTS,
 )
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.operator import Operator, Source, StageCommand
+from chunkflow_py.pipeline.operator import Operator, OperatorCommand, Source
 from chunkflow_py.pipeline.option_words import divide, options_by_name, split_word
 from chunkflow_py.pipeline.params import ItemName, ItemNames
 from chunkflow_py.pipeline.plugin import (
@@ -64,7 +64,7 @@ class Called:
 
     name: str
     path: Path | None = None
-    operator: StageCommand | None = None
+    operator: OperatorCommand | None = None
     words: list[str] = field(default_factory=list)
     signature: Signature | None = None
     keywords: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def find(name: str) -> Called:
         return Called(name, None, import_module(f"chunkflow_py.ops.{module}").command)
     if is_operator_file(path):
         operator = getattr(load_file(path), "command", None)
-        if not isinstance(operator, StageCommand):
+        if not isinstance(operator, OperatorCommand):
             msg = f"command of {path} is no operator; put @transform, @operator or @source over it"
             raise OptionError(msg)
         return Called(name, path, operator)
@@ -103,10 +103,8 @@ def _command_name(name: str) -> str:
     return COMMANDS.get(word, word) if folder in ("", *PLUGIN_FOLDERS) else ""
 
 
-class PluginCommand(StageCommand):
+class PluginCommand(OperatorCommand):
     """A command whose further options are those of what it calls; its context's obj is `Called`."""
-
-    any_voxel_size: ClassVar[bool] = True
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return its own options, and those of the function that it calls."""

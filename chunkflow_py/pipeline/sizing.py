@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.core.host_memory import describe_bytes
+from chunkflow_py.core.operator_base import SourceBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.task_source import Planner, TaskGenerator
 from chunkflow_py.tasks.task_grid import region_of
@@ -21,9 +22,9 @@ from chunkflow_py.tasks.task_grid import region_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.core.task import Task
     from chunkflow_py.inference.task_size import TaskSize
-    from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
     from chunkflow_py.volume.new_volume import VolumeCreator
     from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
@@ -37,7 +38,7 @@ _FOR_CHUNKS = 0.5
 
 
 @dataclass
-class Environment:
+class Environment(SourceBase):
     """A source of tasks that makes the volumes for them first.
 
     Attributes:
@@ -215,11 +216,13 @@ class Environment:
     # --- a source ------------------------------------------------------------------------------
 
     @property
+    @hook
     def plan(self) -> GridPlan | ListPlan:
         """The tasks, wherever they go."""
         return self.generator.plan
 
     @property
+    @hook
     def boxes(self) -> Boxes:
         """Their boxes."""
         return self.generator.boxes
@@ -236,6 +239,7 @@ class Environment:
             self.create_output()
         return self
 
+    @hook
     def create_output(self) -> str | None:
         """Make the volumes; return the address of the output if this call has made it."""
         made = []

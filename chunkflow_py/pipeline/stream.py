@@ -1,4 +1,4 @@
-"""Streams that run ahead in the background. All concurrency between lanes is here."""
+"""Streams that run ahead in the background. All concurrency between stages is here."""
 
 from __future__ import annotations
 

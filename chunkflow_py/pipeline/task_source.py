@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.core.operator_base import SourceBase, hook
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.tasks.task_order import Order
     from chunkflow_py.volume.protocol import Volume, VolumeOptions
 
@@ -215,7 +216,7 @@ class Planner:
 
 
 @dataclass
-class TaskGenerator:
+class TaskGenerator(SourceBase):
     """The tasks of a plan: handed down the line, sent to a queue, or written to a file.
 
     Attributes:
@@ -236,11 +237,13 @@ class TaskGenerator:
     lease_s: int = 3600
 
     @cached_property
+    @hook
     def plan(self) -> GridPlan | ListPlan:
         """The tasks, wherever they go."""
         return self.planner.plan()
 
     @property
+    @hook
     def boxes(self) -> Boxes:
         """The whole grid or list, whatever part of it is made here.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chunkflow_py.core.geometry import BoundingBox
-    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.planning.pilot import Observation
     from chunkflow_py.planning.task_amounts import Patches

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import VolumeNotFoundError
-from chunkflow_py.pipeline.hooks import HasTraffic
 from chunkflow_py.pipeline.operator import Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Listener, Pipeline
 from chunkflow_py.planning.task_amounts import plan_of
@@ -237,7 +236,7 @@ def operators_left_out(operators: Sequence[Operator]) -> list[str]:
 def _is_in_pilot(stage: Operator) -> bool:
     if stage.name.startswith("skip-task-"):
         return False
-    return stage.lane != "write" or isinstance(stage.body, VolumeOutput | FileSaver)
+    return stage.stage != "write" or isinstance(stage.body, VolumeOutput | FileSaver)
 
 
 def pilot_pipeline(
@@ -326,8 +325,8 @@ class PilotListener(Listener):
         """Send the estimated memory."""
         if self.pipeline is None:
             return
-        estimate = self.pipeline.foretold()
-        networks = [getattr(stage.body, "expected", None) for stage in operators]
+        estimate = self.pipeline.estimated_memory()
+        networks = [operator.hooks.expected for operator in operators]
         self.send(
             {
                 "event": "ready",
@@ -375,7 +374,7 @@ class PilotListener(Listener):
         return {
             stage.name: (cost.stored_bytes, cost.decoded_bytes, cost.needed_bytes)
             for stage in stages
-            if isinstance(stage.body, HasTraffic) and (cost := stage.body.traffic) is not None
+            if (cost := stage.hooks.traffic) is not None
         }
 
     def _now(self) -> float:

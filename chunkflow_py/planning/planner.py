@@ -11,7 +11,6 @@ from chunkflow_py.core.geometry import BoxGrid
 from chunkflow_py.core.host_memory import available_host_bytes, describe_bytes
 from chunkflow_py.errors import ChunkflowError, VolumeNotFoundError
 from chunkflow_py.pipeline.forecast import RESIDENT
-from chunkflow_py.pipeline.hooks import HasSingleWriter
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.planning.duration_estimate import (
     mean_work,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.duration_estimate import Duration
     from chunkflow_py.planning.pilot import Observation
@@ -147,12 +146,7 @@ class _Planner:
             errors.append(error)
         found.problems += dict.fromkeys(str(error) for error in errors)
         for stage in self.step.operators:
-            body: Any = stage.body
-            if (
-                isinstance(body, HasSingleWriter)
-                and body.single_writer
-                and fleet.machines * fleet.processes > 1
-            ):
+            if stage.hooks.single_writer and fleet.machines * fleet.processes > 1:
                 found.problems.append(
                     f"{stage.name} writes to a file that one process may write at a time, and "
                     f"there are {fleet.machines * fleet.processes}; write to zarr:// or "
@@ -163,7 +157,7 @@ class _Planner:
     def _check_cover(self) -> None:
         """Report tasks outside of the input, and input outside of all tasks."""
         domain, boxes = domain_of(self.pipeline), self.looked_at
-        cutout = getattr(self.step.operators[0].body, "cutout", None)
+        cutout = self.step.operators[0].hooks.cutout
         if domain is None or not boxes or cutout is None or cutout.is_explicit:
             return
         inside = total(boxes, lambda box: _sign(box.intersection(domain).size)) / len(boxes)
@@ -277,7 +271,7 @@ class _Planner:
         elif found.problems and not found.reads:
             return
         else:
-            estimate = self.pipeline.foretold()
+            estimate = self.pipeline.estimated_memory()
             found.memory = Memory(
                 estimate.bytes, ESTIMATED, estimate.bytes, estimate.parts,
                 (*estimate.unknown, *(p.operator for p in found.patches)),
@@ -368,7 +362,7 @@ class _Planner:
                 box = middle_box(self.boxes)
             return sum(prod(measure(box)) * weight for measure, weight in measures)
 
-        stages = {operator.name: operator.lane for operator in self.step.operators}
+        stages = {operator.name: operator.stage for operator in self.step.operators}
         mean = mean_work(self.boxes, measures)
         return measured_duration(
             self.observations, found.tasks, mean, work, self.settings.fleet, stages

@@ -26,7 +26,6 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_o
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.inference.patch_grid import PatchGrid
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
-from chunkflow_py.pipeline.hooks import HasBounds
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 from chunkflow_py.volume.files.file_saver import FileSaver
@@ -38,7 +37,7 @@ from chunkflow_py.volume.output import VolumeOutput
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Operator, Outline, Source
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.tasks.task_plan import Plan
@@ -185,9 +184,9 @@ def patches_of(pipeline: Pipeline) -> list[Patches]:
 def domain_of(pipeline: Pipeline) -> BoundingBox | None:
     """Return the bounds of what the first loader reads, if they are known."""
     for stage in pipeline.operators:
-        if isinstance(stage.body, HasBounds):
+        if stage.hooks.declares("bounds"):
             try:
-                return stage.body.bounds()
+                return stage.hooks.bounds()
             except ChunkflowError:  # it is told as a misfit
                 return None
     return None
@@ -197,12 +196,11 @@ def domain_of(pipeline: Pipeline) -> BoundingBox | None:
 
 
 def _read(stage: Operator, outline: Outline) -> Transfer | None:
-    body: Any = stage.body
-    cutout = getattr(body, "cutout", None)
-    if stage.lane != "read" or cutout is None:
+    body, cutout = stage.body, stage.hooks.cutout
+    if stage.stage != "read" or cutout is None:
         return None
     try:
-        bounds, held = body.bounds(), body.voxels()
+        bounds, held = stage.hooks.bounds(), stage.hooks.voxels()  # of one chunk
     except ChunkflowError:  # it is told as a misfit
         return None
     boxes = outline.boxes if outline.has_tasks else None
@@ -217,8 +215,7 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
         inside = box.intersection(bounds)
         if inside.is_empty or not outline.has_tasks:
             return inside
-        found: BoundingBox = cutout.box(bounds, box, stage.name)[0]
-        return found
+        return cutout.box(bounds, box, stage.name)[0]
 
     def touched(box: BoundingBox) -> BoundingBox:
         found = read(box)
@@ -235,11 +232,11 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
         indexes = 0 if volume is None or volume.write_unit == block else 2 * count(shards)
         return round((count(blocks) + indexes) * getattr(volume, "channel_blocks", 1))
 
-    item, middle = voxel_bytes(held), middle_box(boxes)
+    item, middle = voxel_bytes(None if isinstance(held, dict) else held), middle_box(boxes)
     region = _covered(boxes, bounds)
     return Transfer(
         operator=stage.name,
-        place=str(getattr(volume, "url", None) or getattr(body, "origin", "")),
+        place=stage.hooks.origin or "" if volume is None else volume.url,
         protocol="file" if volume is None else Location.parse(volume.url).protocol,
         task_bytes=read(middle).voxels * item,
         total_bytes=round(total(boxes, lambda box: read(box).size)) * item,
@@ -342,7 +339,7 @@ def _inside(box: BoundingBox, bounds: BoundingBox | None) -> BoundingBox:
 
 
 def _patches(stage: Operator, outline: Outline) -> Patches | None:
-    placement: Any = getattr(stage.body, "placement", None)
+    placement = stage.hooks.placement
     domain, boxes = outline.domain, outline.boxes
     if placement is None or domain is None or (outline.has_tasks and not boxes):
         return None
@@ -405,12 +402,11 @@ def plan_of(source: Source) -> Plan:
     Raises:
         OptionError: it does not know them all.
     """
-    body: Any = source.body
+    body = source.body
     if isinstance(body, TaskSource) and body.regions is None:  # such as that of create-bbox
         boxes = body.boxes
         return GridPlan(boxes) if isinstance(boxes, BoxGrid) else ListPlan([*map(Region, boxes)])
-    plan: Plan | None = getattr(body, "plan", None)
-    if plan is None:
+    if (plan := source.hooks.plan) is None:
         msg = (
             f"{source.name} does not know all tasks beforehand; plan the pipeline with "
             "generate-tasks in its place"

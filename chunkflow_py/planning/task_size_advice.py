@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx, hull_of
 from chunkflow_py.errors import OptionError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.task_size import TaskSizes
-    from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.planning.task_amounts import Patches, Transfer
 
@@ -71,7 +70,7 @@ def better_task_size(
         processes: that share the tasks: none of those that have one now is left without.
     """
     found = _task_sizes(pipeline, writes)
-    boxes: Boxes | None = getattr(pipeline.source and pipeline.source.body, "boxes", None)
+    boxes = pipeline.source.hooks.boxes if pipeline.source else None
     now, region = largest_task(boxes, None), hull_of(boxes)
     if now is None or region is None:
         return None
@@ -127,7 +126,7 @@ def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
 def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
     """Return in words along which axes the faces of tasks lie between strides of the patches."""
     for stage in pipeline.operators:
-        placement: Any = getattr(stage.body, "placement", None)
+        placement = stage.hooks.placement
         outline = pipeline.outlines[stage.name]
         boxes, domain = outline.boxes, outline.domain
         if placement is None or domain is None or not isinstance(boxes, BoxGrid):
@@ -182,7 +181,7 @@ def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | N
     domain = domain_of(pipeline)
     unit = _unit(writes)
     for stage in pipeline.operators:
-        placement: Any = getattr(stage.body, "placement", None)
+        placement = stage.hooks.placement
         if placement is None or domain is None or placement.grid == "chunk":
             continue
         settings, outline = placement.settings, pipeline.outlines[stage.name]

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.operator_base import SourceBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import QueueError
 from chunkflow_py.queue.leases import LeaseKeeper
@@ -28,7 +29,7 @@ USUAL_RETRIES = 30
 
 
 @dataclass
-class QueueTasks:
+class QueueTasks(SourceBase):
     """The tasks of a queue, each with its lease.
 
     Attributes:
@@ -96,10 +97,12 @@ class QueueTasks:
                 break
         return None
 
+    @hook
     def stop(self) -> None:
         """Receive no more tasks."""
         self._stopped.set()
 
+    @hook
     def settle(self, task: Task) -> None:
         """Acknowledge a task that is done or skipped; release one that failed, after a delay."""
         held: Held = task.lease  # type: ignore[assignment]  # made by __iter__

@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.core.outputs import BOX, Output
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.pipeline.hooks import (
-    MovesFaces,
-    SetsBox,
-    StoresOutputs,
-    TurnsAxes,
-    WritesTo,
-    WritesToSeveral,
-    moved_by,
-)
+from chunkflow_py.pipeline.effects import moved_by
 from chunkflow_py.run.metadata_documents import difference, parsed, restored
 from chunkflow_py.run.run_spec import StepOutput, sha256_of
 from chunkflow_py.store import open_store
@@ -39,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from chunkflow_py.core.geometry import Region
+    from chunkflow_py.core.operator_base import OperatorBase
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.protocol import Volume
@@ -59,32 +52,28 @@ def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
     moves: list[tuple[Any, ...]] = []
     is_known = True
     for operator in pipeline.operators:
-        body: Any = operator.body
+        hooks = operator.hooks
         outline = pipeline.outlines[operator.name]
         domain = None if outline.domain is None else str(outline.domain)
         scale = tuple(outline.scale)
-        for output in _outputs_of_operator(body):
+        for output in _outputs_of_operator(hooks):
             box_changes = tuple(moves), scale, domain, is_known
             outputs.append(StepOutput(operator.name, output, *box_changes))  # type: ignore[arg-type]
-        if isinstance(body, TurnsAxes):
-            moves.append(("turn", tuple(body.order)))
-        elif isinstance(body, MovesFaces):
-            low, high = moved_by(body, outline.scale)
+        if hooks.order is not None:
+            moves.append(("turn", tuple(hooks.order)))
+        elif hooks.face_offsets is not None:
+            low, high = moved_by(hooks, outline.scale)
             moves.append(("move", tuple(low), tuple(high)))
-        if isinstance(body, SetsBox) and body.set_bbox:
+        if hooks.set_bbox:
             is_known = False
     return tuple(outputs)
 
 
-def _outputs_of_operator(body: object) -> tuple[Output, ...]:
-    if isinstance(body, StoresOutputs):
-        return body.stores()
-    places: tuple[str, ...] = ()
-    if isinstance(body, WritesToSeveral):
-        places = body.destinations
-    elif isinstance(body, WritesTo):
-        places = (body.destination,)
-    return tuple(Output("objects", _prefix(place)) for place in places)
+def _outputs_of_operator(hooks: OperatorBase) -> tuple[Output, ...]:
+    outputs = hooks.stores()
+    if outputs is None:
+        return tuple(Output("objects", _prefix(place)) for place in hooks.destinations)
+    return outputs
 
 
 def _prefix(place: str) -> str:

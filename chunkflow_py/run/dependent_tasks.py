@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.pipeline.hooks import places_read
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.coverage import saved_box
 from chunkflow_py.run.earlier_steps import place_of
@@ -138,7 +137,7 @@ def _readers(
     readers = []
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
         body = operator.body
-        for place in map(ArrayAddress.parse, places_read(body)):
+        for place in map(ArrayAddress.parse, operator.hooks.origins):
             if not any(place.is_same(other) for other in places):
                 continue
             if not isinstance(body, VolumeLoader) or place.text != body.origin:

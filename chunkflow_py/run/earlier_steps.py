@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.pipeline.hooks import places_read
 from chunkflow_py.run.coverage import open_output
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.task_boxes import TaskBoxes
@@ -96,9 +95,9 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> No
     """
     places = [ArrayAddress.parse(place_of(o.output)) for step in steps for o in step.outputs]
     for operator in operators:
-        if getattr(operator.body, "tells_missing", True):
+        if operator.hooks.tells_missing:
             continue
-        for place in map(ArrayAddress.parse, places_read(operator.body)):
+        for place in map(ArrayAddress.parse, operator.hooks.origins):
             if any(place.is_same(other) for other in places):
                 msg = (
                     f"{operator.name} reads {place.text}, which an earlier step of the run writes, "

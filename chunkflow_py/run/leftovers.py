@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError
-from chunkflow_py.pipeline.hooks import HasLeftovers, KeepsStored, places_written
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_address import without_secrets
@@ -42,16 +41,16 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
     Raises:
         VolumeError: a store cannot be listed.
     """
-    kept = [each.body.kept for each in pipeline.operators if isinstance(each.body, KeepsStored)]
+    kept = [each.hooks.kept for each in pipeline.operators]
     if None in kept:  # a marker file vouches for all outputs of its task
         return
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
-        body: Any = operator.body
-        places = places_written(body)
+        places = operator.hooks.destinations
         if any(same_array(place, other) for place in places for other in kept if other):
             continue
-        if isinstance(body, HasLeftovers):
-            yield from body.leftovers(tasks)
+        own = operator.hooks.leftovers(tasks)
+        if own is not None:
+            yield from own
         else:
             for place in places:
                 yield from _files(place, tasks)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.hooks import (
-    CreatesOutput,
-    HasBounds,
-    HasSingleWriter,
-    WritesTo,
-    WritesToSeveral,
-)
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.coverage import outputs_of
-from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.pipeline.forecast import LineForecast
+    from chunkflow_py.pipeline.forecast import PipelineMemory
     from chunkflow_py.pipeline.operator import Operator, Source
     from chunkflow_py.run.run_spec import StepOutput
     from chunkflow_py.tasks.task_plan import Plan
@@ -58,8 +50,7 @@ class StepPipeline:
         Raises:
             OptionError: the source does not know its tasks in advance.
         """
-        plan: Plan | None = getattr(self.source.body, "plan", None)
-        if plan is None:
+        if (plan := self.source.hooks.plan) is None:
             msg = (
                 f"{self.source.name} does not know all its tasks in advance, so a run could not "
                 "tell when it is complete; begin the pipeline with generate-tasks"
@@ -91,7 +82,7 @@ class StepEstimate:
     step: str
     tasks: int
     output_bytes: int
-    memory: LineForecast | None
+    memory: PipelineMemory | None
     created: tuple[str, ...] = ()
     outputs: tuple[StepOutput, ...] = ()
 
@@ -101,8 +92,8 @@ def worker_pipeline(
 ) -> Pipeline:
     """Return the pipeline of a run, in which ``--grid auto`` means ``anchored``."""
     for operator in operators:
-        placement: Any = getattr(operator.body, "placement", None)
-        if getattr(placement, "grid", None) == "auto":
+        placement = operator.hooks.placement
+        if placement is not None and placement.grid == "auto":
             placement.grid = "anchored"
     return Pipeline(operators, source, ahead=ahead)
 
@@ -120,10 +111,9 @@ def check_outputs_exist(operators: Sequence[Operator]) -> None:
         OptionError: an output volume is not there; the message names it.
     """
     for operator in operators:
-        saver = getattr(operator.body, "saver", None)
-        if isinstance(saver, VolumeSaver) and saver.volume is None:
+        if (missing := operator.hooks.missing_output) is not None:
             msg = (
-                f"{operator.name} writes to {saver.url}, which was created with the run but is not "
+                f"{operator.name} writes to {missing}, which was created with the run but is not "
                 "on this machine: mount its file system, use a shared file system or a bucket, or, "
                 "if the volume was deleted, submit the same pipeline again to create it"
             )
@@ -148,8 +138,7 @@ def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, 
     step = _with_backend(step, load_networks=load_networks)
     pipeline = step.pipeline()
     for operator in step.operators:
-        body: Any = operator.body
-        if isinstance(body, HasSingleWriter) and body.single_writer:
+        if operator.hooks.single_writer:
             msg = (
                 f"{operator.name} writes to a file that only one process may write at a time, but "
                 "a run has several workers; write to zarr:// or precomputed://, or to one file per "
@@ -163,13 +152,14 @@ def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, 
             )
             raise OptionError(msg)
     check_margins(pipeline)
-    saves = CreatesOutput | WritesTo | WritesToSeveral
-    if not any(isinstance(each.body, saves) for each in step.operators):
+    if not any(
+        each.hooks.destinations or each.hooks.declares("create_output") for each in step.operators
+    ):
         logger.warning(
             "step %s saves nothing, unless a plugin does; add an operator such as save-zarr",
             step.name,
         )
-    memory = pipeline.rehearse() if load_networks else None
+    memory = pipeline.entered_memory() if load_networks else None
     size = pipeline.output_bytes(len(plan))
     outputs = outputs_of(pipeline)
     return step, StepEstimate(step.name, len(plan), size, memory, outputs=outputs)
@@ -184,12 +174,9 @@ def create_outputs(step: StepPipeline) -> tuple[str, ...]:
     Raises:
         ChunkflowError: an output cannot be created.
     """
-    bodies = (step.source.body, *(operator.body for operator in step.operators))
-    return tuple(
-        address
-        for body in bodies
-        if isinstance(body, CreatesOutput) and (address := body.create_output())
-    )
+    created = [step.source.hooks.create_output()]
+    created += [operator.hooks.create_output() for operator in step.operators]
+    return tuple(filter(None, created))
 
 
 def _with_backend(step: StepPipeline, *, load_networks: bool) -> StepPipeline:
@@ -199,9 +186,7 @@ def _with_backend(step: StepPipeline, *, load_networks: bool) -> StepPipeline:
     """
     arguments = list(step.arguments)
     for index, operator in enumerate(step.operators):
-        body: Any = operator.body
-        network = getattr(body, "network", None)
-        if not isinstance(network, dict) or network.get("backend") != "auto":
+        if not operator.hooks.backend_is_open:
             continue
         if not load_networks:
             msg = (
@@ -210,10 +195,10 @@ def _with_backend(step: StepPipeline, *, load_networks: bool) -> StepPipeline:
                 "recommends"
             )
             raise OptionError(msg)
-        chosen = body.choose_backend()
+        chosen = operator.hooks.choose_backend()
         logger.info("%s --backend auto: the run uses %s", operator.name, chosen)
         arguments[index] = tuple(_backend_replaced(arguments[index], chosen))
-        network["backend"] = operator.options["backend"] = chosen
+        operator.options["backend"] = chosen
     return replace(step, arguments=tuple(arguments))
 
 
@@ -238,15 +223,13 @@ def check_margins(pipeline: Pipeline) -> None:
     Raises:
         OptionError: a loader reads too little; the message names the loader, a task and both boxes.
     """
-    boxes = getattr(pipeline.source and pipeline.source.body, "boxes", None)
+    boxes = pipeline.source.hooks.boxes if pipeline.source else None
     if not boxes:
         return
     box = boxes[len(boxes) // 2]
     for index, operator in enumerate(pipeline.operators):
-        body: Any = operator.body
-        domain = body.bounds() if isinstance(body, HasBounds) else None
-        cutout = getattr(body, "cutout", None)
-        placed = any(_is_anchored(later.body) for later in pipeline.operators[index + 1 :])
+        domain, cutout = operator.hooks.bounds(), operator.hooks.cutout
+        placed = any(_is_anchored(later) for later in pipeline.operators[index + 1 :])
         if domain is None or cutout is None or not placed:
             continue
         inside = box.intersection(domain)
@@ -263,6 +246,7 @@ def check_margins(pipeline: Pipeline) -> None:
             raise OptionError(msg)
 
 
-def _is_anchored(body: object) -> bool:
+def _is_anchored(operator: Operator) -> bool:
     """Return whether an operator anchors its patch grid to the domain."""
-    return getattr(getattr(body, "placement", None), "grid", "chunk") != "chunk"
+    placement = operator.hooks.placement
+    return placement is not None and placement.grid != "chunk"

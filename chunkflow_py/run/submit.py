@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.core.outputs import BOX
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.pipeline.hooks import HasFiles, places_read, places_written
 from chunkflow_py.queue.message_body import BodyError, body_text, parse_body
 from chunkflow_py.queue.queue_protocol import address_of, open_queue
 from chunkflow_py.run.coverage import with_documents
@@ -329,7 +328,7 @@ def default_run(operators: Sequence[Operator]) -> str:
         OptionError: no operator of the pipeline has an output with a known address.
     """
     for operator in reversed(operators):
-        for place in places_written(operator.body)[:1]:
+        for place in operator.hooks.destinations[:1]:
             address, level, _ = place.partition(LEVEL)
             if not level and (template := _TEMPLATE.fullmatch(address)):
                 address = template[1].rstrip("_-.")
@@ -354,9 +353,7 @@ def default_queue(run: str) -> str:
 def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
     files: dict[str, tuple[File, Path]] = {}
     for operator in operators:
-        body: Any = operator.body
-        needed = body.needed_files if isinstance(body, HasFiles) else {}
-        for typed, role in (operator.files | needed).items():
+        for typed, role in (operator.files | operator.hooks.needed_files).items():
             path = Path(typed).expanduser()
             if not path.is_file():
                 msg = f"{operator.name} needs {typed}, which is not a file on this machine"
@@ -371,8 +368,8 @@ def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]
 
     Paths are made absolute, so that the same options hash equally in every working directory.
     """
-    body, addresses = operator.body, dict[str, list[str]]()
-    for name, used in (("reads", places_read(body)), ("writes", places_written(body))):
+    hooks, addresses = operator.hooks, dict[str, list[str]]()
+    for name, used in (("reads", hooks.origins), ("writes", hooks.destinations)):
         if used:
             addresses[name] = [canonical_address(address) for address in used]
     known = [address for some in addresses.values() for address in some]

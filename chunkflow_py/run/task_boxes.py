@@ -15,13 +15,14 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.outline import boxes_between, turned_boxes
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.pipeline.hooks import boxes_between, moved_boxes, turned, turned_boxes
+from chunkflow_py.pipeline.effects import moved_boxes, turned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chunkflow_py.pipeline.hooks import Boxes, Outline
+    from chunkflow_py.core.outline import Boxes, Outline
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.run_spec import StepOutput
     from chunkflow_py.tasks.task_plan import Plan
@@ -52,7 +53,7 @@ class TaskBoxes:
         for operator in operators:
             scale = outlines[operator.name].scale
             yield operator, cls(plan, boxes, axes, scale)
-            boxes, axes = moved_boxes(boxes, operator.body, scale), turned(axes, operator.body)
+            boxes, axes = moved_boxes(boxes, operator.hooks, scale), turned(axes, operator.hooks)
 
     @classmethod
     def of_output(cls, plan: Plan, output: StepOutput) -> TaskBoxes:

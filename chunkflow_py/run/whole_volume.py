@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chunkflow_py.core.geometry import BoxGrid, Region, Zyx
+from chunkflow_py.core.operator_base import HOOK, SourceBase
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
 from chunkflow_py.ops.downsample import Downsampler
@@ -334,7 +335,7 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
 
 
 @dataclass
-class VolumeTasks:
+class VolumeTasks(SourceBase):
     """The tasks of a whole volume, ordered by time point.
 
     Attributes:
@@ -342,7 +343,7 @@ class VolumeTasks:
         times: number of time points, or ``None`` without a time axis.
     """
 
-    boxes: BoxGrid
+    boxes: BoxGrid = field(metadata=HOOK)
     times: int | None = None
 
     def __len__(self) -> int:

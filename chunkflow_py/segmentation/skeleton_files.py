@@ -17,8 +17,8 @@ from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from chunkflow_py.core.outline import Outline
     from chunkflow_py.core.task import Task
-    from chunkflow_py.pipeline.hooks import Outline
 
 logger = logging.getLogger(__name__)
 

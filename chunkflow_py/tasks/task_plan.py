@@ -26,7 +26,7 @@ from chunkflow_py.tasks.task_order import ORDERS, positions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.tasks.task_order import Order
 
 __all__ = ["GridPlan", "ListPlan", "Plan", "plan_from_json"]

@@ -14,7 +14,7 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.pipeline.operator import Operator, StageCommand
+from chunkflow_py.pipeline.operator import Operator, OperatorCommand
 
 BOX = BoundingBox.from_size((3, 4, 5), (4, 8, 8))
 DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
@@ -45,7 +45,7 @@ class OperatorContract:
         takes_unknown_options: it passes options that it does not know to something else.
     """
 
-    command: StageCommand
+    command: OperatorCommand
     takes_unknown_options = False
 
     @pytest.fixture(name="operator")
@@ -122,7 +122,7 @@ class TransformContract:
         command: the click command.
     """
 
-    command: StageCommand
+    command: OperatorCommand
 
     @pytest.fixture(name="operator")
     def _operator(self):

@@ -141,7 +141,7 @@ class VolumeLoader(OperatorBase):
     """
 
     source: VolumeSource
-    cutout: Cutout = field(default_factory=Cutout)
+    cutout: Cutout = field(default_factory=Cutout, metadata=HOOK)
     output_name: str = "chunk"
     channels: tuple[int, ...] | None = None
     dtype: str | None = None
@@ -162,6 +162,7 @@ class VolumeLoader(OperatorBase):
         return self.source.thread_safe
 
     @property
+    @hook
     def tells_missing(self) -> bool:
         """Whether a missing block can be distinguished from one that holds zeros."""
         return self.source.tells_missing

@@ -125,6 +125,12 @@ class VolumeOutput(OperatorBase):
         volume = self.saver.volume
         return self.saver.place.format == "h5" if volume is None else volume.single_writer
 
+    @property
+    @hook
+    def missing_output(self) -> str | None:
+        """The address of the volume, if it does not exist."""
+        return self.saver.url if self.saver.volume is None else None
+
     @hook
     def create_output(self) -> str | None:
         """Create the volume and its thumbnail before the first chunk, if they are missing.

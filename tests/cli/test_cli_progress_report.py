@@ -19,6 +19,7 @@ from chunkflow_py.cli.logs import configure_logging, restore_logging
 from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.progress import PipelineProgress, progress_rows, task_voxels
 from chunkflow_py.cli.progress_report import PipelineReport
+from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
@@ -66,10 +67,10 @@ def run(
     return screen.getvalue()
 
 
-class Works:
+class Works(OperatorBase):
     """A body with news from inside one call, which looks at the view then."""
 
-    on_progress: Any = None
+    on_progress: Any = hook_value(None)
 
     def __init__(self) -> None:
         self.report: Any = None
@@ -87,10 +88,10 @@ class Works:
         return task
 
 
-class Network:
+class Network(OperatorBase):
     """A body whose network has run."""
 
-    network_seconds = 5.0
+    network_seconds = hook_value(5.0)
 
     def __call__(self, task: Task) -> Task:
         return task

@@ -2,31 +2,81 @@
 
 import inspect
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 
+import numpy as np
 import pytest
 
 import chunkflow_py
-from chunkflow_py.core.operator_base import HOOK, HOOKS, OperatorBase, hook, hook_value, with_hooks
-from chunkflow_py.pipeline import hooks
+from chunkflow_py import hooks
+from chunkflow_py.core.operator_base import (
+    HOOK,
+    OperatorBase,
+    hook,
+    hook_value,
+    hooks_of,
+    source_hooks_of,
+    with_hooks,
+)
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.pipeline.operator import Operator, OperatorCommand
 
 
-def test_hooks_are_those_that_the_pipeline_asks_for():
-    """The list of hooks names each method and attribute of the protocols, and nothing else."""
-    protocols = [
-        each
-        for each in vars(hooks).values()
-        if getattr(each, "_is_protocol", False) and each.__module__ == hooks.__name__
-    ]
-    asked = set()
-    for each in protocols:
-        if each.__name__ in {"WritersByPlace", "HasStop", "HasSettle"}:  # of tasks and sources
-            continue
-        asked |= {name for name in vars(each) if not name.startswith("_")}
-        asked |= set(inspect.get_annotations(each))
-    assert asked == HOOKS
+def test_every_hook_has_a_default_and_a_docstring():
+    """The base class answers each hook, so that the pipeline never has to probe for one."""
+    plain = hooks_of(len)
+    for name in OperatorBase.hook_names - {"start", "choose_backend"}:
+        attribute = vars(OperatorBase)[name]
+        default = getattr(plain, name)
+        if inspect.isfunction(attribute):
+            arguments = [None] * (len(inspect.signature(attribute).parameters) - 1)
+            default = default(*arguments)
+        assert default in (None, False, True, "", 0.0, (), {}), name
+        assert attribute is None or attribute.__doc__, name
+    assert not plain.declared_hooks
+
+
+def test_older_names_ask_for_the_hook():
+    """Each older name stands for one hook; every hook of before has one."""
+    named = {each.hook for each in vars(hooks).values() if isinstance(each, hooks._DeclaresHook)}
+    added = {"cutout", "placement", "expected", "tells_missing", "missing_output", "margin_helps",
+             "backend_is_open", "choose_backend"}  # fmt: skip
+    assert named - {"stop", "settle"} == OperatorBase.hook_names - added
+
+
+def test_a_plain_object_with_the_name_of_a_hook_is_refused():
+    """It would be ignored silently; the message says what to do, and names the class."""
+
+    class Smoother:
+        def required_input(self, box, domain):
+            return box.grow((1, 1, 1))
+
+        def __call__(self, chunk):
+            return chunk
+
+    with pytest.raises(TypeError, match="Smoother does not inherit from OperatorBase: let it"):
+        hooks_of(Smoother())
+    with pytest.raises(TypeError, match="does not inherit from SourceBase"):
+        source_hooks_of(type("Tasks", (), {"boxes": ()})())
+    with pytest.raises(ChunkflowError, match="returned an object whose hooks are wrong"):
+        OperatorCommand(
+            "it", callback=Smoother, make=lambda name, body, *_: Operator(name, "read", body, body)
+        ).main([], standalone_mode=False)
+
+
+def test_functions_partials_and_compiled_functions_are_operators():
+    """They have the hooks that `with_hooks` gave them, and defaults."""
+
+    @with_hooks(keeps_voxels=True)
+    def smooth(chunk, sigma):
+        return chunk
+
+    assert hooks_of(partial(smooth, sigma=2)).keeps_voxels is True
+    assert hooks_of(np.sqrt).keeps_voxels is False
+    assert source_hooks_of(iter([])).boxes is None
 
 
 def test_marked_hooks_are_found_with_their_values():
@@ -134,7 +184,7 @@ def test_operators_with_hooks_inherit_from_the_base():
         for name, kind in vars(import_module(module.name)).items():
             is_own = inspect.isclass(kind) and kind.__module__ == module.name
             if is_own and hasattr(kind, "__call__"):  # noqa: B004
-                names = HOOKS & {*vars(kind), *inspect.get_annotations(kind)}
+                names = OperatorBase.hook_names & {*vars(kind), *inspect.get_annotations(kind)}
                 if names and not issubclass(kind, OperatorBase):
                     found.append(name)
     assert found == []
@@ -148,6 +198,6 @@ def test_a_function_takes_hooks_by_name():
         return chunk
 
     assert isinstance(smooth, hooks.KeepsVoxels)
-    assert (smooth.keeps_voxels, smooth.cut_remedy) == (True, "load a margin")
+    assert hooks_of(smooth).cut_remedy == "load a margin"
     with pytest.raises(TypeError, match="did you mean cut_remedy"):
         with_hooks(cut_remedies="")

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.ops.adjust_bbox import BoxAdjuster, adjust_bbox, command
@@ -56,7 +57,8 @@ def test_later_operators_are_checked_on_the_adjusted_boxes():
     """What comes after is told of the moved boxes before the first task."""
     seen = []
 
-    class Checker:
+    class Checker(OperatorBase):
+        @hook
         def prepare(self, outline):
             seen.append(outline.region)
 

@@ -152,8 +152,8 @@ def test_the_name_of_an_operator_is_the_operator():
     assert np.array_equal(result["mask"].array, CHUNK.array > 60)
     (same,) = stages("threshold --threshold 60 -i image -o mask")
     assert stage.options == same.options | {"file": "threshold"}
-    assert (stage.name, stage.lane, stage.inputs, stage.outputs) == (
-        *(same.name, same.lane, same.inputs, same.outputs),
+    assert (stage.name, stage.stage, stage.inputs, stage.outputs) == (
+        *(same.name, same.stage, same.inputs, same.outputs),
     )
     (written,) = read_line(["plugin", "-f", "normalize_contrast.py", "--name", "n", "-a"] + [
         "lower_clip_fraction=0.1;per_section=false;minval=None"
@@ -179,7 +179,7 @@ def test_the_name_of_an_operator_is_the_operator():
             "0",
         ]
     )
-    assert (loader.lane, loader.outputs) == ("read", ("image",))
+    assert (loader.stage, loader.outputs) == ("read", ("image",))
 
 
 @pytest.mark.parametrize(

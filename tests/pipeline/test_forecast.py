@@ -17,10 +17,11 @@ from chunkflow_py.core.host_memory import (
     available_host_bytes,
     resident_bytes,
 )
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.forecast import forecast
-from chunkflow_py.pipeline.lanes import lanes_of
+from chunkflow_py.pipeline.forecast import estimate_memory
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
+from chunkflow_py.pipeline.overlap import stages_of
 
 SIZE = Zyx(8, 32, 32)
 VOXELS = SIZE.product()
@@ -55,8 +56,10 @@ class Array:
         self.alive.add(-self.nbytes)
 
 
-class Body:
+class Body(OperatorBase):
     """Makes an array of *voxels* for each task, and takes *need* meanwhile."""
+
+    thread_safe = hook_value()
 
     def __init__(
         self,
@@ -71,9 +74,11 @@ class Body:
             del self.__dict__["made"]
         self.name = ""
 
+    @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
         return self.need
 
+    @hook
     def voxels(self) -> Any:
         return self.made if hasattr(self, "made") else {}
 
@@ -115,7 +120,7 @@ def expected(stages: list[Operator], ahead: int, tasks: int | None = None) -> An
     voxels = {
         stage.name: dict.fromkeys(stage.outputs, stage.body.voxels() or None) for stage in stages
     }
-    return forecast(lanes_of(stages, ahead), voxels, {"load": SIZE}, tasks)
+    return estimate_memory(stages_of(stages, ahead), voxels, {"load": SIZE}, tasks)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -161,10 +166,11 @@ def test_what_is_unknown_is_said_to_be() -> None:
     """An operator that makes something unknown is named, and the sum is a lower bound."""
     odd = Operator("plugin", "compute", lambda task: task, object(), ("image",), ("odd",))
     load = line(Alive(), at_once=False)[0]
-    told = forecast(lanes_of([load, odd], 0), {"load": {"image": Voxels("uint8", 1, None)}}, {}, 1)
+    voxels = {"load": {"image": Voxels("uint8", 1, None)}}
+    told = estimate_memory(stages_of([load, odd], 0), voxels, {}, 1)
     assert told.unknown == ("plugin",)
     assert str(told).startswith("at least ")
-    assert str(told).endswith("and what is not known of plugin")
+    assert str(told).endswith("more for plugin, whose needs are unknown")
 
 
 def run(ahead: int | None, share: float, caplog: Any, tasks: int = 12) -> Pipeline:
@@ -197,7 +203,7 @@ def test_lanes_do_not_work_ahead_if_it_does_not_fit(caplog: Any) -> None:
     (note,) = [record for record in caplog.records if "available" in record.message]
     assert note.levelname == "INFO"
     assert note.message.startswith("--ahead 1 is expected to peak at ")
-    assert " GB are available: going on with --ahead 0" in note.message
+    assert " GB are available: using --ahead 0" in note.message
     assert run(None, 0.6, caplog, tasks=1).ahead == 1
 
 

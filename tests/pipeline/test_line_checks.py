@@ -2,12 +2,13 @@
 
 import pytest
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
 from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.pipeline.pipeline import Pipeline
 
 
-class Wrong:
+class Wrong(OperatorBase):
     """A body that finds something wrong before the first task."""
 
     def __init__(self, prepare=None, bounds=None):
@@ -17,9 +18,11 @@ class Wrong:
         if self.errors[name] is not None:
             raise self.errors[name]
 
+    @hook
     def prepare(self, outline):
         self._say("prepare")
 
+    @hook
     def bounds(self):
         self._say("bounds")
 

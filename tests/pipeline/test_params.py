@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.pipeline.operator import Source, StageCommand
+from chunkflow_py.pipeline.operator import OperatorCommand, Source
 from chunkflow_py.pipeline.params import (
     BBOX,
     NUMBER,
@@ -37,7 +37,7 @@ def parse(option: Any, *args: str) -> Any:
         seen.extend(options.values())
         return object
 
-    command = StageCommand("it", callback=option(callback), make=lambda *_: Source("it", []))
+    command = OperatorCommand("it", callback=option(callback), make=lambda *_: Source("it", []))
     command.params = [*callback.__click_params__, *command.params]  # type: ignore[attr-defined]
     result = CliRunner().invoke(command, args)
     if result.exit_code == 0:
@@ -161,7 +161,7 @@ def line(*args: str) -> list[Any]:
 
         for option in options:
             option(callback)
-        command = StageCommand(name, callback=callback, make=lambda *_: Source("it", []))
+        command = OperatorCommand(name, callback=callback, make=lambda *_: Source("it", []))
         command.params = [*callback.__click_params__, *command.params]  # type: ignore[attr-defined]
         group.add_command(command)
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Region, Task, Zyx
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import ChunkError, ChunkflowError, OperatorError, OptionError
 from chunkflow_py.pipeline.operator import Operator, Outline, Source, TaskSource
@@ -256,10 +257,10 @@ def test_number_of_tasks_alive_is_bounded(ahead: int, at_once: bool) -> None:
     assert alive == 0
 
 
-class Safe:
+class Safe(OperatorBase):
     """A body for several threads, that counts how many tasks it works on at once."""
 
-    thread_safe = True
+    thread_safe = hook_value(True)
 
     def __init__(self, work: Any = None, wait_s: float = 0.0) -> None:
         self.work, self.wait_s = work, wait_s
@@ -385,12 +386,12 @@ def test_leaving_early_ends_threads_and_contexts(ahead: int, at_once: bool) -> N
 
 
 @dataclass
-class Opened:
+class Opened(OperatorBase):
     """A body that must be entered, and writes down what happens to it."""
 
     events: list[str] = field(default_factory=list)
     broken: Exception | None = None
-    thread_safe: bool = False
+    thread_safe: bool = field(default=False, metadata=HOOK)
 
     def __enter__(self) -> Opened:
         self.events.append("enter")
@@ -407,11 +408,12 @@ class Opened:
 
 
 @dataclass
-class Refuses:
+class Refuses(OperatorBase):
     """A body that finds something wrong with the line before it runs."""
 
     error: Exception
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         raise self.error
 
@@ -489,15 +491,17 @@ def test_names_are_checked_before_work() -> None:
 
 
 @dataclass
-class Loader:
+class Loader(OperatorBase):
     """A loader that knows its bounds and takes the margin that the line asks for."""
 
     volume: BoundingBox | None = None
     required: Any = None
 
+    @hook
     def bounds(self) -> BoundingBox | None:
         return self.volume
 
+    @hook
     def negotiate(self, required: Any) -> None:
         self.required = required
 
@@ -506,12 +510,13 @@ class Loader:
 
 
 @dataclass
-class Halo:
+class Halo(OperatorBase):
     """A body that needs *low* and *high* more voxels in x than it returns."""
 
     low: int
     high: int
 
+    @hook
     def required_input(self, wanted: BoundingBox, domain: BoundingBox) -> BoundingBox:
         return wanted.grow(Zyx(0, 0, self.low), Zyx(0, 0, self.high))
 
@@ -520,21 +525,22 @@ class Halo:
 
 
 @dataclass
-class Moves:
+class Moves(OperatorBase):
     """A body that moves the faces of the task's box."""
 
-    face_offsets: tuple[Zyx, Zyx]
+    face_offsets: tuple[Zyx, Zyx] = field(metadata=HOOK)
 
     def __call__(self, task: Task) -> Task:
         return task
 
 
 @dataclass
-class Looks:
+class Looks(OperatorBase):
     """A body that keeps the outline it was shown."""
 
     seen: list[Outline] = field(default_factory=list)
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         self.seen.append(outline)
 
@@ -688,10 +694,10 @@ class Notes(Listener):
         self.heard.append(("end",))
 
 
-class Works:
+class Works(OperatorBase):
     """A body with news from inside one call."""
 
-    on_progress: Any = None
+    on_progress: Any = hook_value(None)
 
     def __call__(self, task: Task) -> Task:
         self.on_progress(1, 2)
@@ -797,7 +803,7 @@ def test_a_volume_that_cannot_take_the_output_is_refused_before_any_work(tmp_pat
 # --- beginning ahead -----------------------------------------------------------------------------
 
 
-class Ahead:
+class Ahead(OperatorBase):
     """A body of a transform whose work is done by one thread, so that it can begin ahead."""
 
     def __init__(self, work: Any, refuse: Any = None) -> None:
@@ -809,6 +815,7 @@ class Ahead:
     def __call__(self, chunk: int) -> Any:
         return self.work(chunk)
 
+    @hook
     def start(self, chunk: int, bbox: Any = None) -> Future[Any]:
         if self.refuse:
             self.refuse(chunk)
@@ -1056,7 +1063,7 @@ def test_leaving_early_while_work_is_in_flight() -> None:
 class Movie(Loader):
     """A loader of a volume with a time axis."""
 
-    times = 7
+    times = hook_value(7)
 
 
 def test_an_operator_is_told_how_many_time_points_its_input_has() -> None:
@@ -1076,6 +1083,8 @@ def test_several_places_of_one_operator_are_each_its_own() -> None:
     """An operator that writes to several places shares none of them with another."""
 
     class Several(Safe):
+        destinations = hook_value()
+
         def __init__(self, *places: str) -> None:
             super().__init__()
             self.destinations = places

@@ -18,6 +18,7 @@ from rigs import lines, raising
 from rigs.workers import row
 
 from chunkflow_py.core.interrupts import Interrupted
+from chunkflow_py.core.operator_base import OperatorBase, SourceBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkflowError, OperatorError
 from chunkflow_py.pipeline import stream
@@ -81,12 +82,13 @@ def test_each_task_has_one_outcome(
             assert "in __call__" in fault.traceback or acts[first][number] == "long"
 
 
-class Starts:
+class Starts(OperatorBase):
     """An operator that begins ahead, and whose work raises at a point of it."""
 
     def __init__(self, acts: dict[int, tuple[str, str]]) -> None:
         self.acts = acts
 
+    @hook
     def start(self, task: Task) -> Future[Any]:
         kind, where = self.acts.get(lines.number_of(task), ("", ""))
         if where == "start":
@@ -158,7 +160,7 @@ def test_a_context_cannot_hide_that_a_run_has_failed() -> None:
         list(raising.enters("ValueError", "nowhere", tasks()).run())
 
 
-class Endless:
+class Endless(SourceBase):
     """A source that waits for its next task until it is told to stop."""
 
     def __init__(self) -> None:
@@ -168,6 +170,7 @@ class Endless:
         yield from tasks_of(2)
         self.stopped.wait()
 
+    @hook
     def stop(self) -> None:
         self.stopped.set()
 

@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py import BoundingBox, BoxGrid, Chunk, Region, Task, Zyx
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.operator import (
     Operator,
+    OperatorCommand,
     Outline,
     Source,
-    StageCommand,
     TaskSource,
     operator,
     source,
@@ -27,7 +28,7 @@ from chunkflow_py.pipeline.params import ItemName, ItemNames
 BOX = BoundingBox.parse("0-1_0-1_0-1")
 
 
-def stage(command: StageCommand, *args: str) -> Any:
+def stage(command: OperatorCommand, *args: str) -> Any:
     """Return the stage that *command* makes of *args*."""
     with command.make_context(command.name, list(args)) as ctx:
         return command.invoke(ctx)
@@ -52,7 +53,7 @@ def test_transform_reads_one_name_and_makes_another() -> None:
     """--input-name and --output-name say which chunks; the others are left alone."""
     made = stage(scale, "--factor", "3", "-i", "image", "-o", "map")
     assert isinstance(made, Operator)
-    assert (made.lane, made.inputs, made.outputs) == ("compute", ("image",), ("map",))
+    assert (made.stage, made.inputs, made.outputs) == ("compute", ("image",), ("map",))
     before = task(image=1.0, chunk=5.0)
     after = made.call(before)
     assert after is before
@@ -126,7 +127,7 @@ def test_operator_gets_the_task(lane: Any) -> None:
         return body
 
     made = stage(command)
-    assert (made.lane, made.inputs, made.outputs) == (lane, ("a",), ("b", "c"))
+    assert (made.stage, made.inputs, made.outputs) == (lane, ("a",), ("b", "c"))
     assert stage(command, "--more", "x,y").inputs == ("a", "x", "y")
     assert set(made.call(task(a=1.0)).items) == {"a", "b", "c"}
 
@@ -167,7 +168,7 @@ def test_command_that_returns_nothing_is_an_error() -> None:
     def command() -> Any:
         return None
 
-    with pytest.raises(ChunkflowError, match="returned None; it must return what runs"):
+    with pytest.raises(ChunkflowError, match="returned None; it must return an operator"):
         stage(command)
 
 
@@ -230,7 +231,7 @@ def test_a_body_that_names_its_chunks_makes_those_alone(parts: str) -> None:
     assert stage(split, "-o", "map").outputs == ("map",)
 
 
-class Starts:
+class Starts(OperatorBase):
     """A body that can begin ahead, and tells what it was given."""
 
     def __init__(self) -> None:
@@ -239,6 +240,7 @@ class Starts:
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
         return chunk * 2
 
+    @hook
     def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
         self.given.append((chunk.array.item(), bbox))
         future: Future[Any] = Future()

@@ -10,6 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
+from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
@@ -40,12 +41,12 @@ def nothing(feed):
     return pipeline([operator("nothing", lambda task: task)], feed)
 
 
-class ShowsProgress:
+class ShowsProgress(OperatorBase):
     """Says that it has done 31 of 68, that its network has run and that it has read."""
 
-    on_progress = None
-    network_seconds = 0.0
-    traffic = Traffic(stored_bytes=4096)
+    on_progress = hook_value(None)
+    network_seconds = hook_value(0.0)
+    traffic = hook_value(Traffic(stored_bytes=4096))
 
     def __call__(self, task):
         self.network_seconds = 1.5
@@ -159,8 +160,10 @@ def dies(feed):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Profiled:
-    """An operator with a numerical profile."""
+class Profiled(OperatorBase):
+    """An operator with a compute profile."""
+
+    profile = hook_value()
 
     def __init__(self, profile):
         self.profile = profile

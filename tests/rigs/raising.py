@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from rigs import lines
 
 
@@ -64,8 +65,10 @@ KINDS = {
 }
 
 
-class Raises:
+class Raises(OperatorBase):
     """An operator that raises what *acts* says for the number of a task."""
+
+    thread_safe = hook_value(False)
 
     def __init__(self, acts):
         self.acts = acts
@@ -93,7 +96,7 @@ def line(acts, ahead, feed):
     return lines.pipeline(operators, feed, ahead)
 
 
-class Enters:
+class Enters(OperatorBase):
     """A body that raises when it is entered, or prepared."""
 
     def __init__(self, kind, where):
@@ -108,6 +111,7 @@ class Enters:
             raise KINDS[self.kind]()
         return True
 
+    @hook
     def prepare(self, outline):
         if self.where == "prepare":
             raise KINDS[self.kind]()

@@ -8,7 +8,6 @@ from rigs.command_line import IMAGE, LINE, SAVE, say
 from chunkflow_py.cli import catalog
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.hooks import StoresOutputs, places_written
 from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.submit import default_run
@@ -74,9 +73,9 @@ def test_no_operator_that_writes_is_left_out():
 def test_files_of_tasks_are_known_as_outputs(name, options, tmp_path, monkeypatch):
     """What writes a file for each task tells a run how these are called, for `verify`."""
     monkeypatch.chdir(tmp_path)
-    body = catalog.load(name).main(options.split(), standalone_mode=False).body
-    if any("BOX" in place for place in places_written(body)):
-        assert isinstance(body, StoresOutputs)
+    hooks = catalog.load(name).main(options.split(), standalone_mode=False).hooks
+    if any("BOX" in place for place in hooks.destinations):
+        assert hooks.declares("stores")
 
 
 def test_a_run_of_previews_without_a_place(tmp_path, monkeypatch):

@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.outline import Outline
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.pipeline.hooks import Outline
 from chunkflow_py.segmentation.labels.numbering import Numbering, global_ids
 
 

@@ -14,7 +14,6 @@ from rigs.command_line import say
 from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError
-from chunkflow_py.pipeline.hooks import places_read, places_written
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.whole_volume import Conversion
 from chunkflow_py.volume import create_volume
@@ -155,7 +154,7 @@ def place_of(command):
     elif others:
         words += others[0].split()
     (operator,) = read_line(words)[:1]
-    (place,) = {*places_read(operator.body), *places_written(operator.body)}
+    (place,) = {*operator.hooks.origins, *operator.hooks.destinations}
     return place
 
 

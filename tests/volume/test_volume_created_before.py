@@ -7,7 +7,6 @@ from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.hooks import CreatesOutput
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
@@ -37,8 +36,8 @@ def checked(em, words, out, load="load-zarr --expand-margin-size auto -f"):
 
 def create(pipeline):
     """Create what a line writes to, and return what it has created."""
-    bodies = [stage.body for stage in pipeline.operators]
-    return [body.create_output() for body in bodies if isinstance(body, CreatesOutput)]
+    hooks = [operator.hooks for operator in pipeline.operators]
+    return [each.create_output() for each in hooks if each.declares("create_output")]
 
 
 def run(pipeline):

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.outline import Outline
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.pipeline.hooks import Outline
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.interrupts import STOP, leave_closed_terminal
+from chunkflow_py.core.operator_base import SourceBase, hook, hook_value
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import LeaseLostError, OptionError
-from chunkflow_py.pipeline.hooks import HasProfile, HasTraffic, RunsNetwork
-from chunkflow_py.pipeline.lanes import lanes_of
+from chunkflow_py.pipeline.overlap import stages_of
 from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.worker.failure_policy import Fault, fault_of, skip_reason
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext
 
-    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.core.operator_base import OperatorBase
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.ledger.ledger_record import State
@@ -332,7 +333,7 @@ class ProcessLease:
         """Do nothing; the supervisor releases once the failure is counted."""
 
 
-class TaskFeed:
+class TaskFeed(SourceBase):
     """The tasks that the supervisor sends; the source of the pipeline.
 
     Attributes:
@@ -340,7 +341,7 @@ class TaskFeed:
             they are known.
     """
 
-    boxes: Boxes | None = None
+    boxes: Boxes | None = hook_value(None)
 
     def __init__(self, send: Callable[[object], None]) -> None:
         """Start without tasks."""
@@ -378,7 +379,10 @@ class TaskFeed:
         """End the iteration after the tasks that were added."""
         self._waiting.put(None)
 
-    stop = end  # the hook of sources that ends a wait for tasks when the pipeline fails
+    @hook
+    def stop(self) -> None:
+        """Make no more tasks: a pipeline that fails must not wait for another one."""
+        self.end()
 
 
 class _BoardListener(Listener):
@@ -391,14 +395,14 @@ class _BoardListener(Listener):
         self._pipeline = pipeline
         self._send = send
         self._numbers: dict[str, int] = {}
-        self._bodies: list[Any] = []
+        self._hooks: list[OperatorBase] = []
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
         self._numbers = {each.name: number for number, each in enumerate(operators)}
         ahead = self._pipeline.ahead
-        window = sum(stage.tasks for stage in lanes_of(operators, ahead)) if ahead else 1
-        labels, stages = tuple(self._numbers), tuple(each.lane for each in operators)
-        self._bodies = [each.body for each in operators]
+        window = sum(stage.tasks for stage in stages_of(operators, ahead)) if ahead else 1
+        labels, stages = tuple(self._numbers), tuple(each.stage for each in operators)
+        self._hooks = [each.hooks for each in operators]
         self._count()
         self._send(PipelineReady(profile_of(operators), labels, max(1, window), stages))
 
@@ -417,8 +421,8 @@ class _BoardListener(Listener):
             self._board.leave_operator(task.lease.slot)
 
     def _count(self) -> None:
-        running = [each.network_seconds for each in self._bodies if isinstance(each, RunsNetwork)]
-        costs = [each.traffic for each in self._bodies if isinstance(each, HasTraffic)]
+        running = [h.network_seconds for h in self._hooks if h.declares("network_seconds")]
+        costs = [hooks.traffic for hooks in self._hooks]
         read = sum(cost.stored_bytes for cost in costs if cost is not None)
         self._board.count(sum(running) if running else None, read)
 
@@ -463,8 +467,7 @@ def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
     """Join the compute profiles of operators; where they differ, the key names the operator."""
     merged: dict[str, str] = {}
     for each in operators:
-        profile = each.body.profile if isinstance(each.body, HasProfile) else None
-        for name, content in (profile or {}).items():
+        for name, content in (each.hooks.profile or {}).items():
             key, value = str(name), str(content)
             same = merged.setdefault(key, value) == value
             if not same:

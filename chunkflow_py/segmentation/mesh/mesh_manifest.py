@@ -7,11 +7,11 @@ Format: Neuroglancer, ``datasource/precomputed/meshes.md``: file ``7:0`` of obje
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, SourceBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.labels.object_folder import (
@@ -78,7 +78,7 @@ def read_fragments(folder: ObjectFolder, names: Sequence[str]) -> list[Mesh]:
 
 
 @dataclass
-class ManifestTasks:
+class ManifestTasks(SourceBase):
     """The tasks of a volume's manifests; each is done by `work`.
 
     Attributes:
@@ -86,15 +86,17 @@ class ManifestTasks:
         number: of the only prefix to work on (default: all).
     """
 
-    work: ManifestWriter
+    work: ManifestWriter = field(metadata=HOOK)
     number: int | None = None
 
     @cached_property
+    @hook
     def plan(self) -> GridPlan:
         """A task for each prefix of ids."""
         return prefix_plan(self.work.digits, self.number)
 
     @property
+    @hook
     def boxes(self) -> BoxGrid:
         """One box a prefix."""
         return self.plan.boxes

@@ -1,0 +1,66 @@
+"""What an operator does to voxels, boxes and places, derived from its hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.outline import Boxes, boxes_between, turned_boxes
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.chunk import Voxels
+    from chunkflow_py.core.operator_base import OperatorBase
+
+_Turned = TypeVar("_Turned", BoundingBox, Zyx)
+
+
+def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
+    """Return what an operator makes of a first input that holds *held*, as far as it is known."""
+    if hooks.declares("voxels"):
+        return hooks.voxels()
+    if hooks.keeps_voxels:
+        return held
+    return None if held is None else hooks.voxels_from(held)
+
+
+def keeps_labels(hooks: OperatorBase) -> bool:
+    """Return whether an operator returns labels unchanged, as far as its hooks tell."""
+    from chunkflow_py.core.chunk import Voxels
+
+    labels = Voxels("uint64", 1, "segmentation")
+    return not hooks.declares("voxels") and voxels_made(hooks, labels) == labels
+
+
+def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
+    """Return a box or three numbers as they are after an operator, which may permute axes."""
+    return value if hooks.order is None else value.turned(hooks.order)
+
+
+def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
+    """Return a box after an operator, which may permute axes, as it is before."""
+    order = hooks.order
+    return box if order is None else box.turned([order.index(axis) for axis in range(3)])
+
+
+def moved_by(hooks: OperatorBase, scale: Zyx) -> tuple[Zyx, Zyx]:
+    """Return by how much an operator moves start and stop of a task's box.
+
+    Args:
+        hooks: of the operator.
+        scale: voxels of the box that make one of the operator's first input, zyx.
+    """
+    low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
+    return low * scale, high * scale
+
+
+def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Zyx) -> Boxes:
+    """Return the boxes of tasks as they leave an operator, which may move or permute them.
+
+    Args:
+        boxes: of tasks.
+        hooks: of the operator.
+        scale: voxels of *boxes* that make one of the operator's first input, zyx.
+    """
+    if hooks.order is not None:
+        return turned_boxes(boxes, hooks.order)
+    return boxes if hooks.face_offsets is None else boxes_between(boxes, *moved_by(hooks, scale))

@@ -1,0 +1,87 @@
+"""How a pipeline is divided into overlapping stages, and how many tasks each of them holds.
+
+```
+read     a b c ->            thread-safe: several tasks at once, otherwise one by one
+compute         d, then e    inference begins on the next task while one is under way
+write                  f g   like reading; if one by one, in the caller's thread
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.pipeline.operator import Operator
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive operators that share a thread.
+
+    Attributes:
+        operators: the operators.
+        at_once: whether they work on several tasks at the same time.
+        begins: whether the first operator begins on the next task while one is under way.
+        depth: how many finished tasks may wait for the next stage.
+        tasks: how many tasks it holds at most, under way or waiting.
+    """
+
+    operators: Sequence[Operator]
+    at_once: bool = False
+    begins: bool = False
+    depth: int = 0
+    tasks: int = 1
+
+    @property
+    def name(self) -> str:
+        """``read``, ``compute`` or ``write``."""
+        return self.operators[0].stage
+
+
+def stages_of(operators: Sequence[Operator], ahead: int) -> list[Stage]:
+    """Divide a pipeline into stages.
+
+    Args:
+        operators: operators of the pipeline, in order.
+        ahead: tasks that each stage may prefetch; 0: everything in one thread.
+    """
+    groups: list[list[Operator]] = []
+    for operator in operators:
+        begins = ahead > 0 and operator.start is not None
+        if groups and groups[-1][0].stage == operator.stage and not begins:
+            groups[-1].append(operator)
+        else:  # an operator that begins ahead is the first of its stage
+            groups.append([operator])
+    stages = [
+        Stage(
+            group,
+            at_once=ahead > 0 and all(operator.hooks.thread_safe for operator in group),
+            begins=ahead > 0 and group[0].start is not None,
+            depth=ahead,
+        )
+        for group in groups
+    ]
+    if stages and not stages[-1].at_once:
+        stages[-1] = replace(stages[-1], depth=0)  # it runs in the caller's thread
+    for number, (stage, later) in enumerate(pairwise(stages)):
+        # a stage that begins ahead holds one task itself
+        if stage.at_once:
+            stages[number] = replace(stage, depth=ahead + (not later.begins))
+        elif number == len(stages) - 2 and later.at_once:
+            stages[number] = replace(stage, depth=0)  # its results are taken at once
+            stages[-1] = replace(later, depth=ahead + (not stage.begins))
+        else:
+            stages[number] = replace(stage, depth=ahead - later.begins)
+    return [replace(stage, tasks=_most_tasks(stage, ahead)) for stage in stages]
+
+
+def _most_tasks(stage: Stage, ahead: int) -> int:
+    if stage.at_once:
+        return ahead + 1
+    # besides those that wait, one is under way if the next one is begun meanwhile
+    return max(1, stage.depth + (stage.begins and stage.depth > 0))
