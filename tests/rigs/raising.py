@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from rigs import lines
 
 
