@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk, Voxels
     from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.core.host_memory import Need
+    from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.outline import Boxes, Outline
     from chunkflow_py.core.outputs import Output
     from chunkflow_py.core.task import Task
@@ -398,7 +398,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     # --- memory -----------------------------------------------------------------------------------
 
-    def memory(self, size: Zyx | None) -> Need | None:
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
         """Return the estimate for a first input of extent *size*; ``None`` if unknown.
 
         Called when all operators have been entered. An operator that does not declare this is

@@ -115,7 +115,7 @@ class LabellingRecords:
         """Yield the documents of boxes whose first or last voxel one of *tasks* writes.
 
         Args:
-            tasks: which writes where, `chunkflow_py.pipeline.hooks.WritersByPlace`.
+            tasks: which writes where, `chunkflow_py.core.operator_base.WritersByPlace`.
             time: time index to which all tasks write, instead of their own.
         """
         for region in self.regions:

@@ -85,7 +85,7 @@ def stored_inside(
 
     Args:
         volume: to which the tasks write.
-        tasks: which writes where, `chunkflow_py.pipeline.hooks.WritersByPlace`.
+        tasks: which writes where, `chunkflow_py.core.operator_base.WritersByPlace`.
         shrink: voxels of what tasks write that make one of *volume*, zyx.
         time: time index to which all tasks write, instead of their own.
     """
