@@ -93,3 +93,10 @@ def test_a_volume_of_another_voxel_size_is_not_written_to():
         assert "(40.0, 4.0, 4.0) nm" in told
         assert "(10.0, 10.0, 10.0) nm" in told
     say("create-chunk --size 4 4 4 save-volume -v out.zarr")
+
+
+def test_a_plugin_takes_chunks_of_different_voxel_sizes():
+    """It may combine an image with a coarser mask, as plugins of chunkflow 1.x do."""
+    Path("own.py").write_text("def execute(a, b):\n    return a\n")
+    say(f"{A} 40 4 4 {B} 10 10 10 plugin -f own.py -i a,b -o c save-h5 -i c -f c.h5")
+    assert Path("c.h5").exists()
