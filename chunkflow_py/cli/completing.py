@@ -20,7 +20,7 @@ from chunkflow_py.cli.main import COMPLETE, cli
 from chunkflow_py.cli.subcommands import ClickPipelineSubcommand, ClickSubcommand
 from chunkflow_py.core.older_names import COMMANDS, OPTIONS
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.pipeline.option_words import count_words, options_by_name, split_word
+from chunkflow_py.pipeline.option_arguments import count_arguments, options_by_name, split_argument
 from chunkflow_py.pipeline.params import MarginOption
 
 if TYPE_CHECKING:
@@ -84,11 +84,11 @@ def place_after(argv: Sequence[str]) -> Place | None:
 def _take_option(place: Place, word: str, rest: list[str]) -> None:
     """Take an option and its values from the front of *rest*."""
     older = OPTIONS.get(place.command.name or "", {})
-    name, value = split_word(word)
+    name, value = split_argument(word)
     option = _options(place.command).get(older.get(name, name))
     if option is None:
         return  # mistyped, or of a newer version: the line goes on
-    count = count_words(option, word) - 1
+    count = count_arguments(option, word) - 1
     if isinstance(option, MarginOption) and "auto" in (value, *rest[:1]):
         count = 0 if value else 1
     if count > len(rest):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.pipeline.option_words import options_by_name, split_word
+from chunkflow_py.pipeline.option_arguments import options_by_name, split_argument
 from chunkflow_py.pipeline.params import AxisType, three_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def explained(
         option = options_by_name(catalog.load(tail[0]).params).get(error.option_name)
     if option is None or not isinstance(option.type, AxisType):
         return error
-    split = [split_word(word) for word in tail]
+    split = [split_argument(word) for word in tail]
     names = [name for name, _ in split]
     if error.option_name not in names:
         return error

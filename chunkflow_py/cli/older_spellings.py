@@ -16,7 +16,7 @@ from chunkflow_py.core.older_names import (
     OPTIONS_NEEDLESS,
 )
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.option_words import count_words, options_by_name, split_word
+from chunkflow_py.pipeline.option_arguments import count_arguments, options_by_name, split_argument
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -58,7 +58,7 @@ def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[st
     read: list[str] = []
     rest = list(argv)
     while (older or needless or instead) and rest and rest[0].startswith("-"):
-        name, value = split_word(rest[0])
+        name, value = split_argument(rest[0])
         if name in needless and tuple(rest[1 : 1 + len(needless[name])]) == needless[name]:
             _say(ctx, " ".join((command.name or "", name, *needless[name])), None)
             del rest[: 1 + len(needless[name])]
@@ -69,11 +69,11 @@ def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[st
         if name in older:
             _say(ctx, f"{command.name} {name}", older[name])
             rest[0] = older[name] if value is None else f"{older[name]}={value}"
-            name = split_word(rest[0])[0]
+            name = split_argument(rest[0])[0]
         option = options.get(name)
         if option is None:
             break  # click says what is wrong with it
-        count = count_words(option, rest[0])
+        count = count_arguments(option, rest[0])
         read += rest[:count]
         del rest[:count]
     return read + rest

@@ -1,13 +1,13 @@
-"""Filters that look at the neighbours of a voxel, so that chunks need a margin.
+"""Filters that read the neighbours of a voxel, so that chunks need a margin.
 
 ```
 domain  |------------------------------------------|
-chunk            |mmm|-----------|mmm|                 m: as far as the filter reaches
-result               |-----------|                     what the rest of the line needs
+chunk            |mmm|-----------|mmm|                 m: reach of the filter
+result               |-----------|                     what later operators need
 ```
 
-A chunk that reaches the face of the domain needs no margin there: what lies beyond is made up by
-the filter, as it would be for the whole volume. So filtering chunks is filtering the whole.
+A chunk that ends where the domain ends needs no margin there: the filter extrapolates, as it would
+for the whole volume. Filtered chunks are therefore equal to the filtered volume.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class HaloFilter(OperatorBase):
-    """The body of a transform whose result depends on the neighbourhood of each voxel.
+    """A transform whose result depends on the neighbourhood of each voxel.
 
     Attributes:
         function: chunk -> chunk of the same box.
-        reach: how far it looks, voxels, zyx.
+        reach: how far the neighbourhood extends on each side, voxels, zyx.
         name: of the command, for messages.
-        check: refuses what cannot be filtered; for what the line says of the voxels.
+        check: raises if voxels of this dtype or kind cannot be filtered.
     """
 
     function: Callable[[Chunk], Chunk]
@@ -46,28 +46,28 @@ class HaloFilter(OperatorBase):
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
-    _told: bool = field(default=False, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse what cannot be filtered, if the line (an `Outline`) knows what it is."""
+        """Refuse voxels that cannot be filtered, if dtype and kind are known."""
         if self.check is not None and outline.voxels is not None:
             self.check(outline.voxels)
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* with what the filter looks at around it."""
+        """Return *box* with the neighbourhood that the filter reads."""
         grown = box.grow(self.reach)
         inside = grown.intersection(domain)
         return grown if inside.is_empty else inside
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the line needs for a task's box."""
+        """Take what later operators need for a task's box."""
         self._needed = required
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
-        """Return the filtered chunk: what the rest of the line needs for *bbox*, or all of it.
+        """Return the filtered chunk on the box that later operators need for *bbox*, or all of it.
 
         Args:
             chunk: with the margin that the filter needs, if it is part of a larger domain.
@@ -84,9 +84,9 @@ class HaloFilter(OperatorBase):
         return self.function(chunk.cut(part.intersection(chunk.bbox))).cut(target)
 
     def _check(self, chunk: Chunk, part: BoundingBox, target: BoundingBox) -> None:
-        if chunk.bbox.contains(part) or self._told:
+        if chunk.bbox.contains(part) or self._has_warned:
             return
-        self._told = True
+        self._has_warned = True
         logger.warning(
             "%s looks at %s for the result %s, but the chunk is %s: the result depends on how the "
             "volume is cut into tasks; load it with --expand-margin-size auto, or a margin of %s",

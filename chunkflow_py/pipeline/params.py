@@ -166,7 +166,7 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
     """Whole numbers, separated by commas, in the order in which they are given."""
 
     name = "numbers"
-    least, words = 1, "numbers above 0; write 3,1"
+    least, description = 1, "numbers above 0; write 3,1"
 
     def convert(
         self,
@@ -179,7 +179,7 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
             return value
         parts = [part.strip() for part in value.split(",")]
         if not all(is_digits(part) and int(part) >= self.least for part in parts):
-            self.fail(f"{value!r} is not a list of {self.words}", param, ctx)
+            self.fail(f"{value!r} is not a list of {self.description}", param, ctx)
         return tuple(int(part) for part in parts)
 
 
@@ -187,7 +187,7 @@ class ChannelsType(NumbersType):
     """Indices of channels, separated by commas."""
 
     name = "channels"
-    least, words = 0, "channels; write 0,2"
+    least, description = 0, "channels; write 0,2"
 
 
 def three_of(option: str, value: Any) -> str:
@@ -284,16 +284,16 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
     while rest and rest[0].startswith("-"):
         name, _, value = rest[0].partition("=")
         option = options.get(name)
-        words = 1 if option is None or option.is_flag or value else 1 + option.nargs
+        count = 1 if option is None or option.is_flag or value else 1 + option.nargs
         if isinstance(option, MarginOption):
             given = [value, *rest[1:3]] if value else rest[1:4]
-            more = any(word == "auto" or is_digits(word.lstrip("-")) for word in given[1:2])
+            more = any(each == "auto" or is_digits(each.lstrip("-")) for each in given[1:2])
             alone = given[:1] == ["auto"] and not more
-            words = (1 if value else 2) if alone else (3 if value else 4)
+            count = (1 if value else 2) if alone else (3 if value else 4)
             result += [name, *(["auto"] * 3 if alone else given)]
         else:
-            result += rest[:words]
-        del rest[:words]
+            result += rest[:count]
+        del rest[:count]
     return result + rest
 
 
@@ -344,7 +344,7 @@ def mip_option(
     *declarations: str,
     help: str = "Resolution level.  [default: --mip before the first command]",
 ) -> Decorator:
-    """Declare ``--mip/-m``; a command that is not told its own takes that of the whole line."""
+    """Declare ``--mip/-m``; its default is the --mip before the first command."""
 
     def convert(ctx: click.Context, param: click.Parameter, value: int | None) -> int:  # noqa: ARG001
         if value is not None or ctx.parent is None:

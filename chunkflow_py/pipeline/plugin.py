@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FOLDERS = "CHUNKFLOW_PLUGIN_DIR"
 _KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
-_WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+_CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 
 
 def find_plugin(name: str) -> Path | None:
@@ -139,7 +139,7 @@ def literal(text: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return _WORDS.get(text.strip().lower(), text.strip())
+        return _CONSTANTS.get(text.strip().lower(), text.strip())
 
 
 def parse_arguments(text: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The command ``plugin``: what it calls is an operator, or ``execute`` of a file, by its options.
+"""The command ``plugin``, which calls an operator, or the function ``execute`` of a file.
 
-| ``-f`` names                      | what its options are                                    |
+| ``--file`` names                  | its options                                             |
 |-----------------------------------|---------------------------------------------------------|
-| an operator, ``folder/name.py``   | those of the operator; so is all else: lane, halo, …    |
+| an operator, ``folder/name.py``   | those of the operator, as are stage, halo, …            |
 | a file with a function `command`  | the same, of that file                                  |
 | a file with a function `execute`  | its parameters, see `plugin_signature`               |
 """
@@ -25,7 +25,7 @@ from chunkflow_py.core.older_names import (
 )
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, OperatorCommand, Source
-from chunkflow_py.pipeline.option_words import divide, options_by_name, split_word
+from chunkflow_py.pipeline.option_arguments import divide, options_by_name, split_argument
 from chunkflow_py.pipeline.params import ItemName, ItemNames
 from chunkflow_py.pipeline.plugin import (
     find_plugin,
@@ -51,13 +51,13 @@ _COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
 @dataclass
 class Called:
-    """What a plugin's name stands for, and what of the line is for it.
+    """What the name of a plugin stands for, and the arguments for it.
 
     Attributes:
         name: as it was typed.
         path: of its file, or ``None`` for an operator of this package.
         operator: its command, if it is an operator.
-        words: of the line, for the operator.
+        arguments: of the command line, for the operator.
         signature: of ``execute`` of its file, as far as it can be read.
         keywords: for ``execute``, as options gave them.
     """
@@ -65,7 +65,7 @@ class Called:
     name: str
     path: Path | None = None
     operator: OperatorCommand | None = None
-    words: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
     signature: Signature | None = None
     keywords: dict[str, Any] = field(default_factory=dict)
 
@@ -90,7 +90,10 @@ def find(name: str) -> Called:
     if is_operator_file(path):
         operator = getattr(load_file(path), "command", None)
         if not isinstance(operator, OperatorCommand):
-            msg = f"command of {path} is no operator; put @transform, @operator or @source over it"
+            msg = (
+                f"command of {path} is not an operator; decorate it with @transform, @operator or "
+                "@source"
+            )
             raise OptionError(msg)
         return Called(name, path, operator)
     return Called(name, path, signature=read_signature(path))
@@ -126,7 +129,7 @@ class PluginCommand(OperatorCommand):
         if called.operator:
             own = options_by_name(self.get_params(ctx))
             theirs = options_by_name(called.operator.params)
-            mine, called.words, rest = divide(args, own, theirs, ctx)
+            mine, called.arguments, rest = divide(args, own, theirs, ctx)
             return super().parse_args(ctx, [*mine, *rest])
         if called.signature is None or called.signature.takes_more:
             args, called.keywords = split_options(self.get_params(ctx), args, names)
@@ -138,24 +141,24 @@ class PluginCommand(OperatorCommand):
         return rest
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Make the stage: that of the operator, or one that calls ``execute``."""
+        """Return the operator, or one that calls ``execute``."""
         called: Called = ctx.obj
         if called.operator is None:
-            stage = super().invoke(ctx)
-            stage.options["arguments"] = called.keywords
-            return stage
-        words = _operator_words(called, ctx.params)
+            operator = super().invoke(ctx)
+            operator.options["arguments"] = called.keywords
+            return operator
+        argv = _operator_argv(called, ctx.params)
         name = _command_name(called.name) or Path(called.name).stem.replace("_", "-")
         if called.path is not None:
             name = called.path.stem.replace("_", "-")
-        inner = called.operator.make_context(name, words, parent=ctx.parent)
+        inner = called.operator.make_context(name, argv, parent=ctx.parent)
         with inner:
-            stage = called.operator.invoke(inner)
-        stage.options["file"] = called.name
-        if called.path is not None and isinstance(stage, Operator):
-            stage.files = plugin_files(called.name, called.path)
-            stage.code = (f"the plugin {called.name}",)
-        return stage
+            operator = called.operator.invoke(inner)
+        operator.options["file"] = called.name
+        if called.path is not None and isinstance(operator, Operator):
+            operator.files = plugin_files(called.name, called.path)
+            operator.code = (f"the plugin {called.name}",)
+        return operator
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help of what is called, if it is known."""
@@ -193,20 +196,20 @@ class PluginCommand(OperatorCommand):
                     formatter.write_dl(rows)
 
 
-def _file(words: Sequence[str]) -> str | None:
-    """Return the value of ``--file`` among words that begin with those of plugin's own options."""
-    for index, word in enumerate(words):
-        name, value = split_word(word)
+def _file(arguments: Sequence[str]) -> str | None:
+    """Return the value of ``--file`` among arguments of ``plugin``."""
+    for index, argument in enumerate(arguments):
+        name, value = split_argument(argument)
         if name in ("--file", "-f"):
-            return value if value is not None else next(iter(words[index + 1 :]), None)
+            return value if value is not None else next(iter(arguments[index + 1 :]), None)
     return None
 
 
-def _operator_words(called: Called, own: dict[str, Any]) -> list[str]:
-    """Return the words with which the operator is called: names of items, arguments, options."""
+def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
+    """Return the arguments for the operator: names of items, those of --args, and options."""
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
     params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first is first
-    words = [] if own["label"] is None else ["--name", own["label"]]
+    argv = [] if own["label"] is None else ["--name", own["label"]]
     command = _command_name(called.name) if called.path is None else ""
     if order := PLUGIN_INPUTS.get(command):
         given = dict(zip(order, own["input_names"] or (), strict=False))
@@ -220,7 +223,7 @@ def _operator_words(called: Called, own: dict[str, Any]) -> list[str]:
             count = 1 if isinstance(param.type, ItemName) else len(names)
             taken, names = names[:count], names[count:]
             if taken and taken != [NOTHING]:
-                words += [param.opts[0], ",".join(taken)]
+                argv += [param.opts[0], ",".join(taken)]
     options = options_by_name(params)
     arguments = {} if own["args"] is None else parse_arguments(own["args"])
     older = PLUGIN_ARGUMENTS.get(command, {})
@@ -238,15 +241,15 @@ def _operator_words(called: Called, own: dict[str, Any]) -> list[str]:
                 )
             raise OptionError(msg)
         spellings = (*option.opts, *option.secondary_opts)
-        if any(split_word(word)[0] in spellings for word in called.words):
+        if any(split_argument(each)[0] in spellings for each in called.arguments):
             msg = f"argument {name!r} is given by --args and as an option; leave one out"
             raise OptionError(msg)
-        words += _words(option, value)
-    return [*words, *called.words]
+        argv += _option_argv(option, value)
+    return [*argv, *called.arguments]
 
 
-def _words(option: click.Option, value: Any) -> list[str]:
-    """Return the words that give *value* to *option*."""
+def _option_argv(option: click.Option, value: Any) -> list[str]:
+    """Return the arguments that give *value* to *option*."""
     if value is None:
         return []
     if option.is_flag:

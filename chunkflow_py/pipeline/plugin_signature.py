@@ -1,7 +1,7 @@
-"""What the file of a plugin says of its ``execute``, read without running it.
+"""The signature of a plugin's ``execute``, read from its file without running it.
 
-Parameters of these types are options, as are those without a type that have a default; the others
-are given items:
+Parameters of these types are options, as are parameters without an annotation that have a default.
+The others receive items:
 
 | annotation                    | option                                      |
 |-------------------------------|---------------------------------------------|
@@ -12,7 +12,7 @@ are given items:
 | ``list[int]``, ``tuple[int, ...]`` | ``--ids 3,1``                          |
 | ``tuple``, ``list``, ``dict`` | a literal, ``--size "(3, 1, 1)"``        |
 | ``T | None``, ``Optional[T]`` | as ``T``                                    |
-| none                          | a Python literal, or else a text            |
+| none                          | a Python literal, otherwise a string        |
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MANY = re.compile(r"(?:list|tuple|Sequence|Iterable)\[(int|float|str)(?:, \.\.\
 
 
 class LiteralType(click.ParamType[Any]):
-    """A Python literal, or else a text."""
+    """A Python literal, otherwise a string."""
 
     name = "value"
 
     def convert(self, value: Any, *_: object) -> Any:
-        """Read the literal; nothing is evaluated."""
+        """Parse the literal; nothing is evaluated."""
         return literal(value) if isinstance(value, str) else value
 
 
@@ -49,7 +49,7 @@ class ListType(click.ParamType[Any]):
     """Values separated by commas."""
 
     def __init__(self, kind: str, make: type) -> None:
-        """Remember the type of the values and that of all of them."""
+        """Store the type of the values and of the collection."""
         self.name, self.kind, self.make = f"{kind},{kind},…", _PLAIN[kind], make
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -57,18 +57,18 @@ class ListType(click.ParamType[Any]):
         try:
             return self.make(self.kind(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list such as {self.name.rstrip(',…')}", param, ctx)
+            self.fail(f"{value!r} is not a list such as {self.name.rstrip(',…')}", param, ctx)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What is known of a plugin's ``execute``.
+    """The parameters and the docstring of a plugin's ``execute``.
 
     Attributes:
         doc: docstring of the function, else of the file.
-        inputs: names of the parameters that are no options: the items it is given.
-        options: the others, by the names of the parameters with `PREFIX`.
-        takes_more: whether it takes any keyword.
+        inputs: names of the parameters that receive items.
+        options: for the other parameters; their names begin with `PREFIX`.
+        takes_more: whether it accepts any keyword.
     """
 
     doc: str
@@ -78,7 +78,7 @@ class Signature:
 
 
 def read_signature(path: Path) -> Signature | None:
-    """Return what the file says of its function ``execute``, or ``None`` if it has none to read."""
+    """Return the signature of the function ``execute``; ``None`` if the file has none."""
     tree = parse(path)
     function = None if tree is None else _function(tree, "execute")
     if tree is None or function is None:
@@ -94,10 +94,10 @@ def read_signature(path: Path) -> Signature | None:
     }
     inputs, options = [], []
     for each in (*positional, *arguments.kwonlyargs):
-        told = "" if each.annotation is None else ast.unparse(each.annotation).strip("'\"")
-        settings = _settings(told, found[each.arg])
+        annotation = "" if each.annotation is None else ast.unparse(each.annotation).strip("'\"")
+        settings = _settings(annotation, found[each.arg])
         is_option = settings is not None or each not in positional
-        if not is_option and (told or found[each.arg] is None):
+        if not is_option and (annotation or found[each.arg] is None):
             inputs.append(each.arg)
         else:
             options.append(_option(each.arg, settings or {}, found[each.arg]))
@@ -106,7 +106,7 @@ def read_signature(path: Path) -> Signature | None:
 
 
 def is_operator_file(path: Path) -> bool:
-    """Tell whether a file holds an operator: a function ``command`` under a decorator."""
+    """Return whether a file holds an operator: a function ``command`` under a decorator."""
     tree = parse(path)
     function = None if tree is None else _function(tree, "command")
     return function is not None and bool(function.decorator_list)
@@ -127,20 +127,20 @@ def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
     )
 
 
-def _settings(told: str, default: ast.expr | None) -> dict[str, Any] | None:
-    """Return what click needs to know of an annotation, or ``None`` if it does not say."""
-    told = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|^(.*?) \| None$", r"\1\2", told)
-    if told == "bool":
+def _settings(annotation: str, default: ast.expr | None) -> dict[str, Any] | None:
+    """Return the settings of click for an annotation; ``None`` if it does not determine them."""
+    annotation = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|^(.*?) \| None$", r"\1\2", annotation)
+    if annotation == "bool":
         return {"is_flag": True}
-    if told in _PLAIN:
-        return {"type": _PLAIN[told]}
-    if told == "Zyx":
+    if annotation in _PLAIN:
+        return {"type": _PLAIN[annotation]}
+    if annotation == "Zyx":
         return {"type": int, "nargs": 3, "metavar": "Z Y X"}
-    if match := re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", told):
+    if match := re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", annotation):
         return {"type": click.Choice([str(each) for each in _values(f"({match[1]},)")])}
-    if match := _MANY.fullmatch(told):
-        return {"type": ListType(match[1], list if told.startswith("list") else tuple)}
-    if match := re.fullmatch(r"tuple\[(.*)\]", told):
+    if match := _MANY.fullmatch(annotation):
+        return {"type": ListType(match[1], list if annotation.startswith("list") else tuple)}
+    if match := re.fullmatch(r"tuple\[(.*)\]", annotation):
         kinds = [kind.strip() for kind in match[1].split(",")]
         if len(set(kinds)) == 1 and kinds[0] in _PLAIN:
             return {"type": _PLAIN[kinds[0]], "nargs": len(kinds)}
@@ -150,7 +150,7 @@ def _settings(told: str, default: ast.expr | None) -> dict[str, Any] | None:
             return {"is_flag": True}
         if isinstance(value, tuple) and len(value) > 1:
             return {"nargs": len(value)}
-    return {} if told in ("tuple", "list", "dict") else None
+    return {} if annotation in ("tuple", "list", "dict") else None
 
 
 def _values(text: str) -> Any:
@@ -163,9 +163,9 @@ def _values(text: str) -> Any:
 def _option(name: str, settings: dict[str, Any], default: ast.expr | None) -> click.Option:
     word = name.replace("_", "-")
     spelling = f"--{word}/--no-{word}" if settings.get("is_flag") else f"--{word}"
-    told = "[required]" if default is None else f"[default: {ast.unparse(default)}]"
+    help_text = "[required]" if default is None else f"[default: {ast.unparse(default)}]"
     if settings.get("metavar") == "Z Y X":
         settings["callback"] = lambda _, __, value: value if value is None else Zyx.of(value)
     if not settings.get("is_flag"):
         settings.setdefault("type", LiteralType())
-    return click.Option([spelling, PREFIX + name], default=None, help=told, **settings)
+    return click.Option([spelling, PREFIX + name], default=None, help=help_text, **settings)

@@ -280,7 +280,7 @@ class TaskGenerator(SourceBase):
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
     """Return the tasks that the options of `generate-tasks` describe.
 
-    Volumes and files are read when the whole line is accepted; wrong numbers are told at once.
+    Volumes and files are read later, when the pipeline has been accepted; wrong numbers fail now.
 
     Raises:
         OptionError: options contradict each other, or say too little.
@@ -315,9 +315,9 @@ def _region_and_size(options: Mapping[str, Any]) -> tuple[_Region, Zyx | None]:
             raise OptionError(msg)
         region = box.start, box.stop, None
     if options["bbox_file"] and chunk_size is None:
-        said = {"--bounding-box": box, "--grid-size": options["grid_size"]}
-        said |= zip(("--roi-start", "--roi-stop", "--roi-size"), region, strict=True)
-        if wrong := next((name for name, value in said.items() if value is not None), None):
+        given = {"--bounding-box": box, "--grid-size": options["grid_size"]}
+        given |= zip(("--roi-start", "--roi-stop", "--roi-size"), region, strict=True)
+        if wrong := next((name for name, value in given.items() if value is not None), None):
             msg = (
                 f"without --chunk-size the boxes of {options['bbox_file']} are the tasks; "
                 f"give --chunk-size, or leave {wrong} out"

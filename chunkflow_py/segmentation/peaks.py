@@ -149,7 +149,7 @@ class PeakDetector(OperatorBase):
     output_name: str
     min_distance: float
     threshold_rel: float
-    _told: bool = field(default=False, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
@@ -172,8 +172,8 @@ class PeakDetector(OperatorBase):
 
     def _check(self, chunk: Chunk, box: BoundingBox) -> None:
         wanted = self.required_input(box, chunk.domain).intersection(chunk.domain)
-        if not self._told and not chunk.bbox.contains(wanted):
-            self._told = True
+        if not self._has_warned and not chunk.bbox.contains(wanted):
+            self._has_warned = True
             logger.warning(
                 "peaks in %s depend on %s, but the chunk is %s: those near its faces may be found "
                 "twice or not at all; load it with --expand-margin-size auto",

@@ -262,7 +262,7 @@ def test_arguments_have_the_types_of_their_annotations(folder):
     for words, said in (
         ("--size 1 2 x", "'x' is not a valid integer"),
         ("--mode mirror", "'mirror' is not one of 'reflect', 'nearest'"),
-        ("--ids 1,a", "'1,a' is no list such as int,int"),
+        ("--ids 1,a", "'1,a' is not a list such as int,int"),
         ("--szie 1 2 3", "No such option '--szie'"),
     ):
         result = run(f"create-chunk plugin -f typed {words}")

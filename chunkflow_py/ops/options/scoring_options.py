@@ -16,7 +16,7 @@ class LabelsType(NumbersType):
     """Labels, separated by commas."""
 
     name = "labels"
-    least, words = 0, "labels; write 0,7"
+    least, description = 0, "labels; write 0,7"
 
 
 # fmt: off

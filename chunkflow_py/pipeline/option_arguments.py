@@ -1,4 +1,4 @@
-"""The words of a line as its options: how many belong to each."""
+"""Assign the arguments of a command line to options: how many belong to each."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ def options_by_name(params: Iterable[click.Parameter]) -> dict[str, click.Option
     }
 
 
-def split_word(word: str) -> tuple[str, str | None]:
-    """Return the name of the option that *word* begins with, and its value if that is joined."""
-    if word.startswith("--"):
-        name, joined, value = word.partition("=")
+def split_argument(argument: str) -> tuple[str, str | None]:
+    """Return the name of the option in *argument*, and the value that is joined to it, if any."""
+    if argument.startswith("--"):
+        name, joined, value = argument.partition("=")
         return name, value if joined else None
-    return word[:2], word[2:] or None
+    return argument[:2], argument[2:] or None
 
 
-def count_words(option: click.Option, word: str) -> int:
-    """Return how many words *option* takes that begins with *word*."""
+def count_arguments(option: click.Option, first: str) -> int:
+    """Return how many arguments *option* takes, with its name in *first*."""
     if option.is_flag or option.count:
         return 1
-    return option.nargs + (split_word(word)[1] is None)
+    return option.nargs + (split_argument(first)[1] is None)
 
 
 def divide(
-    words: Sequence[str],
+    arguments: Sequence[str],
     own: Mapping[str, click.Option],
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the words of *own* options, those of *others*, and the rest of the line.
+    """Return the arguments of *own* options, those of *others*, and the rest of the command line.
 
     Args:
-        words: of the line.
-        own: options by their names.
-        others: likewise.
+        arguments: of the command line.
+        own: options by name.
+        others: options by name.
         ctx: of the command, for messages.
 
     Raises:
         click.NoSuchOption: an option is neither.
     """
-    found: tuple[list[str], list[str]] = [], []
-    rest = list(words)
+    divided: tuple[list[str], list[str]] = [], []
+    rest = list(arguments)
     while rest and rest[0].startswith("-"):
-        name = split_word(rest[0])[0]
+        name = split_argument(rest[0])[0]
         option = own.get(name) or others.get(name)
         if option is None:
             raise click.NoSuchOption(name, possibilities=[*own, *others], ctx=ctx)
-        count = count_words(option, rest[0])
-        found[name not in own].extend(rest[:count])
+        count = count_arguments(option, rest[0])
+        divided[name not in own].extend(rest[:count])
         del rest[:count]
-    return *found, rest
+    return *divided, rest
