@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.cli.command_parts import Part
     from chunkflow_py.core.chunk import Chunk, Kind
     from chunkflow_py.pipeline.pipeline import Listener
     from chunkflow_py.planning.run_plan import RunPlan
@@ -63,7 +63,7 @@ class Pipeline(base.Pipeline):
         listener: Listener | None = None,
     ) -> None:
         """Separate the source from the operators."""
-        from chunkflow_py.cli.command_line import check_source_first, operators_of
+        from chunkflow_py.cli.command_parts import check_source_first, operators_of
 
         parts = ([] if source is None else [source]) + list(operators)
         check_source_first(parts)
@@ -127,7 +127,7 @@ class Pipeline(base.Pipeline):
         return submit(home, lines, queue or default_queue(home.url), **options)
 
     def _parts(self) -> list[Part]:
-        from chunkflow_py.cli.command_line import Part
+        from chunkflow_py.cli.command_parts import Part
 
         for each in self._typed:
             if not each.argv:

@@ -15,7 +15,8 @@ from vocabulary import AWAITED, COMMANDS, NOT_HERE, OPTIONS, PLUGINS, Row
 from vocabulary.cases import CASES, NOT_RUN
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.command_line import operators_of, read_line
+from chunkflow_py.cli.command_line import read_line
+from chunkflow_py.cli.command_parts import operators_of
 from chunkflow_py.core import older_names
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError

@@ -1,8 +1,8 @@
 """Completion of command lines in bash, zsh and fish.
 
-A shell calls the program with the command line typed so far (`COMPLETE`); the program prints the
-possible completions at the cursor. Only commands that are already in the line are imported:
-click's own completion would import all commands, and read several commands as one.
+A shell calls the program with the command line typed so far; the program prints the possible
+completions at the cursor. Only commands that are already in the command line are imported: click's
+own completion would import all commands, and read several commands as one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from click import shell_completion
 from click.shell_completion import CompletionItem
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.main import COMPLETE, cli
 from chunkflow_py.cli.subcommands import ClickPipelineSubcommand, ClickSubcommand
 from chunkflow_py.core.older_names import COMMANDS, OPTIONS
 from chunkflow_py.errors import ChunkflowError
@@ -56,13 +55,14 @@ class Place:
         return [each for n, each in enumerate(found) if n >= self.argv or each.nargs < 0]
 
 
-def place_after(argv: Sequence[str]) -> Place | None:
-    """Return where a command line stands after *argv*; ``None`` if a command is unknown.
+def place_after(program: click.Command, argv: Sequence[str]) -> Place | None:
+    """Return the position of the cursor after *argv*; ``None`` if a command is unknown.
 
     Args:
-        argv: of the command line, without the program.
+        program: the group of all commands.
+        argv: arguments of the program.
     """
-    place, rest = Place(cli), list(argv)
+    place, rest = Place(program), list(argv)
     while rest:
         word = rest.pop(0)
         if word.startswith("-"):
@@ -109,14 +109,17 @@ def _command(word: str) -> click.Command | None:
         return None
 
 
-def candidates(argv: Sequence[str], incomplete: str) -> list[CompletionItem]:
+def candidates(
+    program: click.Command, argv: Sequence[str], incomplete: str
+) -> list[CompletionItem]:
     """Return the possible completions at the cursor.
 
     Args:
-        argv: of the command line before the cursor, without the program.
-        incomplete: the word at the cursor so far.
+        program: the group of all commands.
+        argv: arguments of the program before the cursor.
+        incomplete: the part of the argument at the cursor that is already typed.
     """
-    place = place_after(argv)
+    place = place_after(program, argv)
     if place is None:
         return []
     if place.awaiting is None and incomplete.startswith("--") and "=" in incomplete:
@@ -171,7 +174,7 @@ class _Zsh(shell_completion.ZshComplete):
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what may stand at the cursor; it takes the place of the whole word."""
-        return _whole(candidates(args, incomplete), incomplete)
+        return _whole(candidates(self.cli, args, incomplete), incomplete)
 
 
 class _Fish(shell_completion.FishComplete):
@@ -179,7 +182,7 @@ class _Fish(shell_completion.FishComplete):
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what may stand at the cursor; it takes the place of the whole word."""
-        return _whole(candidates(args, incomplete), incomplete)
+        return _whole(candidates(self.cli, args, incomplete), incomplete)
 
 
 def _whole(found: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
@@ -223,7 +226,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what may stand at the cursor, or after the last ``=`` or ``:`` before it."""
-        return candidates(args, incomplete)
+        return candidates(self.cli, args, incomplete)
 
 
 def register() -> None:
@@ -232,13 +235,15 @@ def register() -> None:
         shell_completion.add_completion_class(shell, name)
 
 
-def script(shell: str) -> str:
+def script(program: click.Command, shell: str, variable: str) -> str:
     """Return the shell script that turns on completion.
 
     Args:
+        program: the group of all commands.
         shell: one of `SHELLS`.
+        variable: environment variable by which the shell asks for completions.
     """
     register()
-    found: Any = shell_completion.get_completion_class(shell)
-    text: str = found(cli, {}, "chunkflow", COMPLETE).source()
+    shell_class: Any = shell_completion.get_completion_class(shell)
+    text: str = shell_class(program, {}, "chunkflow", variable).source()
     return text

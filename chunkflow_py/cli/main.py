@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMPLETE = "_CHUNKFLOW_COMPLETE"  # by which a shell asks what may come next
+COMPLETE = "_CHUNKFLOW_COMPLETE"  # environment variable by which a shell asks for completions
 GRACE_S = 3.0  # from ctrl-C to the end: time for what is being written to be finished
 
 HELP = """Run a pipeline of operators over a volume, or act on a run.
@@ -92,7 +92,7 @@ class OperatorGroup(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the next command, by its older spelling too, or suggest the nearest name."""
         from chunkflow_py.cli import older_spellings
-        from chunkflow_py.cli.command_line import note_tail
+        from chunkflow_py.cli.command_parts import note_tail
 
         if args[0] == "help":  # as of git and many others
             if len(args) == 1:
@@ -135,7 +135,7 @@ class OperatorGroup(Command, click.Group):
 
             raise near_options(error) from error
         except (click.MissingParameter, click.BadOptionUsage) as error:
-            from chunkflow_py.cli.command_line import last_tail
+            from chunkflow_py.cli.command_parts import last_tail
             from chunkflow_py.cli.mistyped import explained
 
             raise explained(error, last_tail(ctx)) from error
@@ -264,7 +264,7 @@ def run_pipeline(
     **_: object,
 ) -> None:
     """Check the pipeline, run it, and exit with 1 if a task failed; or let a subcommand act."""
-    from chunkflow_py.cli.command_line import check_source_first, operators_of, parts_of
+    from chunkflow_py.cli.command_parts import check_source_first, operators_of, parts_of
 
     if subcommand := _subcommand_of(stages):
         if in_place and subcommand.takes_line:

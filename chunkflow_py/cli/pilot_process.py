@@ -41,7 +41,8 @@ def main() -> None:
 
 
 def _run(request: dict[str, Any], send: Any) -> None:
-    from chunkflow_py.cli.command_line import operators_of, read_line
+    from chunkflow_py.cli.command_line import read_line
+    from chunkflow_py.cli.command_parts import operators_of
     from chunkflow_py.cli.logs import configure_logging
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.pilot import PilotListener, pilot_pipeline, run_pilot

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.cli.command_line import check_source_first, operators_of, read_line
+from chunkflow_py.cli.command_line import read_line
+from chunkflow_py.cli.command_parts import check_source_first, operators_of
 from chunkflow_py.cli.subcommands import Subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
@@ -16,7 +17,7 @@ from chunkflow_py.run.worker.worker import PipelineSource, enter_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.cli.command_parts import Part
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.worker.worker_process import TaskFeed
 

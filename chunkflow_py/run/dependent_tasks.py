@@ -24,7 +24,8 @@ from chunkflow_py.run.earlier_steps import place_of
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.run.worker.worker import pipeline_source
 from chunkflow_py.volume.array_identity import ArrayAddress
-from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
+from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.volume_source import StoredVolume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -28,13 +28,14 @@ from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.array_identity import same_array
 from chunkflow_py.volume.copy_record import CopyRecord
-from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
+from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.new_volume import kept_names
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_channels
 from chunkflow_py.volume.pyramid import FinerReader, level_factor, like_levels
 from chunkflow_py.volume.saver import VolumeSaver
+from chunkflow_py.volume.volume_source import StoredVolume
 from chunkflow_py.volume.write_checks import check_leave_to_write
 
 if TYPE_CHECKING:

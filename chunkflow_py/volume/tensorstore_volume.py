@@ -30,8 +30,9 @@ from chunkflow_py.errors import (
     needs_extra,
 )
 from chunkflow_py.store.store_address import without_secrets
-from chunkflow_py.volume.loader import VolumeLoader, VolumeSource
+from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.protocol import check_channels, check_inside
+from chunkflow_py.volume.volume_source import VolumeSource
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("tensorstore", "load-tensorstore"):

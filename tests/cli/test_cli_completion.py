@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.completing import SHELLS, candidates, script
-from chunkflow_py.cli.main import cli
+from chunkflow_py.cli.main import COMPLETE, cli
 
 BIN = Path(sys.executable).parent
 SETTINGS = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TERM": "dumb"}
@@ -23,7 +23,7 @@ SETTINGS = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TERM
 
 def values(line, incomplete=""):
     """Return what may come after a line."""
-    return [each.value for each in candidates(line.split(), incomplete)]
+    return [each.value for each in candidates(cli, line.split(), incomplete)]
 
 
 def test_a_line_goes_on_with_commands():
@@ -32,7 +32,7 @@ def test_a_line_goes_on_with_commands():
     after = values("--mip 1 create-chunk --size 1 2 3")
     assert "threshold" in after
     assert not set(catalog.subcommands()) & set(after)
-    (found,) = candidates(["create-chunk"], "thr")
+    (found,) = candidates(cli, ["create-chunk"], "thr")
     assert (found.value, found.help) == ("threshold", catalog.describe("threshold").summary)
 
 
@@ -64,7 +64,7 @@ def test_options_and_values_are_of_the_last_command(line, incomplete, expected):
 @pytest.mark.parametrize("line", ["create-chunk save-h5 -f", "status", "load-volume --volume-path"])
 def test_text_may_be_the_name_of_a_file(line):
     """Where any text may stand, the shell completes names of files."""
-    assert [each.type for each in candidates(line.split(), "ou")] == ["file"]
+    assert [each.type for each in candidates(cli, line.split(), "ou")] == ["file"]
 
 
 PROGRAM = """
@@ -94,7 +94,7 @@ def test_script_is_printed(shell):
     """`completion SHELL` prints a script that the shell itself finds no fault with."""
     result = CliRunner().invoke(cli, ["completion", shell])
     assert result.exit_code == 0
-    assert result.output == script(shell)
+    assert result.output == script(cli, shell, COMPLETE)
     if program := shutil.which(shell):
         done = subprocess.run(
             [program, "-n"], input=result.output, text=True, capture_output=True, check=False
@@ -109,7 +109,7 @@ def typed(shell, keys, expected, folder):
         "zsh": ["zsh", "-f", "-i"],
         "fish": ["fish", "--no-config", "-i"],
     }[shell]
-    (folder / "script").write_text(script(shell))
+    (folder / "script").write_text(script(cli, shell, COMPLETE))
     process, terminal = pty.fork()
     if process == 0:  # pragma: no cover the shell
         try:

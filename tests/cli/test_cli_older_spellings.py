@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.command_line import parts_of
+from chunkflow_py.cli.command_parts import parts_of
 from chunkflow_py.cli.main import OperatorGroup, cli
 from chunkflow_py.core import older_names
 

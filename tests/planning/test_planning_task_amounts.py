@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rigs.command_line import say
 
-from chunkflow_py.cli.command_line import operators_of, read_line
+from chunkflow_py.cli.command_line import read_line
+from chunkflow_py.cli.command_parts import operators_of
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.planning.task_amounts import middle_tasks, patches_of, reads_of, total, writes_of
 from chunkflow_py.run.step_pipeline import worker_pipeline

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunkflow_py.cli.command_line import operators_of, read_line
+from chunkflow_py.cli.command_line import read_line
+from chunkflow_py.cli.command_parts import operators_of
 from chunkflow_py.cli.main import main
 from chunkflow_py.cli.run_pipelines import worker_line
 from chunkflow_py.core.chunk import Chunk

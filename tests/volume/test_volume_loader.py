@@ -14,8 +14,9 @@ from chunkflow_py.core.task import Task
 from chunkflow_py.pipeline.operator import Operator, Outline, Source, TaskSource
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.loader import MOST_CACHED, StoredVolume, VolumeLoader
+from chunkflow_py.volume.loader import MOST_CACHED, VolumeLoader
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
+from chunkflow_py.volume.volume_source import StoredVolume
 
 BOUNDS = BoundingBox(Zyx(4, 0, 10), Zyx(12, 64, 74))
 BLOCK = Zyx(8, 16, 16)

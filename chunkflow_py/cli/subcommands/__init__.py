@@ -25,7 +25,7 @@ from chunkflow_py.pipeline.terminal import Command
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.cli.command_parts import Part
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ def command(shell: str) -> Callable[[], None]:
 
     def act() -> None:
         from chunkflow_py.cli.completing import script
+        from chunkflow_py.cli.main import COMPLETE, cli
 
-        echo(script(shell).removesuffix("\n"))
+        echo(script(cli, shell, COMPLETE).removesuffix("\n"))
 
     return act

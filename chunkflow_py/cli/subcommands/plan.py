@@ -23,7 +23,7 @@ from chunkflow_py.pipeline.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.cli.command_parts import Part
     from chunkflow_py.planning.run_plan import PlannedStep
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -90,7 +90,7 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
 
 def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
     """Return the steps of a run; a pipeline without tasks is a single step."""
-    from chunkflow_py.cli.command_line import check_source_first, operators_of
+    from chunkflow_py.cli.command_parts import check_source_first, operators_of
     from chunkflow_py.cli.run_pipelines import stage_lines
     from chunkflow_py.errors import OptionError
     from chunkflow_py.pipeline.operator import Source

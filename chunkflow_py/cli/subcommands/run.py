@@ -24,7 +24,7 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.cli.command_parts import Part
 
 
 @pipeline_subcommand

@@ -21,7 +21,7 @@ from chunkflow_py.pipeline.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.cli.command_parts import Part
 
 
 # fmt: off

@@ -143,9 +143,10 @@ def loader_from(
         OptionError: two options contradict each other.
     """
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
+    from chunkflow_py.volume.loader import VolumeLoader
     from chunkflow_py.volume.protocol import VolumeOptions
     from chunkflow_py.volume.read_checks import Blackout, Validation
+    from chunkflow_py.volume.volume_source import StoredVolume
 
     coarse, mip = options["validate_mip"], options["mip"]
     if coarse is not None and coarse < mip:

@@ -20,8 +20,8 @@ from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_name import FileName
-from chunkflow_py.volume.loader import VolumeSource
 from chunkflow_py.volume.protocol import UNIT_NM, check_channels, check_inside
+from chunkflow_py.volume.volume_source import VolumeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,0 +1,102 @@
+"""Where a loader gets the volume of a task: one stored volume, or a file of each task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.location import Location, level_name
+from chunkflow_py.volume.protocol import VolumeOptions
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.geometry import BoundingBox, Region
+    from chunkflow_py.volume.protocol import Volume
+
+
+class VolumeSource(ABC):
+    """Where a loader gets the volume of a task: one volume for all tasks, or a file of each.
+
+    Attributes:
+        is_shared: whether one volume, which is opened once, serves all tasks.
+        thread_safe: whether several tasks may be read at the same time.
+        tells_missing: whether a missing block can be distinguished from one that holds zeros.
+        removes_empty: whether to delete a volume of which only zeros were read.
+    """
+
+    is_shared: bool = True
+    thread_safe: bool = True
+    tells_missing: bool = True
+    removes_empty: bool = False
+
+    @property
+    @abstractmethod
+    def origins(self) -> tuple[str, ...]:
+        """Canonical addresses of all that is read, to which the pipeline must not write."""
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether all tasks read the same file, of a source that is not shared."""
+        return False
+
+    @abstractmethod
+    def open(
+        self,
+        region: Region | BoundingBox | None = None,
+        *,
+        cache_bytes: int = 0,
+        is_whole: bool = False,
+    ) -> Volume | None:
+        """Open the volume of a task.
+
+        Args:
+            region: of the task; a shared volume is the same for all.
+            cache_bytes: how much of what was decoded to keep for the next read.
+            is_whole: whether all of the volume is read, at once.
+
+        Returns:
+            The volume, or ``None`` for a file of no bytes.
+
+        Raises:
+            VolumeNotFoundError: there is none, or it has no such level.
+            VolumeError: it cannot be read.
+        """
+
+    def remove(self, region: Region | BoundingBox | None) -> None:  # noqa: B027  (few have to)
+        """Delete what `open` opens for *region*; a source that `removes_empty` overrides this."""
+
+
+@dataclass
+class StoredVolume(VolumeSource):
+    """A volume that `open_volume` opens.
+
+    Attributes:
+        url: of the volume.
+        mip: resolution level.
+        format: of the volume, if the address does not name it.
+        options: how to use the volume; without ``cache_bytes`` the loader chooses them.
+    """
+
+    url: str
+    mip: int = 0
+    format: str | None = None
+    options: VolumeOptions = field(default_factory=VolumeOptions)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The level."""
+        return (level_name(Location.parse(self.url), self.mip),)
+
+    def open(
+        self,
+        region: Region | BoundingBox | None = None,  # noqa: ARG002
+        *,
+        cache_bytes: int = 0,
+        is_whole: bool = False,  # noqa: ARG002
+    ) -> Volume:
+        """Open the level."""
+        options = self.options
+        if not options.cache_bytes:
+            options = replace(options, cache_bytes=cache_bytes)
+        return open_volume(self.url, self.mip, format=self.format, opening=options)
