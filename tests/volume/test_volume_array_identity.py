@@ -302,5 +302,5 @@ def test_smoothing_a_volume_in_place_is_refused(arrays, verb, read, written) -> 
         f"load-volume -v {read} --expand-margin-size auto gaussian-filter --sigma 2 "
         f"save-zarr --store {written}"
     ).replace("{}", str(folder))
-    assert "would read what others have written" in say(line, code=2)
+    assert "would read the output of earlier tasks" in say(line, code=2)
     assert not (folder / "r").exists()
