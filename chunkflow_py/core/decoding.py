@@ -21,8 +21,9 @@ import json
 import lzma
 import math
 import struct
+import threading
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +43,9 @@ _NO_ROOM = ("INSUFFICIENT_SPACE", "too small", "not large enough")  # as imageco
 _ZSTD, _ZSTD_HEADER = b"\x28\xb5\x2f\xfd", 18  # bytes of the longest header
 _SHORTEST = 18  # bytes of header and trailer of gzip
 _MOST_DEFLATED = 1032  # deflate never shrinks more than that
+# NumPy parses headers of arrays as Python literals. Before 3.11.8 and 3.12.2, Python raises a
+# SystemError when two threads parse at once (python/cpython#106905).
+_header_lock = threading.Lock()
 
 
 def packed_most(size: int) -> int:
@@ -245,19 +249,27 @@ CODECS: Mapping[str, Callable[[Any, int], bytes]] = {
 # --- arrays of NumPy ------------------------------------------------------------------------------
 
 
-def check_npy_header(path: Path) -> None:
-    """Refuse a .npy file whose header is longer than any is: NumPy reads it before it looks.
+def mapped_npy(path: Path) -> Any:
+    """Return the array of a .npy file, mapped into memory; nothing is unpickled.
+
+    Returns:
+        The array, or `numpy.lib.npyio.NpzFile` for an archive of arrays.
 
     Raises:
-        ValueError: it is.
+        ValueError, EOFError: it is damaged, holds objects of Python, or its header is longer than
+            64 KiB.
         OSError: it cannot be read.
     """
+    import numpy as np
+
     with path.open("rb") as file:
         head = file.read(12)
     length = int.from_bytes(head[8:12], "little")
     if head[:6] == b"\x93NUMPY" and head[6:7] > b"\1" and length > _LONGEST_HEADER:
         msg = f"its header has {length} bytes, more than {_LONGEST_HEADER}"
         raise ValueError(msg)
+    with _header_lock:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def npy(data: bytes, most: int) -> NDArray[Any]:
@@ -273,7 +285,8 @@ def npy(data: bytes, most: int) -> NDArray[Any]:
     read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
         version, np.lib.format.read_array_header_2_0
     )
-    shape, _, dtype = read(file, max_header_size=_LONGEST_HEADER)
+    with _header_lock:
+        shape, is_fortran, dtype = read(file, max_header_size=_LONGEST_HEADER)
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         msg = "it holds objects of Python, not numbers"
@@ -283,9 +296,8 @@ def npy(data: bytes, most: int) -> NDArray[Any]:
     if size != len(data) - file.tell():
         msg = f"it holds {len(data) - file.tell()} bytes, not the {size} of {shape} {dtype}"
         raise ValueError(msg)
-    file.seek(0)
-    found: NDArray[Any] = np.load(file, allow_pickle=False)
-    return found
+    order: Literal["F", "C"] = "F" if is_fortran else "C"
+    return np.ndarray(shape, dtype, data, file.tell(), order=order).copy(order="K")
 
 
 def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.decoding import check_npy_header, parse_json
+from chunkflow_py.core.decoding import mapped_npy, parse_json
 from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.store.local_files import os_errors, replacing
@@ -170,8 +170,7 @@ def _from_npy(path: Path) -> Iterator[Region]:
 def _array(path: Path) -> NDArray[Any]:
     """Map a file of boxes into memory."""
     # Refuse pickles, which could run code, before reading anything else.
-    check_npy_header(path)
-    array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+    array = mapped_npy(path)
     if not isinstance(array, np.ndarray):
         array.close()
         msg = f"{path} is an archive of arrays; save one array with numpy.save"

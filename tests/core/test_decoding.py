@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bz2
+import gc
 import gzip
 import io
 import lzma
 import re
 import struct
+import time
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import imagecodecs
@@ -175,3 +178,24 @@ def test_nobody_else_opens_what_is_in_an_hdf5_file():
     for path in root.rglob("*.py"):
         if path.name != "hdf5_reading.py" and "h5py" in (text := path.read_text(encoding="utf-8")):
             assert not re.search(r"\bfile(?:\.get\(|\[)|\.attrs\.get|\[\(\)\]", text), path
+
+
+def test_arrays_are_decoded_in_many_threads_at_once():
+    """NumPy parses headers by Python's parser, which fails in threads before Python 3.11.8."""
+    array = np.arange(6, dtype=np.uint16).reshape(2, 3, order="F")
+    file = io.BytesIO()
+    np.save(file, array)
+
+    def yield_to_others(*_):
+        time.sleep(0)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(5)  # a collection, and so a change of thread, in the middle of the parser
+    gc.callbacks.append(yield_to_others)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            decoded = list(pool.map(lambda _: npy(file.getvalue(), 100), range(200)))
+    finally:
+        gc.callbacks.remove(yield_to_others)
+        gc.set_threshold(*threshold)
+    assert all((each == array).all() and each.flags.writeable for each in decoded)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.decoding import check_npy_header
+from chunkflow_py.core.decoding import mapped_npy
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_volume import FileVolume
@@ -57,8 +57,7 @@ def _mapped(path: Path) -> NDArray[Any]:
     try:
         with os_errors("read", path):
             # Memory-mapped, so that only the requested part is read; pickles could run code.
-            check_npy_header(path)
-            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            array: NDArray[Any] = mapped_npy(path)
     except (ValueError, EOFError, ArithmeticError, MemoryError) as error:
         if isinstance(error, VolumeError):
             raise
