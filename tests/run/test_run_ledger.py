@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from contracts.ledger_contract import SIZE, SPAN, LedgerContract, a_failure, a_record
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rigs.s3 import SEVERAL_FAULTS
 from rigs.turns import SteppedStore, Turns
@@ -181,6 +181,13 @@ steps = st.one_of(
 @given(
     st.lists(st.lists(steps, min_size=1, max_size=3), min_size=2, max_size=3),
     st.lists(st.integers(0, 5), max_size=150),
+)
+@example(  # a zombie's entry is put after the reader has read the segment
+    [
+        [("record", [0]), ("fold", []), ("record", [0])],
+        [("find", [0, 1, 2, 3])],
+    ],
+    [1, 1],
 )
 def test_any_interleaving(programs, choices):
     """Whatever several do at once, step by step: one attempt wins a task, what is seen stays."""

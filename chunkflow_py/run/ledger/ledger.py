@@ -37,9 +37,9 @@ The possible races, and why no record is lost or counted twice:
   one sees that the segment has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.
-* *A reader runs while a compaction moves a record*: it reads the segment, then the journal entry,
-  and if it found neither, the segment again, which then has the record. Counting reads the journal
-  first, and skips entries whose task is in the segment.
+* *A reader runs while a compaction moves a record, or a zombie puts one*: it reads the journal
+  entry, then the segment, which takes precedence. If the segment does not have the task by then, no
+  entry was deleted before, so that the entry is the first; and a task without an entry had none.
 * *A compaction is suspended and continues much later*, when the task was reopened and has ended
   again: keys contain the *generation* of the task, which reopening increases, so that a compaction
   deletes only entries of its own generation. A record put for an earlier generation is put again.
@@ -134,15 +134,13 @@ class Ledger:
                     states[number] = state
                     waiting.discard(number)
             keys = [headers.key(number) for number in waiting]
-            absent = []
-            for key, entry in zip(keys, self._journal.read(keys), strict=True):
-                if entry is None:
-                    absent.append(key)
-                elif isinstance(entry.content, Record):
+            entries = self._journal.read(keys)
+            # Headers again: a compaction may have moved records since, and a zombie put others.
+            headers = self._segments.headers({key.segment for key in keys})
+            waiting = {k.number for k in keys if headers.state(k.number) or headers.is_void(k)}
+            for key, entry in zip(keys, entries, strict=True):
+                if entry and isinstance(entry.content, Record) and key.number not in waiting:
                     states[key.number] = entry.content.state
-            # They have not ended, unless a compaction has moved them since headers were read.
-            headers = self._segments.headers({key.segment for key in absent})
-            waiting = {k.number for k in absent if headers.state(k.number) or headers.is_void(k)}
         return states
 
     def missing(self, plan: Plan) -> Iterator[int]:
@@ -385,6 +383,8 @@ class Ledger:
         """
         won: dict[int, bool] = {}
         in_segment: dict[int, list[int]] = defaultdict(list)
+        others = [key for key, is_first in zip(keys.values(), firsts, strict=True) if not is_first]
+        entries = dict(zip(others, self._journal.read(others), strict=True))
         headers = self._segments.headers({key.segment for key in keys.values()})
         for (index, key), is_first in zip(keys.items(), firsts, strict=True):
             if headers.is_void(key):
@@ -393,7 +393,7 @@ class Ledger:
                 in_segment[key.segment].append(index)
             elif is_first:
                 won[index] = True
-            elif (entry := self._journal.read([key])[0]) is None:
+            elif (entry := entries[key]) is None:
                 self._journal.replace_damaged(key, records[index].to_json())
             elif isinstance(entry.content, Record):
                 won[index] = entry.content.attempt == records[index].attempt
