@@ -72,8 +72,10 @@ def at_random(folder: Path, seed: int) -> None:
     wanted = {number: "dead" if number in failing else "done" for number in range(TASKS)}
     assert stage.states() == wanted, (seed, acts)
     assert outcome.dead == len(failing)
-    counted = Counter(failure.number for failure in stage.ledger.failures())
-    assert counted == dict.fromkeys(failing, settings["max_failures"]), (seed, acts)
+    failures = list(stage.ledger.failures())
+    shown = sorted((f.number, f.attempt, f.kind, f.worker, f.reason[:80]) for f in failures)
+    counted = Counter(failure.number for failure in failures)
+    assert counted == dict.fromkeys(failing, settings["max_failures"]), (seed, acts, shown)
 
 
 @pytest.mark.parametrize("seed", gate_runs(range(3), 0))
