@@ -534,11 +534,12 @@ def hooks_of(operator: object) -> OperatorBase:
     """
     if isinstance(operator, OperatorBase):
         return operator
-    function = operator.func if isinstance(operator, partial) else operator
-    if hasattr(function, "__code__"):
-        values = vars(function)
+    if isinstance(operator, partial):
+        return hooks_of(operator.func)
+    if hasattr(operator, "__name__") and not isinstance(operator, type):  # a function
+        values = getattr(operator, "__dict__", {})
         return _Wrapped({k: values[k] for k in OperatorBase.hook_names & values.keys()})
-    _refuse_plain(function, OperatorBase)
+    _refuse_plain(operator, OperatorBase)
     return _Wrapped({})
 
 

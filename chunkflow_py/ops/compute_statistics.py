@@ -10,7 +10,7 @@ box are not counted.
 
 Integers are counted by value, so all results are exact. Floating-point values are counted in --bins
 equal bins from --range LOW to HIGH (0 to 1 for probability and affinity maps); percentiles are
-exact to one bin. Mean, standard deviation, minimum and maximum are always exact.
+exact to one bin. Mean, standard deviation, minimum and maximum are computed from the voxels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cloud services: addresses, credentials and headers, as obstore clients need them.
+"""The service of a bucket in S3 or Google Cloud, with its address and credentials.
 
 | cloud | credentials                               | other address                |
 |-------|-------------------------------------------|------------------------------|

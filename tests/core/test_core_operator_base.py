@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -74,7 +74,15 @@ def test_functions_partials_and_compiled_functions_are_operators():
     def smooth(chunk, sigma):
         return chunk
 
+    class Smoother(OperatorBase):
+        thread_safe = hook_value(True)
+
+        def __call__(self, chunk, sigma):
+            return chunk
+
     assert hooks_of(partial(smooth, sigma=2)).keeps_voxels is True
+    assert hooks_of(partial(Smoother(), sigma=2)).thread_safe is True
+    assert hooks_of(with_hooks(keeps_voxels=True)(lru_cache(smooth))).keeps_voxels is True
     assert hooks_of(np.sqrt).keeps_voxels is False
     assert source_hooks_of(iter([])).boxes is None
 

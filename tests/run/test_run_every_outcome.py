@@ -57,7 +57,7 @@ def test_every_kind_of_exception_is_counted(tmp_path: Path, ahead: int) -> None:
     assert counts.waiting + counts.leased == 0
 
 
-def at_random(folder: Path, seed: int) -> None:
+def check_at_random(folder: Path, seed: int) -> None:
     """Run a worker on random exceptions at random places; check that each task has one outcome."""
     draw = random.Random(seed)
     stage = Stage(folder, TASKS)
@@ -81,7 +81,7 @@ def at_random(folder: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", gate_runs(range(3), 0))
 def test_random_exceptions_at_random_places(tmp_path: Path, seed: int) -> None:
     """In one or two processes, with 0 to 3 tasks ahead; `make drills` tries many more."""
-    at_random(tmp_path, seed)
+    check_at_random(tmp_path, seed)
 
 
 @pytest.mark.long
@@ -92,7 +92,7 @@ def test_many_random_exceptions(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 10):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        at_random(folder, seed)
+        check_at_random(folder, seed)
 
 
 @pytest.mark.parametrize(
