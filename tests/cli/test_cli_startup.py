@@ -12,13 +12,14 @@ import pytest
 ALLOWED = {
     "chunkflow_py",
     # light modules of the standard library: data classes, numbers, logging, threads, ctrl-C, and
-    # ctypes, by which the allocator is told to keep memory
+    # ctypes, by which the allocator is made to keep memory
     *(
         "atexit",
         "concurrent",
         "copy",
         "ctypes",
         "dataclasses",
+        "gc",
         "logging",
         "math",
         "numbers",
