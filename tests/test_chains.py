@@ -598,6 +598,69 @@ def test_tasks_give_what_the_whole_gives(seeds, sources, caplog):
         check(seed, sources, caplog)
 
 
+def chain_of_one(line: str, state: str, sources: dict[str, str], name: str = "") -> Chain:
+    """Return a chain whose voxels are compared: a loader, one operator, and what it needs."""
+    # nothing is stored in the state that normalize-intensity makes
+    before = " normalize-intensity" if state == "signed" else ""
+    loader = LOADERS["load-zarr"].format(source=sources["image" if before else state])
+    chain = Chain(BOUNDS[0], [f"{loader} --expand-margin-size auto{before}"], "voxels")
+    if name:
+        add(chain, random.Random(1), name, state, sources)
+    else:
+        chain.words.append(line)
+    return chain
+
+
+def check_alone(chain: Chain) -> None:
+    """Compare random tasks of a chain with the whole, without the help of other operators."""
+    for seed in range(3):
+        grid, one = cuts(chain, random.Random(seed))
+        compare(chain, run(chain, grid), run(chain, one))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, step in STEPS.items() if not step.ends and name != "statistics"]
+)
+def test_local_operators_do_not_depend_on_the_division(name, sources):
+    """Each operator of a chain declares that it is local, and makes what it makes of the whole.
+
+    But statistics, whose item describes all of the chunk.
+    """
+    for state in STEPS[name].takes:
+        chain = chain_of_one("", state, sources[0], name)
+        operators = read_line(" ".join(chain.words).split())
+        assert [each.name for each in operators if not each.is_local] == []
+        check_alone(chain)
+
+
+# local with these options, and not with their defaults
+OPTIONS = {
+    "rescale-intensity": ("image", "--low 20 --high 200"),
+    "mask-out-objects": ("labels", "--selected-obj-ids 2,3"),
+}
+NOT_LOCAL = [name for name, reason in EXCLUDED.items() if reason in (WHOLE, OBJECTS)]
+
+
+@pytest.mark.parametrize("name", sorted({*NOT_LOCAL, *OPTIONS}))
+def test_operators_of_whole_chunks_are_not_local(name, sources):
+    """What looks at all of a chunk, or at objects, is not local, unless its options say so."""
+    default = "--dust-size-threshold 3" if name == "mask-out-objects" else ""
+    (operator,) = read_line(f"{name} {default}".split())
+    assert operator.hooks.cut_remedy
+    assert not operator.is_local
+    if name in OPTIONS:
+        state, options = OPTIONS[name]
+        chain = chain_of_one(f"{name} {options}", state, sources[0])
+        assert read_line(f"{name} {options}".split())[0].is_local
+        check_alone(chain)
+
+
+def test_an_operator_that_is_not_local_is_noticed(sources):
+    """The comparison fails for an operator whose voxels depend on all of its chunk."""
+    with pytest.raises(AssertionError):
+        check_alone(chain_of_one("normalize-section-shang", "image", sources[0]))
+
+
 @pytest.mark.parametrize(
     ("state", "end"),
     [("labels", "connected-components"), ("affinity", "agglomerate"), ("map", "detect-points"),

@@ -255,6 +255,16 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     @default_value
+    def is_local(self) -> bool:
+        """Whether an output voxel depends only on the input within its `required_input`.
+
+        The voxels of a local operator are the same whatever chunk and task hold them. ``False`` if
+        that is not known. An operator that makes no item is local without declaring it, see
+        `chunkflow_py.pipeline.operator.Operator.is_local`.
+        """
+        return False
+
+    @default_value
     def cut_remedy(self) -> str | None:
         """For an operator whose result depends on all of its first input: what to do instead.
 

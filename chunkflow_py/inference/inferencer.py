@@ -92,6 +92,12 @@ class Inferencer(OperatorBase):
 
     @property
     @hook
+    def is_local(self) -> bool:
+        """Whether patches lie on a grid of the volume, not of each chunk."""
+        return self.placement.grid != "chunk" and self.placement.patch_num is None
+
+    @property
+    @hook
     def needed_files(self) -> dict[str, str]:
         """The files that another machine needs: path as it was typed -> ``code`` or ``data``.
 

@@ -23,7 +23,7 @@ def _labels(read: Voxels) -> Voxels:
     return read._replace(dtype=dtype, channels=1, kind="segmentation", has_channel_axis=False)
 
 
-@makes(_labels)
+@makes(_labels, is_local=True)
 def channel_voting(chunk: Chunk) -> Chunk:
     """Return the number of the strongest channel of each voxel, counted from 1.
 

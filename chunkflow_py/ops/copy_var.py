@@ -29,6 +29,7 @@ class Copier(OperatorBase):
     to_name: str
     deep_copy: bool = True
     keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
+    is_local: bool = field(default=True, init=False, metadata=HOOK)
 
     def __call__(self, task: Task) -> Task:
         """Copy the item."""

@@ -78,6 +78,7 @@ class MarginCropper(OperatorBase):
     input_name: str
     output_name: str
     keeps_voxels: ClassVar[bool] = hook_value(True)
+    is_local: ClassVar[bool] = hook_value(True)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )

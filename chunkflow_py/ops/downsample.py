@@ -49,6 +49,7 @@ class Downsampler(OperatorBase):
     output_name: str = "chunk"
     coarse_tasks: bool = False
     keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
+    is_local: bool = field(default=True, init=False, metadata=HOOK)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )

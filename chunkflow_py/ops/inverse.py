@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
 
 
-@makes(lambda read: read)
+@makes(lambda read: read, is_local=True)
 def inverse(chunk: Chunk) -> Chunk:
     """Return the largest value of the type, or 1 for floating point, minus each voxel.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
 
 
-@makes(lambda read: read)
+@makes(lambda read: read, is_local=True)
 def mapto01(chunk: Chunk) -> Chunk:
     """Return (v + 1) / 2 of every voxel v.
 

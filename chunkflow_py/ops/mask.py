@@ -62,6 +62,7 @@ class Masker(OperatorBase):
     output_names: tuple[str, ...] = ("chunk",)
     _volume: Volume | None = field(default=None, repr=False)
     any_voxel_size: ClassVar[bool] = hook_value(True)
+    is_local: ClassVar[bool] = hook_value(True)
 
     @property
     @hook

@@ -64,17 +64,22 @@ class ObjectMasker(OperatorBase):
     @hook
     def cut_remedy(self) -> str | None:
         """Remedy where cutting a volume into tasks makes objects look small."""
-        if not self.dust_size_threshold:
+        if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"
+
+    @property
+    @hook
+    def is_local(self) -> bool:
+        """Whether objects are removed by id alone."""
+        return not self.dust_size_threshold
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
         """The file of ids, if it lies on this machine."""
         path = self.selected_obj_ids or ""
-        is_local = path.endswith(".json") and "://" not in path
-        return {path: "data"} if is_local else {}
+        return {path: "data"} if path.endswith(".json") and "://" not in path else {}
 
     def __enter__(self) -> ObjectMasker:
         """Read the ids.

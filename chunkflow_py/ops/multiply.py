@@ -6,10 +6,11 @@ Example: chunkflow load-h5 -f raw.h5 load-h5 -f mask.h5 -o mask multiply -m mask
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemName, paired_names, several_names_options
@@ -67,12 +68,13 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
 
 
 @dataclass
-class Multiplier:
+class Multiplier(OperatorBase):
     """Multiplies one or more chunks of a task by another chunk."""
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     multiplier_name: str
+    is_local: ClassVar[bool] = hook_value(True)
 
     def __call__(self, task: Task) -> Task:
         """Multiply the chunks."""

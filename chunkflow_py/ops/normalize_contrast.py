@@ -106,6 +106,12 @@ class ContrastNormalizer(OperatorBase):
 
     @property
     @hook
+    def is_local(self) -> bool:
+        """Whether the histograms of whole slices are given."""
+        return self.levels is not None
+
+    @property
+    @hook
     def origin(self) -> str | None:
         """URL of the histograms."""
         return None if self.levels is None else self.levels.place

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
 
 
-@makes(lambda read: read._replace(dtype="float32"))
+@makes(lambda read: read._replace(dtype="float32"), is_local=True)
 def normalize_intensity(chunk: Chunk) -> Chunk:
     """Return 2·v/max - 1 of every voxel v, where max is the largest value of the dtype.
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@makes(lambda read: read._replace(dtype="uint8", channels=1, kind="image", has_channel_axis=False))
+@makes(
+    lambda read: read._replace(dtype="uint8", channels=1, kind="image", has_channel_axis=False),
+    is_local=True,
+)
 def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
     """Return 255·p rounded half to even, with p clamped to [0, 1].
 

@@ -99,8 +99,13 @@ class Rescaler(OperatorBase):
     @hook
     def cut_remedy(self) -> str | None:
         """Remedy if the range is taken from each chunk."""
-        given = None not in (self.options["low"], self.options["high"])
-        return None if given else "give --low and --high"
+        return None if self.is_local else "give --low and --high"
+
+    @property
+    @hook
+    def is_local(self) -> bool:
+        """Whether the range is given."""
+        return None not in (self.options["low"], self.options["high"])
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
 
 
-@makes(lambda read: read)
+@makes(lambda read: read, is_local=True)
 def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int = 256) -> Chunk:
     """Return *chunk* with [min_threshold, max_threshold] stretched to the range of its type.
 

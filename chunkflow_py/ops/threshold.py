@@ -10,12 +10,12 @@ softmax, --channel selects one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from chunkflow_py.core.map_scale import check_threshold
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import transform
 from chunkflow_py.pipeline.params import NUMBER
@@ -69,6 +69,7 @@ class Thresholder(OperatorBase):
 
     threshold: float = 0.5
     channel: int | None = None
+    is_local: ClassVar[bool] = hook_value(True)
 
     @hook
     def prepare(self, outline: Any) -> None:

@@ -67,6 +67,7 @@ class Transposer(OperatorBase):
     input_name: str = "chunk"
     output_name: str = "chunk"
     keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
+    is_local: bool = field(default=True, init=False, metadata=HOOK)
     _outline: Any = field(default=None, init=False, repr=False)
 
     @property

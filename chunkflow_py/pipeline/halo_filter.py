@@ -43,6 +43,7 @@ class HaloFilter(OperatorBase):
     name: str
     check: Callable[[Voxels], None] | None = None
     keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
+    is_local: bool = field(default=True, init=False, metadata=HOOK)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )

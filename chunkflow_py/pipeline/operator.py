@@ -111,6 +111,11 @@ class Operator:
         self.hooks = hooks_of(self.body)
 
     @property
+    def is_local(self) -> bool:
+        """Whether output voxels depend on nearby input only; see `OperatorBase.is_local`."""
+        return self.hooks.is_local or not self.outputs
+
+    @property
     def runs_code(self) -> tuple[str, ...]:
         """Descriptions of all code that it runs and that is not part of this package."""
         return self.code + self.hooks.code
@@ -265,9 +270,14 @@ def operator(
     return lambda function: _decorate(function, make, cls=cls)
 
 
-def makes(rule: Callable[[Voxels], Voxels]) -> Callable[[_Body], _Body]:
-    """Declare how dtype, channels and kind of the output follow from those of the first input."""
-    return with_hooks(voxels_from=rule)
+def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callable[[_Body], _Body]:
+    """Declare how dtype, channels and kind of the output follow from those of the first input.
+
+    Args:
+        rule: properties of the input -> properties of the output.
+        is_local: the hook `OperatorBase.is_local`.
+    """
+    return with_hooks(voxels_from=rule, is_local=is_local)
 
 
 def transform(function: Callable[..., Any]) -> OperatorCommand:

@@ -130,6 +130,24 @@ class TransformContract:
         return self.command
 
     @pytest.mark.parametrize("key", list(arrays()))
+    def test_a_local_transform_needs_no_more_than_it_asks_for(self, operator, key):
+        """If it declares `is_local`, its output on a box follows from the input it requires."""
+        made = operator.main([], standalone_mode=False)
+        array, kind = arrays()[key]
+        whole = Chunk(array, BOX.start, (40, 4, 4), kind, BOX)
+        try:
+            result = made.call(Task(Region(BOX), {"chunk": whole}))["chunk"]
+        except ChunkflowError:  # it does not take such voxels
+            return
+        if not made.is_local:
+            return
+        for start, size in (((0, 0, 0), (2, 3, 4)), ((1, 3, 3), (2, 4, 4)), ((3, 7, 7), (1, 1, 1))):
+            box = BoundingBox.from_size(BOX.start + start, size)
+            part = whole.cut(made.hooks.required_input(box, BOX).intersection(BOX))
+            found = made.call(Task(Region(box), {"chunk": part}))["chunk"]
+            np.testing.assert_array_equal(found.cut(box).array, result.cut(box).array)
+
+    @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
         """It keeps offset and voxel size and leaves its input alone, or says what it needs."""
         made = operator.main([], standalone_mode=False)

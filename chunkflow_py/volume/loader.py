@@ -6,11 +6,11 @@ import logging
 import os
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.host_memory import OperatorMemory
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.protocol import VolumeOptions, check_channels, warn_of_assumed_size
@@ -61,6 +61,7 @@ class VolumeLoader(OperatorBase):
     kind: Kind | None = None
     time: int | None = None
     set_bbox: bool = field(default=False, metadata=HOOK)
+    is_local: ClassVar[bool] = hook_value(True)
     checks: tuple[Check, ...] = ()
     _volume: Volume | None = field(default=None, init=False, repr=False)
     _has_warned: bool = field(default=False, init=False, repr=False)
