@@ -1,4 +1,8 @@
-"""Compare backends: error against float32 by PyTorch, and speed (`--backend auto`)."""
+"""Compare backends: error against float32 by PyTorch, and speed.
+
+`--backend auto` and `chunkflow_py.planning.tune` measure with these functions: the one compares
+the libraries in a process, the other each setting in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +134,6 @@ def _summary(differences: list[torch.Tensor]) -> Accuracy:
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-5
-_RUNS = 3  # of which the first one warms up and is not timed
 _TIE = 1.02  # a later trial has to be faster by more than what timings scatter
 
 
@@ -274,29 +277,49 @@ def _measure(
             wanted.append(found.float().cpu().clone())
         error = max(error, _difference(found.float().cpu(), wanted[index]))
 
-    seconds = _time(make(name, "float32"), patches, compare)
+    def timed(dtype: str, compare: Callable[[int, torch.Tensor], None] | None = None) -> float:
+        backend = make(name, dtype)
+        backend(patches[0])
+        return seconds_per_batch(backend, patches, on_output=compare)
+
+    seconds = timed("float32", compare)
     if dtype != "float32":
         gc.collect()
-        seconds = _time(make(name, dtype), patches, None)
+        seconds = timed(dtype)
     return BackendTrial(name, seconds, error)
 
 
-def _time(
+def seconds_per_batch(
     backend: Backend,
-    patches: Sequence[torch.Tensor],
-    compare: Callable[[int, torch.Tensor], None] | None,
+    batches: Sequence[torch.Tensor],
+    *,
+    most: int = 2,
+    enough_s: float = 0.0,
+    on_output: Callable[[int, torch.Tensor], None] | None = None,
 ) -> float:
-    seconds = []
-    for run in range(max(_RUNS, len(patches))):
-        index = run % len(patches)
-        _finish(backend.device)
-        start = time.perf_counter()
-        found = backend(patches[index])
-        _finish(backend.device)
-        seconds.append(time.perf_counter() - start)
-        if compare is not None and run < len(patches):
-            compare(index, found)
-    return statistics.median(seconds[1:])
+    """Return the median seconds of a forward, which has to have run once before.
+
+    Args:
+        backend: what is measured.
+        batches: taken in turn, each at least once.
+        most: number of forwards, if there are fewer batches.
+        enough_s: stop after these seconds, but not before the third forward.
+        on_output: called with the index of each batch and its output, once.
+    """
+    seconds: list[float] = []
+    with torch.inference_mode():
+        while len(seconds) < max(most, len(batches)):
+            if len(seconds) >= max(3, len(batches)) and sum(seconds) >= enough_s > 0:
+                break
+            index = len(seconds)
+            _finish(backend.device)
+            start = time.perf_counter()
+            output = backend(batches[index % len(batches)])
+            _finish(backend.device)
+            seconds.append(time.perf_counter() - start)
+            if on_output is not None and index < len(batches):
+                on_output(index, output)
+    return statistics.median(seconds)
 
 
 def _finish(device: torch.device) -> None:
@@ -306,7 +329,6 @@ def _finish(device: torch.device) -> None:
 
 def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
     if found.shape != wanted.shape:
-        return float("inf")
-    largest = float((found - wanted).abs().max())
-    error = largest / max(1.0, float(wanted.abs().max()))
-    return float("inf") if math.isnan(error) else error
+        return math.inf
+    error = error_against(wanted, found).largest / max(1.0, float(wanted.abs().max()))
+    return math.inf if math.isnan(error) else error

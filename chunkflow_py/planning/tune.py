@@ -206,7 +206,8 @@ def tune(
         memory_bytes: that may be taken (default: what the machine, container or GPU has).
         tolerance: largest error (99.9th percentile, in units of the output) of the best.
         seconds: when to end.
-        image: (c, z, y, x) as the network wants it, to measure errors on (default: smooth noise).
+        image: (c, z, y, x) as the network wants it, to measure errors on (default: synthetic
+            patches).
         on_measured: called after each measurement.
 
     Raises:

@@ -14,12 +14,10 @@ from __future__ import annotations
 import json
 import os
 import resource
-import statistics
 import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +26,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from chunkflow_py.core.allocator import keep_freed_memory
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.inference.backend_comparison import error_against
+from chunkflow_py.inference.backend_comparison import (
+    error_against,
+    example_patches,
+    seconds_per_batch,
+)
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import (
     bfloat16_unit,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.backends.backend_protocol import Backend
 
 PATCHES = 2  # that the error is measured on
-FORWARDS = (3, 20)  # that are timed: at least, and at most
+MOST_FORWARDS = 20  # that are timed
 ENOUGH_S = 2.0  # of timed forwards; more would not change the median
 
 # Operators whose result at a voxel depends on all voxels they are given; those marked with a
@@ -147,11 +149,10 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     size = request["candidate"]["batch_size"]
     patches = _patches(request, max(size, PATCHES))
     batch = patches[:size].to(device)
-    _timed(backend, batch)  # compiles, and touches the memory that is kept
-    times: list[float] = []
-    while len(times) < FORWARDS[0] or (sum(times) < ENOUGH_S and len(times) < FORWARDS[1]):
-        times.append(_timed(backend, batch))
-    yield {"seconds": statistics.median(times), "memory_bytes": _peak_memory(device, free)}
+    with torch.inference_mode():
+        backend(batch)  # compiles, and touches the memory that is kept
+    seconds = seconds_per_batch(backend, [batch], most=MOST_FORWARDS, enough_s=ENOUGH_S)
+    yield {"seconds": seconds, "memory_bytes": _peak_memory(device, free)}
 
     found = _outputs(backend, patches, size)
     if not np.isfinite(found).all():
@@ -181,18 +182,13 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return (count, c, z, y, x) float32 patches, cut from the image, or from smooth noise."""
+    """Return (count, c, z, y, x) float32 patches, cut from the image, or synthetic."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
+    if request["image"] is None:  # the first ones are the same for every count
+        return torch.cat(example_patches((1, channels, *size), number=count))
     random = np.random.default_rng(0)
     batch = np.empty((count, channels, *size), dtype=np.float32)
-    if request["image"] is None:
-        for seed, patch in enumerate(batch):  # each of its own: the first ones are always the same
-            generator = torch.Generator().manual_seed(seed)
-            coarse = torch.rand((1, channels, *(-(-s // 4) for s in size)), generator=generator)
-            smooth = torch.nn.functional.interpolate(coarse, size, mode="trilinear")[0]
-            patch[:] = 0.7 * smooth + 0.3 * torch.rand(smooth.shape, generator=generator)
-        return torch.from_numpy(batch)
     image = np.load(request["image"], mmap_mode="r")
     short = [(0, max(0, s - have)) for s, have in zip(size, image.shape[1:], strict=True)]
     image = np.pad(image, [(0, 0), *short], mode="symmetric")
@@ -205,15 +201,6 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
             if patch.any():
                 break
     return torch.from_numpy(batch)
-
-
-def _timed(backend: Backend, batch: torch.Tensor) -> float:
-    start = perf_counter()
-    with torch.inference_mode():
-        backend(batch)
-    if batch.device.type == "cuda":
-        torch.cuda.synchronize(batch.device)
-    return perf_counter() - start
 
 
 def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArray[np.float32]:

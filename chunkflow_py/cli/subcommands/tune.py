@@ -80,7 +80,7 @@ class MemoryType(click.ParamType[int]):
               help="Error (99.9th percentile) up to which a way is recommended.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600,
               show_default=True, help="Time to spend.")
-@click.option("--image", help="File or volume to measure errors on.  [default: smooth noise]")
+@click.option("--image", help="File or volume to measure errors on.  [default: synthetic patches]")
 @zyx_option("--volume-size", minimum=1,
             help="Voxels of a volume, zyx, to tell the hours of its forwards for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
