@@ -17,8 +17,8 @@ import click
 from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.segmentation.mesh.mesh_download import MeshDownload
-    from chunkflow_py.segmentation.mesh.mesh_format import Mesh
+    from chunkflow_py.segmentation.mesh_files import Mesh
+    from chunkflow_py.segmentation.mesh_folder import MeshDownload
 
 SECTION = "objects"
 
@@ -35,7 +35,7 @@ def download_mesh(url: str, label: int) -> Mesh:
         VolumeNotFoundError: it has no mesh.
         VolumeError: a file is missing or damaged.
     """
-    from chunkflow_py.segmentation.mesh.mesh_download import MeshReader
+    from chunkflow_py.segmentation.mesh_folder import MeshReader
 
     return MeshReader(url).read(label)
 
@@ -92,7 +92,7 @@ def command(
     out_format: Literal["ply", "obj"],
 ) -> MeshDownload:
     """Take the options; the volume is opened later."""
-    from chunkflow_py.segmentation.mesh.mesh_download import MeshDownload
+    from chunkflow_py.segmentation.mesh_folder import MeshDownload
     from chunkflow_py.volume.location import Location
 
     place = Location.parse(volume_path).store_url

@@ -33,7 +33,7 @@ from chunkflow_py.pipeline.terminal import echo
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox
-    from chunkflow_py.segmentation.evaluate_task import Evaluator
+    from chunkflow_py.segmentation.evaluate import Evaluator
 
 SECTION = "segment"
 
@@ -105,7 +105,7 @@ def command(
     **options: Any,
 ) -> Evaluator:
     """Take the names and the region."""
-    from chunkflow_py.segmentation.evaluate_task import Evaluator
+    from chunkflow_py.segmentation.evaluate import Evaluator
     from chunkflow_py.volume.files.file_name import local_path
 
     path = json and local_path(json, "--json")

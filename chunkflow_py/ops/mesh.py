@@ -25,8 +25,8 @@ from chunkflow_py.pipeline.params import NUMBERS, floats_option, input_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.segmentation.mesh.mesh_format import Mesh
-    from chunkflow_py.segmentation.mesh.mesh_saver import MeshSaver
+    from chunkflow_py.segmentation.mesh_creation import MeshSaver
+    from chunkflow_py.segmentation.mesh_files import Mesh
 
 SECTION = "objects"
 
@@ -36,7 +36,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
-        settings: of `segmentation.mesh.mesh.create_meshes`: ``box``, ``voxel_size_nm``,
+        settings: of `segmentation.mesh_creation.create_meshes`: ``box``, ``voxel_size_nm``,
             ``simplification_factor``, ``max_simplification_error``, ``ids``, ``skip_ids``,
             ``dust_threshold``.
 
@@ -44,7 +44,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
         ChunkError: the voxels are not labels.
         MissingExtraError: zmesh is not installed.
     """
-    from chunkflow_py.segmentation.mesh.mesh import create_meshes
+    from chunkflow_py.segmentation.mesh_creation import create_meshes
 
     return dict(create_meshes(chunk, **settings))
 
@@ -126,7 +126,7 @@ def command(
     **settings: Any,
 ) -> MeshSaver:
     """Check combinations of options; nothing is opened yet."""
-    from chunkflow_py.segmentation.mesh.mesh_saver import MeshSaver
+    from chunkflow_py.segmentation.mesh_creation import MeshSaver
     from chunkflow_py.volume.location import Location
 
     if shard:

@@ -23,7 +23,7 @@ from chunkflow_py.pipeline.operator import source
 from chunkflow_py.pipeline.params import environment_number
 
 if TYPE_CHECKING:
-    from chunkflow_py.segmentation.mesh.mesh_manifest import ManifestTasks
+    from chunkflow_py.segmentation.mesh_folder import ManifestTasks
 
 SECTION = "objects"
 
@@ -43,7 +43,7 @@ def mesh_manifest(
     Raises:
         OptionError: the prefix has more digits.
     """
-    from chunkflow_py.segmentation.mesh.mesh_manifest import ManifestTasks, ManifestWriter
+    from chunkflow_py.segmentation.mesh_folder import ManifestTasks, ManifestWriter
 
     tasks = ManifestTasks(ManifestWriter(url, digits, multires), prefix)
     len(tasks)  # the numbers are right, or this says what is wrong with them

@@ -1,63 +1,99 @@
-"""Compare a segmentation with the truth: variation of information and Rand, split and merge.
+"""Compare a segmentation with the ground truth: VOI, Rand, instances and classes.
 
-p_ij is the share of voxels that carry label i in the segmentation and j in the truth, s_i and t_j
-are its sums over j and over i; H is the entropy in bits; a pair is two different voxels.
+p_ij is the share of voxels with label i in the segmentation and j in the ground truth; s_i and t_j
+are its sums over j and over i; H is the entropy in bits; a pair is two different voxels. "Segment"
+is a label of the segmentation, "body" one of the ground truth; they have s and t voxels, of which
+they share n.
 
 | score              | formula                                             | perfect |
 |--------------------|-----------------------------------------------------|---------|
 | voi_split          | H(segmentation given truth) = H(p) - H(t)           | 0       |
 | voi_merge          | H(truth given segmentation) = H(p) - H(s)           | 0       |
-| voi                | their sum                                           | 0       |
+| voi                | voi_split + voi_merge                               | 0       |
 | rand_split         | pairs together in both / pairs together in truth    | 1       |
 | rand_merge         | pairs together in both / pairs together in seg.     | 1       |
-| adapted_rand_error | 1 - the harmonic mean of the two                    | 0       |
+| adapted_rand_error | 1 - harmonic mean of rand_split and rand_merge      | 0       |
+| iou                | n / (s + t - n)                                     | 1       |
+| dice               | 2 n / (s + t)                                       | 1       |
+| precision          | matched segments / segments                         | 1       |
+| recall             | matched bodies / bodies                             | 1       |
+| f1                 | 2 · matched / (segments + bodies)                   | 1       |
 
-Sources: Meilă 2007, doi:10.1016/j.jmva.2006.11.013, and Arganda-Carreras et al. 2015,
-doi:10.3389/fnana.2015.00142.
+A segment matches a body if their IoU reaches the threshold; each matches at most one. Sources:
+Meilă 2007, doi:10.1016/j.jmva.2006.11.013; Arganda-Carreras et al. 2015,
+doi:10.3389/fnana.2015.00142; Caicedo et al. 2019, doi:10.1038/s41592-019-0612-7.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.segmentation.evaluate_objects import (
-    ClassScore,
-    InstanceScore,
-    class_scores,
-    instance_score,
+from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.errors import ChunkError, GeometryError, OptionError, needs_extra
+from chunkflow_py.segmentation.labels.components import (
+    connected_components,
+    renumber,
+    single_channel,
 )
-from chunkflow_py.segmentation.labels.components import connected_components, renumber
-from chunkflow_py.segmentation.labels.contingency import Contingency, contingency
+from chunkflow_py.segmentation.labels.contingency import KIND, Contingency, contingency, put_table
+from chunkflow_py.store.local_files import write_whole
+from chunkflow_py.store.task_counts import CountStore, check_tasks, counted_region
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.task import Task
+
+
+logger = logging.getLogger(__name__)
+
+
+class InstanceScore(TypedDict):
+    """Matched objects; see the formulas of this module."""
+
+    iou_threshold: float
+    precision: float
+    recall: float
+    f1: float
+    found: int
+    segments: int
+    bodies: int
+
+
+class ClassScore(TypedDict):
+    """Overlap of one class; see the formulas of this module."""
+
+    dice: float
+    iou: float
+    segmentation_voxels: int
+    groundtruth_voxels: int
 
 
 @dataclass(frozen=True)
 class SegmentationScore:
-    """How far a segmentation is from the truth; see the formulas of this module.
+    """Difference between a segmentation and the ground truth; see the formulas of this module.
 
     Attributes:
-        voi_split: bits that cutting true bodies costs.
-        voi_merge: bits that joining true bodies costs.
+        voi_split: variation of information caused by splitting bodies, in bits.
+        voi_merge: variation of information caused by merging bodies, in bits.
         voi: their sum.
-        rand_split: share of the truth's pairs that are kept together, in [0, 1].
-        rand_merge: share of the segmentation's pairs that belong together, in [0, 1].
-        adapted_rand_error: 1 - their harmonic mean, in [0, 1].
-        voxels: number of voxels that were compared.
-        segments: number of labels of the segmentation among them (0 counts as one).
-        bodies: number of labels of the truth among them.
-        instances: how many objects were found; ``None`` if nobody asked.
-        classes: Dice and IoU by label, where labels are classes; ``None`` if they are not.
+        rand_split: share of pairs within a body that are within one segment, in [0, 1].
+        rand_merge: share of pairs within a segment that are within one body, in [0, 1].
+        adapted_rand_error: 1 - the harmonic mean of the two, in [0, 1].
+        voxels: number of compared voxels.
+        segments: number of labels of the segmentation in these voxels, 0 included.
+        bodies: number of labels of the ground truth in these voxels.
+        instances: matched objects; ``None`` if not requested.
+        classes: Dice and IoU by label, if labels are classes; otherwise ``None``.
     """
 
     voi_split: float
@@ -91,15 +127,15 @@ def evaluate(
 
     Args:
         segmentation: integer or boolean labels, any shape.
-        groundtruth: the same shape.
-        ignore_zero: see `score`, as the others.
-        ignore_segments: labels.
-        ignore_bodies: labels.
-        iou_threshold: of instances.
+        groundtruth: labels of the same shape.
+        ignore_zero: see `score`; so are the following.
+        ignore_segments: labels of the segmentation.
+        ignore_bodies: labels of the ground truth.
+        iou_threshold: for instances.
         per_class: labels are classes.
 
     Raises:
-        ChunkError: the shapes differ, the voxels are no labels, or none is left to compare.
+        ChunkError: the shapes differ, the voxels are not labels, or all voxels are ignored.
     """
     return score(
         contingency(segmentation, groundtruth),
@@ -122,21 +158,21 @@ def score(
 ) -> SegmentationScore:
     """Return the scores of a table of overlaps.
 
-    0 in the segmentation is a label like any other for Rand and variation of information:
-    background that should not be there counts as one large segment. See `relabel` for the other
-    way. For instances, 0 is background in both.
+    For Rand and variation of information, label 0 of the segmentation is an ordinary label: all
+    background counts as one large segment. `relabel` avoids this. For instances, 0 is background
+    in both.
 
     Args:
-        table: of a part or of a whole volume.
-        ignore_zero: for Rand and variation of information, leave voxels out where the truth is 0,
-            because nobody has labelled them.
-        ignore_segments: labels of the segmentation whose voxels are left out of everything.
-        ignore_bodies: labels of the truth whose voxels are left out of everything.
-        iou_threshold: from which IoU on a segment is a body that was found, in (0, 1].
-        per_class: labels are classes: tell Dice and IoU of each.
+        table: overlaps of a part or of a whole volume.
+        ignore_zero: for Rand and variation of information, ignore voxels whose ground truth is 0,
+            which means that they are not labelled.
+        ignore_segments: labels of the segmentation whose voxels are ignored in all scores.
+        ignore_bodies: labels of the ground truth whose voxels are ignored in all scores.
+        iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
+        per_class: labels are classes: add Dice and IoU of each.
 
     Raises:
-        ChunkError: no voxel is left to compare.
+        ChunkError: all voxels are ignored.
     """
     table = table.without(ignore_segments, ignore_bodies)
     known = table.without(bodies=[0]) if ignore_zero else table
@@ -178,10 +214,10 @@ def score(
 def common_region(
     segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
 ) -> BoundingBox:
-    """Return where both chunks lie, inside of *bbox*.
+    """Return the box that both chunks cover, within *bbox* if given.
 
     Raises:
-        GeometryError: nowhere.
+        GeometryError: the chunks, or the chunks and *bbox*, have no voxel in common.
     """
     region = segmentation.bbox.intersection(groundtruth.bbox)
     where = f"segmentation {segmentation.bbox} and ground truth {groundtruth.bbox}"
@@ -201,17 +237,17 @@ def relabel(
     groundtruth: NDArray[Any],
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return both volumes as one sees them inside of a region cut from a larger volume.
+    """Relabel both volumes so that a region cut from a larger volume can be scored fairly.
 
-    Two branches of one neuron that do not meet inside of the region are two objects there, and
-    no method can know better: both volumes are labelled anew by 26-connected components. Then
-    every voxel that the segmentation left 0 takes the label of the nearest segment, so that
-    methods that leave out membranes compare with methods that do not.
+    Two branches of one neuron that do not meet inside the region are two objects there, and no
+    method can know better; so both volumes are relabelled by 26-connected components. Then each
+    voxel that is 0 in the segmentation takes the label of the nearest segment, so that methods that
+    leave membranes unlabelled can be compared with methods that do not.
 
     Args:
         segmentation: (z, y, x) labels.
         groundtruth: (z, y, x) labels of the same shape; 0 stays 0.
-        voxel_size_nm: nanometres, zyx; decides what is nearest.
+        voxel_size_nm: zyx; distances are measured in nm.
 
     Returns:
         The new segmentation and the new ground truth.
@@ -256,3 +292,192 @@ def _pair_count(counts: NDArray[np.int64]) -> float:
     # In floating point: the square of a large body may not fit in 64 bits.
     sizes = counts.astype(float)
     return float(np.sum(sizes * (sizes - 1)))
+
+
+def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceScore:
+    """Return the number of segments that match a body, precision, recall and F1.
+
+    0 is background in both volumes: it is not an object, but counts in the size of a segment that
+    covers it. Without any object the scores are 1.
+
+    Args:
+        table: overlaps.
+        iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
+
+    Raises:
+        OptionError: the threshold is not in (0, 1].
+        MissingExtraError: a segment could match several bodies, and scipy is not installed.
+    """
+    if not 0 < iou_threshold <= 1:
+        msg = f"--iou-threshold {iou_threshold:g} must be above 0 and at most 1"
+        raise OptionError(msg)
+    segments, first, of_ours = _of_label(table.segments, table.voxels)
+    bodies, second, of_truth = _of_label(table.bodies, table.voxels)
+    iou = table.voxels / (of_ours[first] + of_truth[second] - table.voxels)
+    match = (iou >= iou_threshold) & (table.segments != 0) & (table.bodies != 0)
+    found = _pairs(first[match], second[match])
+    ours, truth = int(np.count_nonzero(segments)), int(np.count_nonzero(bodies))
+    return {
+        "iou_threshold": iou_threshold,
+        "precision": found / ours if ours else 1.0,
+        "recall": found / truth if truth else 1.0,
+        "f1": 2 * found / (ours + truth) if ours + truth else 1.0,
+        "found": found,
+        "segments": ours,
+        "bodies": truth,
+    }
+
+
+def _pairs(first: NDArray[Any], second: NDArray[Any]) -> int:
+    """Return the size of the largest matching, in which no index occurs twice."""
+    if len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second):
+        return len(first)
+    with needs_extra("segmentation", "an --iou-threshold of at most 0.5"):
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import maximum_bipartite_matching
+    graph = coo_array((np.ones(len(first), bool), (first, second))).tocsr()
+    return int(np.count_nonzero(maximum_bipartite_matching(graph) >= 0))
+
+
+def class_scores(table: Contingency) -> dict[str, ClassScore]:
+    """Return Dice and IoU by label, for each label that occurs in either volume, 0 included."""
+    segments, _, of_ours = _of_label(table.segments, table.voxels)
+    bodies, _, of_truth = _of_label(table.bodies, table.voxels)
+    same = table.where(table.segments == table.bodies)
+    ours, truth, both = (
+        dict(zip(labels.tolist(), sizes.tolist(), strict=True))
+        for labels, sizes in ((segments, of_ours), (bodies, of_truth), (same.bodies, same.voxels))
+    )
+    scores: dict[str, ClassScore] = {}
+    for label in sorted(ours.keys() | truth.keys()):
+        s, t, n = ours.get(label, 0), truth.get(label, 0), both.get(label, 0)
+        scores[str(label)] = {
+            "dice": 2 * n / (s + t),
+            "iou": n / (s + t - n),
+            "segmentation_voxels": s,
+            "groundtruth_voxels": t,
+        }
+    return scores
+
+
+def _of_label(
+    labels: NDArray[np.uint64], voxels: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted labels, the index of each row's label among them, and their voxels."""
+    values, index = np.unique(labels, return_inverse=True)
+    sizes = np.zeros(len(values), np.int64)
+    np.add.at(sizes, index, voxels)
+    return values, index, sizes
+
+
+def score_table(scores: dict[str, Any], title: str) -> str:
+    """Format scores as a text table.
+
+    Args:
+        scores: fields of `SegmentationScore`.
+        title: first line of the table.
+    """
+    rows = [
+        ("variation of information", "voi_split", "voi_merge", "voi", "bits, 0 is perfect"),
+        ("Rand", "rand_split", "rand_merge", None, "share of pairs, 1 is perfect"),
+        ("adapted Rand error", None, None, "adapted_rand_error", "0 is perfect"),
+    ]
+    lines = [title, f"{'':<25}{'split':>9}{'merge':>9}{'both':>9}"]
+    for name, *keys, unit in rows:
+        cells = "".join(f"{scores[key]:9.4f}" if key else " " * 9 for key in keys)
+        lines.append(f"{name:<25}{cells}  {unit}")
+    if found := scores["instances"]:
+        lines.append(f"{'':<25}{'precision':>9}{'recall':>9}{'F1':>9}")
+        cells = "".join(f"{found[key]:9.4f}" for key in ("precision", "recall", "f1"))
+        name = f"objects at IoU {found['iou_threshold']:g}"
+        matched = f"{found['found']} of {found['bodies']} found, by {found['segments']} segments"
+        lines.append(f"{name:<25}{cells}  {matched}")
+    if classes := scores["classes"]:
+        lines.append(f"{'class':<25}{'Dice':>9}{'IoU':>9}")
+        mean = {k: sum(c[k] for c in classes.values()) / len(classes) for k in ("dice", "iou")}
+        for label, each in [*classes.items(), ("mean", mean)]:
+            lines.append(f"{label:<25}{each['dice']:9.4f}{each['iou']:9.4f}")
+    counts = f"{scores['segments']} segments, {scores['bodies']} bodies, {scores['voxels']} voxels"
+    return "\n".join([*lines, counts])
+
+
+@dataclass
+class Evaluator(OperatorBase):
+    """Scores the segmentation of every task.
+
+    The scores are printed, kept in the task, or stored as tables that `sum-scores` adds up to the
+    scores of a volume.
+
+    Attributes:
+        segmentation_name: name of the chunk to score.
+        groundtruth_name: name of the chunk to compare it with.
+        output: name of the scores in the task.
+        evaluate: (segmentation, ground truth, **options) -> scores by name.
+        options: keyword arguments of *evaluate*.
+        print: called with the text table.
+        json: path of a file for the scores, or prefix of one file for each task.
+        table_path: URL of a folder for the overlaps of each task, which are then not printed.
+    """
+
+    segmentation_name: str
+    groundtruth_name: str
+    output: str
+    evaluate: Callable[..., dict[str, Any]]
+    options: dict[str, Any]
+    print: Callable[[str], None]
+    json: str | None = None
+    table_path: str | None = None
+
+    @property
+    @hook
+    def destinations(self) -> tuple[str, ...]:
+        """Address of the tables."""
+        return (self._store.place,) if self.table_path else ()
+
+    @property
+    def _store(self) -> CountStore:
+        return CountStore(self.table_path or "", KIND)
+
+    @hook
+    def prepare(self, outline: Any) -> None:
+        """Refuse a single JSON file for several tasks, and tables of tasks that overlap."""
+        count = 0 if outline.boxes is None else len(outline.boxes)
+        if self.json and self.json.endswith(".json") and count > 1:
+            msg = (
+                f"--json {self.json} is one file, but there are {count} tasks; give a prefix "
+                f"without .json, such as {self.json.removesuffix('.json')}_, for one file per task"
+            )
+            raise OptionError(msg)
+        if self.table_path:
+            check_tasks(outline.boxes)
+
+    def __call__(self, task: Task) -> Task:
+        """Score the task; print or store the result, and keep it in the task."""
+        ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
+        if self.table_path:
+            scores = self._stored(task)
+        else:
+            scores = self.evaluate(ours, truth, **self.options)
+            title = f"{self.segmentation_name} against {self.groundtruth_name}"
+            self.print(score_table(scores, f"{title} in {scores['bbox']}"))
+        task[self.output] = scores
+        if self.json and scores is not None:
+            whole = self.json.endswith(".json")
+            path = self.json if whole else f"{self.json}{task.region or scores['bbox']}.json"
+            write_whole(path, (json.dumps(scores, indent=2) + "\n").encode())
+        return task
+
+    def _stored(self, task: Task) -> dict[str, Any] | None:
+        """Store the overlaps in the task's box; return its scores, ``None`` if all is ignored."""
+        ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
+        region = counted_region(task, ours, truth)
+        arrays = (single_channel(chunk.cut(region.bbox).array) for chunk in (ours, truth))
+        table = contingency(*arrays)
+        task.written.append(put_table(self._store, region, table, ours.domain))
+        logger.info("%s: %d overlaps stored", region, len(table))
+        skip = {"bbox", "relabel"}
+        options = {key: value for key, value in self.options.items() if key not in skip}
+        ignored = {*options["ignore_bodies"], *([0] if options["ignore_zero"] else [])}
+        if not len(table.without(options["ignore_segments"], ignored)):
+            return None
+        return {"bbox": str(region.bbox), **score(table, **options).as_dict()}

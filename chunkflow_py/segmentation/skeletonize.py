@@ -22,6 +22,7 @@ import numpy as np
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.skeleton import Skeleton, merged
 from chunkflow_py.errors import needs_extra
+from chunkflow_py.segmentation.labels.components import labels_of
 from chunkflow_py.segmentation.labels.object_folder import (
     ObjectFolder,
     folder_of,
@@ -29,7 +30,7 @@ from chunkflow_py.segmentation.labels.object_folder import (
     scales_of,
 )
 from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, xyz
-from chunkflow_py.segmentation.mesh.mesh import labels_of, task_box
+from chunkflow_py.segmentation.mesh_creation import task_box
 from chunkflow_py.segmentation.skeleton_files import INFO
 
 if TYPE_CHECKING:

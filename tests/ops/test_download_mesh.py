@@ -13,7 +13,7 @@ from chunkflow_py.ops.download_mesh import download_mesh
 from chunkflow_py.ops.mesh import mesh
 from chunkflow_py.ops.save_h5 import save_h5
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
-from chunkflow_py.segmentation.mesh.mesh_format import Mesh, welded
+from chunkflow_py.segmentation.mesh_files import Mesh, welded
 
 
 def run(line: str):
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_told():
     assert result.exit_code == 1
     assert "has no mesh of object 99; check the id, or run mesh-manifest" in result.stderr
     result = run("download-mesh -v seg -i objects.txt")
-    assert "'objects.txt' holds no ids" in result.stderr
+    assert "--input 'objects.txt' is neither a list of ids" in result.stderr
     name = json.loads(Path("seg/17:0").read_text())["fragments"][0]
     Path(f"seg/{name}.gz").unlink()
     assert f"{name} does not exist" in run("download-mesh -v seg -i 17").stderr

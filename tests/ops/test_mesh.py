@@ -17,7 +17,7 @@ from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.mesh import mesh
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.segmentation.mesh.mesh_format import welded
+from chunkflow_py.segmentation.mesh_files import welded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZE_NM = (40.0, 4.3, 4.0)
@@ -195,7 +195,7 @@ def test_what_is_no_labels_is_refused(array, words):
         mesh(Chunk(array))
     box = BoundingBox.parse("2-6_0-4_0-4")
     chunk = Chunk(np.zeros((4, 4, 4), np.uint8), domain=BoundingBox.parse("0-9_0-4_0-4"))
-    with pytest.raises(ChunkError, match="0-4_0-4_0-4 .* does not hold the task 2-6_0-4_0-4"):
+    with pytest.raises(ChunkError, match="0-4_0-4_0-4 .* does not contain the box 2-6_0-4_0-4"):
         mesh(chunk, box=box)
 
 

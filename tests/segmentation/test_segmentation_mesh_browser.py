@@ -12,8 +12,8 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.core.task import Task
 from chunkflow_py.ops.mesh_manifest import mesh_manifest
-from chunkflow_py.segmentation.mesh import mesh_multires
-from chunkflow_py.segmentation.mesh.mesh_saver import MeshSaver
+from chunkflow_py.segmentation import mesh_files
+from chunkflow_py.segmentation.mesh_creation import MeshSaver
 
 __all__ = ["browser"]  # a fixture
 
@@ -58,7 +58,7 @@ def test_neuroglancer_shows_the_surface(levels, neuroglancer, browser, tmp_path,
     for box in ("0-20_0-70_0-35", "0-20_0-70_35-70"):
         save(Task(Region.parse(box), {"chunk": chunk}))
     if levels:
-        monkeypatch.setattr(mesh_multires, "_CELL_FACES", 10**6 if levels == 1 else 500)
+        monkeypatch.setattr(mesh_files, "_CELL_FACES", 10**6 if levels == 1 else 500)
     tasks = mesh_manifest(f"{tmp_path}/mesh", 2, 70, multires=levels > 0)
     for task in tasks:
         tasks.work(task)

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkflow_py.segmentation.mesh.mesh_cut import cut
-from chunkflow_py.segmentation.mesh.mesh_format import Mesh, welded
+from chunkflow_py.segmentation.mesh_files import Mesh, cut, welded
 
 
 def area_and_edges(mesh):

@@ -28,8 +28,7 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
     """Take the options; the tables are read when the subcommand acts."""
 
     def act() -> None:
-        from chunkflow_py.segmentation.evaluate import score
-        from chunkflow_py.segmentation.evaluate_objects import score_table
+        from chunkflow_py.segmentation.evaluate import score, score_table
         from chunkflow_py.segmentation.labels.contingency import read_tables
         from chunkflow_py.store.task_counts import describe_counts
 

@@ -12,6 +12,8 @@ from chunkflow_py.errors import ChunkError, OptionError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from chunkflow_py.core.chunk import Chunk
+
 Connectivity = Literal[6, 18, 26]
 CONNECTIVITIES: tuple[Connectivity, ...] = get_args(Connectivity)
 
@@ -107,3 +109,26 @@ def single_channel(array: NDArray[Any]) -> NDArray[Any]:
 
 def _label_dtype(count: int) -> type[np.uint32 | np.uint64]:
     return np.uint32 if count <= np.iinfo(np.uint32).max else np.uint64
+
+
+def labels_of(chunk: Chunk) -> NDArray[Any]:
+    """Return the labels of a chunk, (z, y, x), unsigned.
+
+    Raises:
+        ChunkError: the chunk has several channels, or its voxels are not labels.
+    """
+    array = chunk.array
+    if array.ndim == 4 and len(array) == 1:
+        array = array[0]
+    if array.ndim != 3 or array.dtype.kind not in "bui":
+        msg = (
+            f"chunk {chunk.bbox} has {chunk.channels} channels of {chunk.dtype}, but labels are "
+            "integers in one channel; make them by threshold, connected-components or agglomerate"
+        )
+        raise ChunkError(msg)
+    if array.dtype.kind == "i":
+        if array.min(initial=0) < 0:
+            msg = f"chunk {chunk.bbox} has the label {array.min()}; labels must be 0 or more"
+            raise ChunkError(msg)
+        return array.view(f"u{array.dtype.itemsize}")
+    return array.view(np.uint8) if array.dtype == bool else array

@@ -1,1 +1,0 @@
-"""Meshes of segments: made, simplified, stored, downloaded."""

@@ -1,0 +1,322 @@
+"""A folder of meshes: fragments of tasks, the manifests of objects, and reading meshes back.
+
+The manifest of object 7, file ``7:0``, lists its fragments, ``{"fragments": ["7:0:0-64_0-64_0-64",
+...]}``. Format: Neuroglancer, ``datasource/precomputed/meshes.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, SourceBase, hook
+from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.core.task import Task
+from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.segmentation.labels.components import labels_of
+from chunkflow_py.segmentation.labels.object_folder import (
+    ObjectFolder,
+    as_json,
+    folder_of,
+    named_after,
+    objects_below,
+)
+from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, prefix_plan
+from chunkflow_py.segmentation.mesh_files import MULTIRES_INFO, Mesh, multires, welded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.core.geometry import BoxGrid
+    from chunkflow_py.tasks.task_plan import GridPlan
+
+logger = logging.getLogger(__name__)
+
+LEGACY = {"@type": "neuroglancer_legacy_mesh"}
+MULTIRES = "_multires"  # suffix of the folder of multi-resolution meshes
+_PARTS = 3  # id, level of detail, box
+
+
+def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
+    """Return the folder of a volume's fragments, or *url* itself if it is such a folder.
+
+    Args:
+        url: address of the volume or folder.
+        default: see `folder_of`.
+    """
+    folder = folder_of(url, "mesh", default)
+    return ObjectFolder(folder.url.removesuffix(MULTIRES))
+
+
+def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the manifest with another fragment; names are sorted and unique."""
+    return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
+
+
+def read_mesh(folder: ObjectFolder, label: int) -> Mesh:
+    """Return the mesh of an object, joined from its fragments.
+
+    Raises:
+        VolumeNotFoundError: the object has no manifest.
+        VolumeError: a file is missing or damaged.
+    """
+    manifest = folder.read_json(f"{label}:0")
+    if manifest is None:
+        msg = f"{folder.url} has no mesh of object {label}; check the id, or run mesh-manifest"
+        raise VolumeNotFoundError(msg)
+    names = manifest.get("fragments", [])
+    if not all(isinstance(name, str) for name in names):
+        msg = f"{folder.url}/{label}:0 is not a list of fragment names; run mesh-manifest again"
+        raise VolumeError(msg)
+    return welded(read_fragments(folder, names))
+
+
+def read_fragments(folder: ObjectFolder, names: Sequence[str]) -> list[Mesh]:
+    """Return the meshes of fragments, in the order of *names*."""
+    contents = zip(names, folder.get_all(names), strict=True)
+    return [Mesh.decoded(data, f"{folder.url}/{name}") for name, data in contents]
+
+
+@dataclass
+class ManifestTasks(SourceBase):
+    """One task for each prefix of object ids, done by `work`.
+
+    Attributes:
+        work: writes the manifests of a task.
+        number: index of the only prefix to work on (default: all).
+    """
+
+    work: ManifestWriter = field(metadata=HOOK)
+    number: int | None = None
+
+    @cached_property
+    @hook
+    def plan(self) -> GridPlan:
+        """One task for each prefix."""
+        return prefix_plan(self.work.digits, self.number)
+
+    @property
+    @hook
+    def boxes(self) -> BoxGrid:
+        """One box for each prefix."""
+        return self.plan.boxes
+
+    def __len__(self) -> int:
+        """Return the number of prefixes."""
+        return len(self.plan)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks in the order of prefixes."""
+        return (Task(self.plan.region(number)) for number in self.plan)
+
+
+@dataclass
+class ManifestWriter(OperatorBase):
+    """Writes the manifests of the objects whose ids share a prefix.
+
+    Attributes:
+        url: address of the volume, or of the folder of its fragments.
+        digits: length of the prefix, in decimal digits.
+        multires: write multi-resolution meshes into another folder instead.
+    """
+
+    url: str
+    digits: int = 1
+    multires: bool = False
+
+    @hook
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder of the files, or of the volume that contains it."""
+        return (objects_below(self.url),)
+
+    @property
+    @hook
+    def destination(self) -> str:
+        """Address of the manifests."""
+        return f"{self.url.rstrip('/')}/mesh-manifest"
+
+    @cached_property
+    def _folder(self) -> ObjectFolder:
+        return legacy_folder(self.url)
+
+    @cached_property
+    def _target(self) -> ObjectFolder:
+        """The folder of the multi-resolution meshes; enters it into the volume's info file."""
+        target = ObjectFolder(self._folder.url + MULTIRES)
+        target.describe(MULTIRES_INFO)
+        place = ObjectFolder(self.url)
+        if "scales" in (place.read_json("info") or {}):
+            name = target.url.removeprefix(f"{place.url.rstrip('/')}/")
+            place.update("info", lambda old: {**(old or {}), "mesh": name})
+        return target
+
+    def __call__(self, task: Task) -> Task:
+        """Write the manifests, or multi-resolution meshes, of the task's prefix.
+
+        Raises:
+            OptionError: the task has no prefix.
+            VolumeError: the volume does not name a folder of meshes, the folder has no fragment,
+                or a file cannot be read or written.
+        """
+        if task.bbox is None:
+            msg = "the task has no prefix of object ids; start the pipeline with mesh-manifest"
+            raise OptionError(msg)
+        prefix = prefix_of(task.bbox, self.digits)
+        objects = fragments_of(self._folder, prefix, _PARTS, "mesh")
+        if self.multires:
+            target = self._target
+            for label, fragments in objects.items():
+                task.written += self._write_multires(target, label, fragments)
+        else:
+            task.written += self._folder.put(
+                ((f"{k}:0", as_json({"fragments": each})) for k, each in objects.items()),
+                compress=False,
+                content_type="application/json",
+            )
+        logger.info("wrote the manifests of %d objects of prefix %s", len(objects), prefix or 0)
+        return task
+
+    def _write_multires(self, target: ObjectFolder, label: int, names: list[str]) -> list[Any]:
+        mesh = welded(read_fragments(self._folder, names))
+        if mesh.is_empty:
+            return []
+        manifest, data = multires(mesh)
+        # Viewers read ranges of the data, so it must not be gzipped.
+        return target.put([(f"{label}", data), (f"{label}.index", manifest)], compress=False)
+
+
+@dataclass
+class MeshDownload(OperatorBase):
+    """Writes a mesh file for each chosen object.
+
+    Attributes:
+        url: address of the precomputed volume, or of the folder of its meshes.
+        wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
+        ranks: which of the ids to take, by position from 0.
+        prefix: path or URL that file names start with.
+        format: file format.
+    """
+
+    url: str
+    wanted: str
+    ranks: slice = field(default_factory=lambda: slice(0, None))
+    prefix: str = "./"
+    format: Literal["ply", "obj"] = "ply"
+
+    @hook
+    def stores(self) -> tuple[Output, ...]:
+        """Return the prefix of the file names."""
+        folder, start = named_after(self.prefix)
+        return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
+
+    @property
+    @hook
+    def destination(self) -> str:
+        """Pattern of the file names."""
+        folder, start = named_after(self.prefix)
+        return f"{folder.url.rstrip('/')}/{start}ID.{self.format}"
+
+    @cached_property
+    def reader(self) -> MeshReader:
+        """Reader of the meshes of `url`."""
+        return MeshReader(self.url)
+
+    def __call__(self, task: Task) -> Task:
+        """Save the meshes, and record the files.
+
+        Raises:
+            OptionError: `wanted` gives no ids.
+            VolumeNotFoundError: an object has no mesh.
+        """
+        item = task.items.get(self.wanted)
+        ids = ids_by_size(item) if isinstance(item, Chunk) else ids_in(self.wanted)
+        folder, start = named_after(self.prefix)
+        files = (
+            (f"{start}{label}.{self.format}", self.reader.read(label).encoded(self.format))
+            for label in ids[self.ranks]
+        )
+        written = folder.put(files, compress=False)
+        task.written += written
+        logger.info("wrote the meshes of %d objects to %s", len(written), folder.url)
+        return task
+
+
+class MeshReader:
+    """Reads meshes of a volume: legacy fragments itself, other formats by cloud-volume.
+
+    Args:
+        url: address of the precomputed volume, or of the folder of its meshes; not read before the
+            first mesh is.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @cached_property
+    def _has_fragments(self) -> bool:
+        """Whether the folder of meshes may have manifests of legacy fragments."""
+        info = folder_of(self.url, "mesh").read_json("info") or {}
+        return bool(info.get("@type", LEGACY["@type"]) == LEGACY["@type"])
+
+    def read(self, label: int) -> Mesh:
+        """Return the mesh of an object.
+
+        Raises:
+            VolumeNotFoundError: the object has no mesh.
+            VolumeError: the mesh cannot be read.
+        """
+        try:
+            return read_mesh(legacy_folder(self.url), label)
+        except VolumeNotFoundError:
+            if self._has_fragments:
+                raise
+        return self._by_cloud_volume(label)
+
+    @cached_property
+    def _source(self) -> Any:
+        with needs_extra("precomputed", "download-mesh of several levels of detail"):
+            from cloudvolume import CloudVolume
+        return CloudVolume(self.url, progress=False).mesh
+
+    def _by_cloud_volume(self, label: int) -> Mesh:
+        try:
+            found = self._source.get(label)
+        except (OSError, ValueError, LookupError) as error:
+            msg = f"cannot read the mesh of object {label} of {self.url}: {error}; check the id"
+            raise VolumeError(msg) from error
+        mesh = found.get(label) if isinstance(found, dict) else found
+        if mesh is None:
+            msg = f"{self.url} has no mesh of object {label}; check the id"
+            raise VolumeNotFoundError(msg)
+        return welded([Mesh(np.asarray(mesh.vertices, np.float32), np.asarray(mesh.faces))])
+
+
+def ids_by_size(chunk: Chunk) -> list[int]:
+    """Return the labels of a chunk except 0, by decreasing number of voxels, then by label."""
+    found, counts = np.unique(labels_of(chunk), return_counts=True)
+    order = np.lexsort((found, -counts))
+    return [int(label) for label in found[order] if label]
+
+
+def ids_in(text: str) -> list[int]:
+    """Parse ids, separated by commas or spaces, from *text* or from the file that it names.
+
+    Raises:
+        OptionError: *text* is neither a list of ids nor the path of one.
+    """
+    path = Path(text).expanduser()
+    numbers = (path.read_text("utf-8") if path.is_file() else text).replace(",", " ").split()
+    if not numbers or not all(is_digits(number) for number in numbers):
+        msg = (
+            f"--input {text!r} is neither a list of ids such as 34,25,38, nor a file of ids, nor "
+            "the name of a chunk that an earlier operator has made"
+        )
+        raise OptionError(msg)
+    return [int(number) for number in numbers]
