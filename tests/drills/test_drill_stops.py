@@ -13,12 +13,13 @@ LONG_LEASE = ("--lease", 600)  # so that only what is given back comes again wit
 SLACK_S = 6  # of a busy machine
 
 
-def stopped(drill, worker, *signals, apart_s=0.3):
-    """Send signals; return how many seconds it took to end."""
-    for number in signals:
-        worker.ask(number)
+def stopped(drill, worker, *signals):
+    """Send signals, each when the one before was answered; return how long the worker then took."""
+    for number, each in enumerate(signals):
+        if number:  # the system delivers two signals of one kind as one, if none was taken yet
+            drill.until(lambda: "stopping: got" in worker.said(), "an answer to the signal")
+        worker.ask(each)
         asked = time.monotonic()
-        time.sleep(apart_s if number is not signals[-1] else 0)
     assert drill.wait(worker) == [75]
     return time.monotonic() - asked
 
