@@ -60,19 +60,19 @@ def create_skeletons(
     """Return the centre line of each object.
 
     Args:
-        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background. It should reach one voxel
-            further than *box*, but for the end of its domain.
-        box: of the task (default: that of the chunk).
-        ids: of the objects wanted (default: all).
-        dust_threshold: pieces of no more voxels than this are left out.
-        fill_holes: fill holes in objects before; labels that lie in them are lost.
-        fix_branching: let branches leave where they should, at the cost of time.
-        voxel_size_nm: instead of the chunk's, zyx.
-        teasar: parameters of kimimaro: ``scale``, ``const``, ``pdrf_scale``, ... (nanometres);
-            those that are ``None`` are left to it.
+        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background. Except at the end of its domain,
+            it should extend one voxel beyond *box*.
+        box: of the task (default: the chunk's box).
+        ids: the objects to skeletonize (default: all).
+        dust_threshold: leave out objects with at most this number of voxels.
+        fill_holes: fill holes in objects first; labels inside the holes are lost.
+        fix_branching: place branch points more accurately, which takes longer.
+        voxel_size_nm: zyx (default: that of the chunk).
+        teasar: parameters of kimimaro: ``scale``, ``const``, ``pdrf_scale``, ... (in nm); ``None``
+            selects kimimaro's default.
 
     Raises:
-        ChunkError: the voxels are no labels.
+        ChunkError: the voxels are not labels.
         MissingExtraError: kimimaro is not installed.
     """
     with needs_extra("skeleton", "skeletonize"):
@@ -93,17 +93,17 @@ def create_skeletons(
         dust_threshold=dust_threshold,
         progress=False,
         fix_branching=fix_branching,
-        fix_borders=sum(extent > 1 for extent in labels.shape) > 1,  # on a line it fails
+        fix_borders=sum(extent > 1 for extent in labels.shape) > 1,  # fails on a line of voxels
         fill_holes=fill_holes,
         parallel=1,
     )
-    shift = np.array(have.start[::-1], np.float64) + 0.5  # the middle of a voxel
+    shift = np.array(have.start[::-1], np.float64) + 0.5  # voxel centres
     result = {}
     for label in sorted(found):
         one = found[label]
-        # Whole numbers of voxels of the volume: the same to the last bit in all tasks.
-        places = np.rint(one.vertices / unit) + shift
-        skeleton = Skeleton.of((places * unit)[:, ::-1], one.edges, one.radii, one.vertex_types)
+        # Whole voxels of the volume give the same bits in all tasks.
+        voxels = np.rint(one.vertices / unit) + shift
+        skeleton = Skeleton.of((voxels * unit)[:, ::-1], one.edges, one.radii, one.vertex_types)
         result[int(label)] = skeleton.consolidated()
     return result
 
@@ -111,14 +111,14 @@ def create_skeletons(
 def join_skeletons(
     fragments: Sequence[Skeleton], dust_threshold: float = 1000, tick_threshold: float = 3500
 ) -> Skeleton:
-    """Return the skeleton of an object of which there are fragments.
+    """Join the fragments of an object into its skeleton.
 
-    Their ends are joined, pieces and branches that are too short are removed, and loops opened.
+    Ends are connected, short components and branches are removed, and loops are opened.
 
     Args:
-        fragments: in an order that does not change.
-        dust_threshold: length of pieces that are left out, nanometres.
-        tick_threshold: length of branches that are left out, nanometres.
+        fragments: in a reproducible order, which the result depends on.
+        dust_threshold: remove components shorter than this, in nm.
+        tick_threshold: remove branches shorter than this, in nm.
 
     Raises:
         MissingExtraError: kimimaro is not installed.
@@ -147,8 +147,8 @@ class Skeletonizer(OperatorBase):
     """Makes the skeletons of the objects of a chunk.
 
     Attributes:
-        input_name: of the chunk of labels.
-        output_name: of the item: id -> `Skeleton`.
+        input_name: name of the chunk of labels.
+        output_name: name of the result: id -> `Skeleton`.
         settings: further arguments of `create_skeletons`.
     """
 
@@ -158,11 +158,11 @@ class Skeletonizer(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* and one voxel after it, where lines of neighbours meet."""
+        """Return *box* and one voxel after it, where the skeletons of neighbouring tasks meet."""
         return box.grow((0, 0, 0), (1, 1, 1))
 
     def __call__(self, task: Task) -> Task:
-        """Put them into the task."""
+        """Add the skeletons to the task."""
         chunk = task.chunk(self.input_name)
         task[self.output_name] = create_skeletons(chunk, task.bbox, **self.settings)
         return task
@@ -173,7 +173,7 @@ class SkeletonFragments(Skeletonizer):
     """Makes the skeletons of the objects of a chunk, and writes a file for each.
 
     Attributes:
-        url: of a store: of the folder of the files, or of a precomputed volume that has one.
+        url: address of a folder for the files, or of a precomputed volume that has such a folder.
     """
 
     url: str = "."
@@ -182,23 +182,23 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder of the files, or of the volume that has one."""
+        """Return the folder of the files, or of the volume that contains it."""
         return (objects_below(self.url),)
 
     @property
     @hook
     def destination(self) -> str:
-        """The folder, or the skeletons of the volume."""
+        """The folder of the skeletons."""
         return f"{self.url.rstrip('/')}/skeletons"
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the voxel size from the line (an `Outline`)."""
+        """Take the voxel size from the pipeline (an `Outline`)."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Name the folder in the info file of the volume; return it if it is new."""
+        """Enter the folder into the info file of the volume; return its address if it is new."""
         folder, is_new = self._open(self._known_nm)
         return folder.url if is_new else None
 
@@ -212,7 +212,7 @@ class SkeletonFragments(Skeletonizer):
         return folder, folder.describe(INFO)
 
     def __call__(self, task: Task) -> Task:
-        """Make them, write them, and remember what was stored."""
+        """Make and write the skeletons, and record the files."""
         task = super().__call__(task)
         chunk = task.chunk(self.input_name)
         if self._folder is None:
@@ -231,13 +231,13 @@ class SkeletonAggregator(OperatorBase):
     """Joins the fragments of objects, and writes a file for each object.
 
     Attributes:
-        fragments: URL of a store: of the folder of the fragments, or of its volume.
-        output: of the folder of the files, or of its volume (default: that of the fragments).
-        prefix: of the ids of the objects to work on (default: all).
-        input_name: of an item that holds the prefix, if a task has one.
+        fragments: address of the folder of the fragments, or of its volume.
+        output: address of the folder for the files, or of its volume (default: *fragments*).
+        prefix: prefix of the object ids to process (default: all).
+        input_name: name of a task's item that holds the prefix.
         digits: take the prefix from the task's box (see `chunkflow_py.segmentation.labels.prefix`).
-        dust_threshold: length of pieces that are left out, nanometres.
-        tick_threshold: length of branches that are left out, nanometres.
+        dust_threshold: remove components shorter than this, in nm.
+        tick_threshold: remove branches shorter than this, in nm.
     """
 
     fragments: str
@@ -250,17 +250,17 @@ class SkeletonAggregator(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder of the files, or of the volume that has one."""
+        """Return the folder of the files, or of the volume that contains it."""
         return (objects_below(self.output or self.fragments),)
 
     @property
     @hook
     def destination(self) -> str:
-        """The files."""
+        """Address of the joined skeletons."""
         return f"{(self.output or self.fragments).rstrip('/')}/skeletons-whole"
 
     def _prefix(self, task: Task) -> str | None:
-        """Return what names of fragments begin with; ``None`` if there can be none."""
+        """Return the prefix of the fragment names; ``None`` if there cannot be any."""
         if self.prefix is not None:
             return self.prefix
         if self.input_name in task.items:
@@ -270,7 +270,7 @@ class SkeletonAggregator(OperatorBase):
         return ""
 
     def __call__(self, task: Task) -> Task:
-        """Join them, write them, and remember what was stored."""
+        """Join the fragments, write the skeletons, and record the files."""
         source = folder_of(self.fragments, "skeletons")
         target = source if self.output is None else folder_of(self.output, "skeletons", "skeletons")
         prefix = self._prefix(task)

@@ -71,7 +71,7 @@ def test_a_volume_without_meshes_is_told(tmp_path):
     (tmp_path / "info").write_text(json.dumps({"scales": []}))
     result = run(f"mesh-manifest -v {tmp_path}")
     assert result.exit_code == 1
-    assert "names no mesh folder; make it by mesh" in result.stderr
+    assert "names no mesh folder; run mesh first" in result.stderr
 
 
 def balls() -> Chunk:
@@ -139,7 +139,7 @@ def test_a_place_without_fragments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = run("mesh-manifest -v misspelled")
     assert told.exit_code == 1
-    assert "misspelled holds no fragments of mesh; check the URL" in told.stderr
+    assert "misspelled has no fragments of mesh; check the URL" in told.stderr
     assert not Path("misspelled").exists()
     ObjectFolder("meshes").put([(f"7:0:{BOXES[0]}", b"")])
     assert run("mesh-manifest -v meshes").exit_code == 0

@@ -147,7 +147,7 @@ def test_tasks_of_another_size_are_refused():
     forget("parts.zarr")
     assert "add the box size of these tasks: --chunk-size Z Y X" in say(line, code=2)
     for more in ("-s 12 12 8", "-s 22 27 31", "-s 64 64 64", "-s 6 6 8 -c 18"):
-        assert "touch inside of task" in say(f"{line} {more} --overwrite", code=1)
+        assert "touch inside task" in say(f"{line} {more} --overwrite", code=1)
     assert not Path("labels.zarr").exists()
     say(f"{line} -s 6 6 8 --overwrite")
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
@@ -232,7 +232,7 @@ def test_ids_that_several_tasks_have_used_are_refused():
     )
     for name, more in (("touch", ""), ("over", " -p over")):
         told = say(f"stitch-labels -v parts.zarr -o zarr://{name}.zarr -s 12 12 16{more}", code=1)
-        assert "no two tasks may use one id; label with --global-ids" in told
+        assert "two tasks must not use the same id; label with --global-ids" in told
         assert not Path(f"{name}.zarr").exists()
 
 
@@ -435,5 +435,5 @@ def test_segments_are_not_linked_by_touch():
         "save-volume -v zarr://parts.zarr"
     )
     told = say("stitch-labels parts.zarr zarr://labels.zarr", code=2)
-    assert "segments by agglomerate" in told
+    assert "segments made by agglomerate" in told
     assert "--overlap-path" in told

@@ -1,4 +1,4 @@
-"""Connected components: label what hangs together, densely and in raster order."""
+"""Connected components with dense labels in raster order; checks that voxels are labels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def connected_components(
 ) -> NDArray[Any]:
     """Return one label for each connected piece of *array*.
 
-    With a threshold, the pieces are those of the voxels above it; a map of three channels (an
-    affinity map) is first averaged over its channels. Without one, voxels hang together where
-    they have the same value, so that a mask and a segmentation are both labelled as one expects.
-    0 is background.
+    With a threshold, components consist of the voxels above it; a map of three channels (an
+    affinity map) is first averaged over its channels. Without a threshold, neighbouring voxels of
+    equal value are connected, which suits a mask as well as a segmentation. 0 is background.
 
     Args:
         array: (z, y, x), (1, z, y, x), or with a threshold also (3, z, y, x); any real dtype.

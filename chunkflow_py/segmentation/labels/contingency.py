@@ -1,6 +1,7 @@
-"""Which segment overlaps which true body in how many voxels: all that scores are made of.
+"""Contingency tables: the number of voxels that each segment shares with each body.
 
-Tables of parts of a volume add up to that of the whole, to the same bytes however it is cut.
+All scores are computed from them. The tables of the parts of a volume add up to the table of the
+volume, to the same bytes for any division.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox, Region
 
 KIND = "contingency table"
-_SMALL = 2**22  # cells of a table that is quicker to fill than voxels are to sort
+_SMALL = 2**22  # cells of a table that is filled faster than voxels are sorted
 
 
 @dataclass(frozen=True)
 class Contingency:
-    """A sparse table of overlaps, sorted by segment and body; nothing in it is 0 voxels.
+    """A sparse table of overlaps, sorted by segment and body, without empty overlaps.
 
     Attributes:
-        segments: (n,) uint64, labels of the segmentation; negative ones by their bits.
-        bodies: (n,) uint64, labels of the truth.
-        voxels: (n,) int64, how many voxels have both.
+        segments: (n,) uint64, labels of the segmentation; negative labels modulo 2**64.
+        bodies: (n,) uint64, labels of the ground truth.
+        voxels: (n,) int64, number of voxels with both labels.
     """
 
     segments: NDArray[np.uint64]
@@ -43,26 +44,26 @@ class Contingency:
         return len(self.voxels)
 
     def where(self, kept: NDArray[np.bool_]) -> Contingency:
-        """Return the pairs for which *kept*, (n,), is true."""
+        """Return the rows for which *kept*, (n,), is true."""
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
-        """Return the table without the voxels of some labels."""
+        """Return the table without the voxels of the given labels."""
         kept = ~(np.isin(self.segments, _labels(segments)) | np.isin(self.bodies, _labels(bodies)))
         return self.where(kept)
 
 
 def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contingency:
-    """Return the table of two volumes.
+    """Return the contingency table of two volumes.
 
-    Neighbours along x mostly have the same labels, so that runs are sorted and not voxels.
+    Neighbours along x mostly have equal labels, so runs are sorted instead of voxels.
 
     Args:
         segmentation: integer or boolean labels, any shape.
         groundtruth: the same shape.
 
     Raises:
-        ChunkError: the shapes differ, or the voxels are no labels.
+        ChunkError: the shapes differ, or the voxels are not labels.
     """
     if segmentation.shape != groundtruth.shape:
         msg = (
@@ -72,7 +73,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
         raise ChunkError(msg)
     for name, array in (("segmentation", segmentation), ("ground truth", groundtruth)):
         if array.dtype.kind not in "biu":
-            msg = f"{name} has voxels of type {array.dtype}, which are no labels; use integers"
+            msg = f"{name} has voxels of type {array.dtype}; labels must be integers"
             raise ChunkError(msg)
     ours, truth = segmentation.ravel(), groundtruth.ravel()
     if not ours.size:
@@ -85,7 +86,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of tables, in memory for about twice the pairs of the sum.
+    """Return the sum of tables, in memory for about twice the rows of the sum.
 
     Args:
         tables: of parts that have no voxel in common.
@@ -103,18 +104,18 @@ def joined(tables: Iterable[Contingency]) -> Contingency:
 def put_table(
     store: CountStore, region: Region, table: Contingency, domain: BoundingBox | None
 ) -> Any:
-    """Store the table of one task; return what there is to say of the object."""
+    """Store the table of one task; return the stored object."""
     arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
     return store.put(Counts(region, arrays, {}, domain))
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
-    """Return the sum of all tables below *url*, and ``tasks`` and ``coverage`` of the volume.
+    """Return the sum of all tables below *url*, and the number of ``tasks`` and their ``coverage``.
 
     Raises:
-        VolumeNotFoundError: there is none.
-        VolumeError: one is damaged.
-        GeometryError: two overlap.
+        VolumeNotFoundError: there are no tables.
+        VolumeError: a table is damaged.
+        GeometryError: the boxes of two tables overlap.
     """
     store = CountStore(url, KIND)
     regions = store.regions()
@@ -145,7 +146,7 @@ def _sum(tables: list[Contingency]) -> Contingency:
 def _grouped(
     ours: NDArray[np.uint64], truth: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> Contingency:
-    """Return the table of pairs, each of which may come many times."""
+    """Return the table of pairs, which may occur several times."""
     (segments, first), (bodies, second) = _dense(ours), _dense(truth)
     codes = first * np.int64(len(bodies)) + second
     cells = len(segments) * len(bodies)
@@ -164,7 +165,7 @@ def _grouped(
 
 
 def _dense(labels: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the labels that occur, sorted, and which of them each one is."""
+    """Return the sorted labels that occur, and the index of each label among them."""
     highest = int(labels.max(initial=0))
     # A table is faster than sorting, as long as it is not much larger.
     if highest <= max(_SMALL, 2 * len(labels)):

@@ -1,15 +1,15 @@
-"""The table that maps the ids of tasks to those of whole objects, stored in pieces.
+"""The table that maps the ids of tasks to the ids of whole objects, stored in pieces.
 
 ```
-URL/table.json          the first id of each piece, checksums, and how many entries there are
-URL/000000.npy          (n, 2) uint64 in the order of the old ids: old id, new id
+URL/table.json          the first id of each piece, checksums, and the number of entries
+URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
 URL/000001.npy
 ```
 
-Only ids that change are listed. A task reads the pieces that may list an id of its own: as ids
-count voxels in raster order, at most those of the sections that it covers. ``table.json`` is
-written last, so that there is a whole table or none. Of a series of time points each has a table
-of its own, in the folder ``t3`` for time index 3.
+The table lists only ids that change. A task reads the pieces that may list its ids: because ids
+follow the raster order of voxels, at most the pieces of the sections that it covers. ``table.json``
+is written last, so that the table is complete or absent. In a time series each time point has a
+separate table, in the folder ``t3`` for time index 3.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ FORMAT = "chunkflow labels 1"
 INDEX = "table.json"
 _INDEX_BYTES = 1 << 26  # a million pieces
 PIECE = 2**16  # entries: 1 MiB
-_KEPT = 256  # pieces that a process keeps for the tasks to come
+_KEPT = 256  # pieces that a process caches
 
 
 def solve(
     links: Iterable[tuple[Region, NDArray[np.uint64]]],
 ) -> dict[int | None, NDArray[np.uint64]]:
-    """Return which labels change when all linked ones become the smallest of their set.
+    """Return the labels that change when each becomes the smallest label of its set.
 
     Args:
-        links: region of a task, and (n, 2) labels that belong together.
+        links: region of a task, and (n, 2) labels that belong to one object.
 
     Returns:
-        Time index (``None`` without one) -> (n, 2) old label, in rising order, and new label.
+        Time index (``None`` without one) -> (n, 2) old label, ascending, and new label.
     """
     forests: dict[int | None, Forest] = {}
     for region, pairs in links:
@@ -62,13 +62,13 @@ def solve(
 def write_table(
     store: Store, changes: NDArray[np.uint64], time: int | None = None, *, piece: int = PIECE
 ) -> str:
-    """Write a table; return the checksum of its index, which covers all of it.
+    """Write a table; return the checksum of its index, which covers all pieces.
 
     Args:
-        store: where to.
-        changes: (n, 2) old id, in rising order, and new id.
-        time: time index that it is of.
-        piece: most entries of a piece.
+        store: to write to.
+        changes: (n, 2) old id, ascending, and new id.
+        time: time index of the table.
+        piece: largest number of entries in a piece.
     """
     parts = [changes[at : at + piece] for at in range(0, len(changes), piece)]
     contents = [_npy(part) for part in parts]
@@ -88,32 +88,31 @@ def write_table(
 
 
 class LabelTable:
-    """A table as it is stored, of which pieces are read when they are needed.
+    """A stored table, whose pieces are read when they are needed.
 
     Args:
-        store: that holds it.
-        time: time index that it is of.
+        store: to read from.
+        time: time index of the table.
     """
 
     def __init__(self, store: Store, time: int | None = None) -> None:
-        """Read nothing yet."""
         self._store, self._folder = store, _folder(time)
         self._piece = lru_cache(_KEPT)(self._read)
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        """What ``table.json`` says.
+        """Content of ``table.json``.
 
         Raises:
-            VolumeNotFoundError: there is no table.
-            VolumeError: it is damaged, or something else.
+            VolumeNotFoundError: the table does not exist.
+            VolumeError: the file is damaged, or is not a table.
         """
         key = f"{self._folder}{INDEX}"
         data = self._store.get(key, _INDEX_BYTES)
         if data is None:
             msg = (
-                f"{self._store.url} holds no table ({key}); let solve-labels write it, in a stage "
-                "of its own before this one"
+                f"{self._store.url} has no label table ({key}); let solve-labels write it, in an "
+                "earlier step"
             )
             raise VolumeNotFoundError(msg)
         try:
@@ -122,11 +121,11 @@ class LabelTable:
                 return found
         except (ValueError, KeyError, TypeError):
             pass
-        msg = f"{key} of {self._store.url} is no table of labels; let solve-labels write it again"
+        msg = f"{key} of {self._store.url} is not a label table; let solve-labels write it again"
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return what *ids*, in rising order, become; those that are not listed stay."""
+        """Return the new id of each of *ids*, which must be ascending; others stay."""
         first = np.array(self.index["first"], np.uint64)
         pieces = np.searchsorted(first, ids, side="right") - 1
         new = ids.copy()
@@ -143,35 +142,34 @@ class LabelTable:
         key = f"{self._folder}{number:06d}.npy"
         data = self._store.get(key)
         if data is None or checksum_of(data) != self.index["checksums"][number]:
-            why = "is missing" if data is None else "is not what its index says"
+            why = "is missing" if data is None else "disagrees with the checksum in the index"
             msg = f"{key} of {self._store.url} {why}; let solve-labels write the table again"
             raise VolumeError(msg)
         try:
             table: NDArray[np.uint64] = npy(data, len(data))
         except ValueError as error:
-            msg = f"{key} of {self._store.url} holds no array; let solve-labels write it again"
+            msg = f"{key} of {self._store.url} is not an array; let solve-labels write it again"
             raise VolumeError(msg) from error
         return table
 
 
 class ObjectCount:
-    """Counts the different ids of all tasks, with 8 to 24 bytes of memory for each."""
+    """Counts the different ids of all tasks; each takes 8 to 24 bytes of memory."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._known: dict[int | None, NDArray[np.uint64]] = {}
         self._new: dict[int | None, list[NDArray[np.uint64]]] = {}
 
     def add(self, time: int | None, ids: NDArray[np.uint64]) -> None:
-        """Note the different ids of one task, at its time index."""
+        """Add the ids of one task, each once, at its time index."""
         new = self._new.setdefault(time, [])
         new.append(ids[ids != 0])
-        # merged when they have doubled, so that each id is sorted a few times only
+        # Merging when their number has doubled sorts each id a few times only.
         if sum(map(len, new)) > max(2**16, len(self._known.get(time, ()))):
             self._merge(time)
 
     def total(self) -> int:
-        """Return how many objects there are; one that is at several time points counts at each."""
+        """Return the number of objects; an object counts once for each of its time points."""
         for time in self._new:
             self._merge(time)
         return sum(map(len, self._known.values()))
@@ -190,19 +188,19 @@ def relabelled(
     """Return *labels* with the ids that they have in the whole volume.
 
     Args:
-        labels: any shape, integers that are not negative.
-        table: of the volume.
+        labels: any shape, integers of at least 0.
+        table: label table of the volume.
         note: called with the ids of the result, each at least once.
 
     Returns:
         The same shape, uint64.
 
     Raises:
-        ChunkError: the labels are no integers.
+        ChunkError: the labels are not integers, or are negative.
         VolumeError: the table is missing or damaged.
     """
     if labels.dtype.kind not in "bu" and not (labels.dtype.kind == "i" and not (labels < 0).any()):
-        msg = f"voxels of type {labels.dtype} are no labels; relabel takes unsigned integers"
+        msg = f"voxels of type {labels.dtype} are not labels; relabel needs integers of 0 or more"
         raise ChunkError(msg)
     with needs_extra("segmentation", "relabel"):
         import fastremap

@@ -1,9 +1,9 @@
-"""Labels across tasks: what of neighbouring tasks is one object, and which id all of it gets.
+"""Join the labels of neighbouring tasks into whole objects.
 
 ```
-label    each task labels its box, ids unique in the volume        segmentation.numbering
-link     each task stores pairs of labels at its lower faces       here, segmentation.links
-solve    one task reads all pairs and writes a table of ids        here, segmentation.label_table
+label    each task labels its box, ids unique in the volume        labels.numbering
+link     each task stores pairs of labels at its lower faces       here, labels.links
+solve    one task reads all pairs and writes a table of ids        here, labels.label_table
 relabel  each task maps its labels by the table
 ```
 """
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PART = Zyx(64, 512, 512)  # voxels of a task that are looked at together
+_PART = Zyx(64, 512, 512)  # voxels of a task that are examined together
 
 
 @dataclass
@@ -64,12 +64,12 @@ class TouchLinker:
     """Links labels that touch across faces of tasks.
 
     Attributes:
-        url: of the volume of labels.
+        url: address of the volume of labels.
         mip: its level.
         connectivity: of the labels.
-        values_url: of the volume that was labelled, where it was no mask: voxels of different
-            values do not hang together. Level *mip*, too.
-        opening: how to use the volumes.
+        values_url: address of the volume that was labelled, also at level *mip*, if it is not a
+            mask: voxels of different values are not connected.
+        opening: how to open the volumes.
     """
 
     url: str
@@ -80,18 +80,18 @@ class TouchLinker:
 
     @property
     def place(self) -> str:
-        """The level of labels, however its address is written."""
+        """Normalised address of the level of labels."""
         return level_name(Location.parse(self.url), self.mip)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The levels that are read: of labels, and of what was labelled."""
+        """Normalised addresses of the levels that are read: labels and labelled values."""
         urls = (self.url, self.values_url)
         return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
 
     @property
     def about(self) -> dict[str, Any]:
-        """How links are found."""
+        """The method that finds the links, for JSON."""
         values = self.values_url and level_name(Location.parse(self.values_url), self.mip)
         return {"labels": self.place, "touch": self.connectivity, "values": values}
 
@@ -107,8 +107,9 @@ class TouchLinker:
         volume = open_volume(url, self.mip, opening=self.opening)
         if volume.dtype.kind not in "bui" or (volume.channels or 1) > 1:
             msg = (
-                f"{url} holds {volume.channels or 1} channels of {volume.dtype}, which are no "
-                "labels; give the volume that connected-components --global-ids was saved to"
+                f"{url} has {volume.channels or 1} channels of {volume.dtype}, but labels are "
+                "integers in one channel; give the volume that holds the result of "
+                "connected-components --global-ids"
             )
             raise ChunkError(msg)
         return volume
@@ -117,13 +118,13 @@ class TouchLinker:
         """Open the volumes.
 
         Raises:
-            VolumeNotFoundError: there is none.
-            ChunkError: one holds no labels.
-            GeometryError: their bounds differ.
+            VolumeNotFoundError: a volume does not exist.
+            ChunkError: the voxels of a volume are not labels.
+            GeometryError: the bounds of the volumes differ.
         """
         if self._values is not None and self._values.bounds != self._labels.bounds:
             msg = (
-                f"{self.values_url} has the bounds {self._values.bounds}, but {self.url} "
+                f"{self.values_url} has the bounds {self._values.bounds}, but {self.url} has "
                 f"{self._labels.bounds} (zyx, voxels); give the volume that was labelled"
             )
             raise GeometryError(msg)
@@ -132,15 +133,15 @@ class TouchLinker:
         """Return the links across the lower faces of a task, (n, 2).
 
         Raises:
-            GeometryError: the task lies outside of the volume.
+            GeometryError: the task lies outside the volume.
             ChunkError: the labels were made by tasks of another size or with another connectivity,
-                or two have used one id.
-            OptionError: the labels are segments that touch one another.
+                or two tasks have used the same id.
+            OptionError: the labels are segments, which touch each other.
         """
         bounds = self._labels.bounds
         box = region.bbox.intersection(bounds)
         if box.is_empty:
-            msg = f"task {region} lies outside of {self.url}, whose bounds are {bounds}"
+            msg = f"task {region} lies outside {self.url}, whose bounds are {bounds}"
             raise GeometryError(msg)
         found = [np.empty((0, 2), np.uint64)]
         if not self._is_labelled(self.records.region(box, region.time)):
@@ -161,8 +162,8 @@ class TouchLinker:
                 inside = values[1][own]
             check_no_touch(upper[own], box, inside)
             found.append(touching_pairs(lower, upper, self.connectivity, values))
-            # A face inside of what one task has labelled has the same ids on both sides, and
-            # different ones do not touch there.
+            # On a face inside the box of one labelling task, both sides have the same ids and
+            # different ids do not touch.
             mine = values and (values[0][own], values[1][own])
             if len(touching_pairs(lower[own], upper[own], 6, mine)):
                 check_unique_ids(lower[own], upper[own], region)
@@ -170,24 +171,24 @@ class TouchLinker:
 
     @cached_property
     def records(self) -> LabellingRecords:
-        """What the tasks that made the labels have written about it."""
+        """Records that the labelling tasks have written."""
         return LabellingRecords(self._labels, self.opening.access)
 
     def recorded(self) -> Labelling | None:
-        """Return how the first task has labelled, if any are recorded."""
+        """Return how the first recorded task has labelled; ``None`` without records."""
         regions = self.records.regions
         return self.records.get(regions[0]) if regions else None
 
     def check_recorded(self) -> None:
-        """Do `check_labelling` for the first task; the others are compared when they are linked."""
+        """Apply `check_labelling` to the first record; others are checked when tasks link."""
         if (labelling := self.recorded()) is not None:
             self.check_labelling(labelling)
 
     def _is_labelled(self, region: Region) -> bool:
-        """Tell whether a task has labelled *region*; compare how with how it is to be linked.
+        """Return whether a task has labelled *region*; check that its method fits.
 
-        Where nothing is recorded (other programs, older versions), the voxels are looked at: in
-        the box of one task, no two labels touch.
+        Without records (labels of other programs or older versions) the voxels are examined: two
+        labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
         if labelling is not None:
@@ -199,8 +200,8 @@ class TouchLinker:
             labels = single_channel(self._labels.read(box, time=region.time).array)
             if is_recorded and labels.any():
                 msg = (
-                    f"{self.url} holds labels in {part}, but no record of the task that made them, "
-                    f"unlike {self.records.regions[0]}; label that box again"
+                    f"{self.url} has labels in {part} without a record of the task that made them, "
+                    f"although {self.records.regions[0]} has a record; label that box again"
                 )
                 raise ChunkError(msg)
             values = None
@@ -210,17 +211,17 @@ class TouchLinker:
         return not is_recorded
 
     def check_labelling(self, labelling: Labelling) -> None:
-        """Refuse to link labels by touch that were made otherwise.
+        """Refuse labels that cannot be linked by touch with this connectivity.
 
         Raises:
-            ChunkError: they were made with another connectivity.
-            OptionError: they are segments that touch one another.
+            ChunkError: the labels were made with another connectivity.
+            OptionError: the labels are segments, which touch each other.
         """
         if labelling.connectivity is None:
             msg = (
-                f"{self.url} holds segments by {labelling.by}, which touch one another although "
-                "they are different; store what tasks share by save-overlap, and link by "
-                "--overlap-path"
+                f"{self.url} contains segments made by {labelling.by}; different segments touch, "
+                "so they cannot be linked by touch; store the overlaps of tasks by save-overlap "
+                "and link by --overlap-path"
             )
             raise OptionError(msg)
         if labelling.connectivity != self.connectivity:
@@ -239,12 +240,12 @@ class TouchLinker:
 
 @dataclass
 class OverlapLinker:
-    """Links segments that tasks share, of what save-overlap has stored.
+    """Links segments by the overlaps of tasks that save-overlap has stored.
 
     Attributes:
-        url: of the overlaps.
-        fraction, voxels: see `segmentation.links.overlap_pairs`.
-        access: how to call on the store.
+        url: address of the overlaps.
+        fraction, voxels: see `labels.links.overlap_pairs`.
+        access: how to open the store.
     """
 
     url: str
@@ -254,17 +255,17 @@ class OverlapLinker:
 
     @property
     def place(self) -> str:
-        """Where overlaps are stored."""
+        """Address of the overlaps."""
         return Location.parse(self.url).store_url
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The folder that is read."""
+        """Addresses of the folders that are read."""
         return (self.place,)
 
     @property
     def about(self) -> dict[str, Any]:
-        """How links are found."""
+        """The method that finds the links, for JSON."""
         return {"labels": self.place, "overlap": self.fraction, "voxels": self.voxels}
 
     @cached_property
@@ -272,14 +273,14 @@ class OverlapLinker:
         return open_store(self.place, self.access)
 
     def prepare(self) -> None:
-        """Open the store; the overlaps may be stored later, by an earlier stage of the run."""
+        """Open the store; an earlier step may still have to write the overlaps."""
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
         """Return the links across the lower faces of a task, (n, 2).
 
         Raises:
-            ChunkError: two tasks have used one id.
+            ChunkError: two tasks have used the same id.
         """
         found = linked_by_overlap(self._store, region, self.fraction, self.voxels)
         return distinct(np.concatenate([np.empty((0, 2), np.uint64), *found]))
@@ -288,18 +289,17 @@ class OverlapLinker:
 def solve_links(links: Store, table: Store) -> dict[str, str]:
     """Read all links, and write the table of ids.
 
-    Takes about 250 bytes of memory for each label that is linked, and 500 for each task, whatever
-    the number of voxels.
+    Memory: about 250 bytes for each linked label and 500 for each task.
 
     Args:
-        links: that link-labels wrote to.
-        table: where to.
+        links: store that link-labels has written to.
+        table: store of the table.
 
     Returns:
-        Checksum of the table, by time index as text (empty without one).
+        Checksum of the table by time index, as text (empty without a time axis).
 
     Raises:
-        VolumeError: there are no links, or they are damaged or of several cuts into tasks.
+        VolumeError: there are no links, they are damaged, or their tasks overlap.
     """
     regions: dict[int | None, list[BoundingBox]] = {}
     total = 0
@@ -317,8 +317,9 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
             check_disjoint(boxes, links.url)
         except AlignmentError as error:
             msg = (
-                f"links of tasks that overlap lie below {links.url}: the volume was cut in more "
-                "than one way; remove them, and link the tasks that made the labels again"
+                f"{links.url} has links of tasks that overlap, because the volume was divided in "
+                "different ways; remove the links, and run link-labels again with the --chunk-size "
+                "that the labels were made with"
             )
             raise VolumeError(msg) from error
     tasks = sum(map(len, regions.values()))

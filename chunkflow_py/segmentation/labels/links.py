@@ -1,20 +1,20 @@
-"""Pairs of labels of neighbouring tasks that belong to one object: found, stored, read again.
+"""Links: pairs of labels of neighbouring tasks that belong to one object.
 
-By touch, for connected components. A task looks at its three lower faces, at the planes of voxels
-on both sides, and for edges and corners (18, 26) one voxel further along the face:
+By touch, for connected components. A task examines its three lower faces: the planes of voxels on
+both sides, and for connectivity 18 and 26 one voxel more along the face:
 
 ```
             | task           two voxels p and q of two tasks touch across a face: along one axis,
      - - - -+--------        q is the first voxel of its task and p lies one voxel below. So the
-        p   |                task of q sees both, whatever the boxes of the other tasks are, and
-     -------+--------        whether there is a task behind each face.
+        p   |                task of q sees both, whatever the boxes of the other tasks are.
+     -------+--------
             | q
 ```
 
 By overlap, for segments that each task has made with a margin around its box: see `overlap_pairs`.
 
-An object of links is an npz file without pickles: ``pairs`` (n, 2) uint64, each pair once, the
-smaller label first; and ``about``, JSON in UTF-8: how they were found.
+The links of a task are an npz file without pickles: ``pairs`` (n, 2) uint64, each pair once, the
+smaller label first; and ``about``, JSON in UTF-8, the method by which they were found.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def touching_pairs(
 
     Args:
         lower: (a, b) labels of one plane, 0 for background.
-        upper: the same of the next one.
+        upper: (a, b) labels of the next plane.
         connectivity: 6 (voxels share a face), 18 (or an edge) or 26 (or a corner).
-        values: what was labelled, of both planes: voxels hang together where it is the same
-            (default: wherever there are labels).
+        values: the labelled values of both planes; voxels are connected where these are equal
+            (default: all labelled voxels are connected).
 
     Returns:
-        (n, 2) as `distinct` gives them.
+        (n, 2), see `distinct`.
     """
     furthest = {6: 0, 18: 1, 26: 2}[connectivity]
     found = []
@@ -77,15 +77,15 @@ def touching_pairs(
 def check_no_touch(
     plane: NDArray[Any], box: BoundingBox, values: NDArray[Any] | None = None
 ) -> None:
-    """Refuse a plane inside of one task on which different labels touch.
+    """Refuse a plane inside one task on which different labels touch.
 
-    One task gives voxels that touch one label, so these were made by several: faces between them
-    would be missed.
+    One task gives touching voxels the same label, so several tasks have made these: faces between
+    them would be missed.
 
     Args:
         plane: (a, b) labels.
         box: of the task.
-        values: what was labelled.
+        values: the labelled values.
 
     Raises:
         ChunkError: two labels touch.
@@ -111,8 +111,8 @@ def check_none_touch(
     Args:
         labels: (z, y, x), 0 for background.
         box: of the task.
-        connectivity: with which tasks are to have labelled.
-        values: what was labelled.
+        connectivity: that the tasks should have used.
+        values: the labelled values.
 
     Raises:
         ChunkError: two labels touch.
@@ -130,31 +130,30 @@ def check_none_touch(
 
 def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
     return (
-        f"labels {pair[0]} and {pair[1]} touch inside of task {box}, so that other tasks have made "
-        "them, or with a lower --connectivity; give tasks of the size with which they were "
-        "labelled (--chunk-size), that connectivity, and --values-path where labels of a "
-        "segmentation were labelled"
+        f"labels {pair[0]} and {pair[1]} touch inside task {box}, so they were made by tasks of "
+        "another size or with a lower --connectivity; give the --chunk-size and --connectivity "
+        "that the labels were made with, and --values-path if a segmentation was labelled"
     )
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Refuse ids that two tasks have both given: different objects would become one.
+    """Refuse ids that two tasks have both used: different objects would become one.
 
     Args:
-        first: labels that one task gave, 0 for background; any shape.
-        second: those of the other.
+        first: labels of one task, 0 for background; any shape.
+        second: labels of the other task.
         region: of the task whose lower face lies between them.
 
     Raises:
-        ChunkError: an id is in both.
+        ChunkError: both tasks have used an id.
     """
     shared = np.intersect1d(first, second)
     shared = shared[shared != 0]
     if len(shared):
         msg = (
-            f"label {shared[0]} lies on both sides of a lower face of task {region}, but no two "
-            "tasks may use one id; label with --global-ids, and give tasks of the size with which "
-            "they were labelled (--chunk-size)"
+            f"label {shared[0]} occurs on both sides of a lower face of task {region}, but two "
+            "tasks must not use the same id; label with --global-ids, and give the --chunk-size "
+            "that the labels were made with"
         )
         raise ChunkError(msg)
 
@@ -164,19 +163,20 @@ def overlap_pairs(
 ) -> NDArray[np.uint64]:
     """Return the pairs of labels of two tasks that are one segment, by the voxels they share.
 
-    Two labels are linked if each has more voxels in common with the other than with any other
-    label (of equals, the smallest), these are at least *voxels*, and they are at least *fraction*
-    of the two labels, in the mean of both, of what each has where the tasks overlap. Mutual best
-    partners above a mean overlap are also what cluster_tools (C. Pape) stitches blocks by.
+    Two labels are linked if each shares more voxels with the other than with any other label (the
+    smallest label wins a tie), if they share at least *voxels*, and if the shared voxels are, on
+    average of the two labels, at least *fraction* of the label's voxels in the overlap of the
+    tasks. cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean
+    overlap.
 
     Args:
-        first: labels that one task gave, 0 for background; any shape.
-        second: what the other one gave the same voxels.
+        first: labels of one task, 0 for background; any shape.
+        second: labels that the other task gave to the same voxels.
         fraction: from 0 to 1.
         voxels: at least 1.
 
     Returns:
-        (n, 2) as `distinct` gives them.
+        (n, 2), see `distinct`.
     """
     ids_a, codes_a, sizes_a = np.unique(first, return_inverse=True, return_counts=True)
     ids_b, codes_b, sizes_b = np.unique(second, return_inverse=True, return_counts=True)
@@ -190,7 +190,7 @@ def overlap_pairs(
 
 
 def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return each of *pairs*, (n, 2), once: uint64, the smaller label first, in order."""
+    """Return each of *pairs*, (n, 2), once: uint64, sorted, the smaller label first."""
     pairs = np.sort(pairs.astype(np.uint64, copy=False), axis=1)
     pairs = pairs[np.lexsort(pairs.T[::-1])]
     new = np.ones(len(pairs), bool)
@@ -202,16 +202,16 @@ def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
 def lower_slab(
     box: BoundingBox, bounds: BoundingBox, axis: int, connectivity: Connectivity
 ) -> BoundingBox | None:
-    """Return what a task has to see of its lower face: two voxels thick, in voxels of the volume.
+    """Return the box, two voxels thick, that a task has to read at a lower face.
 
     Args:
         box: of the task.
         bounds: of the volume.
-        axis: 0 for z.
+        axis: perpendicular to the face; 0 for z.
         connectivity: of the labels.
 
     Returns:
-        The box; ``None`` where the face is one of the volume.
+        The box; ``None`` at a face of the volume.
     """
     if box.start[axis] <= bounds.start[axis]:
         return None
@@ -225,64 +225,64 @@ def lower_slab(
 
 
 def link_key(region: Region) -> str:
-    """Return the name of the object that holds the links of a task."""
+    """Return the key of the links of a task."""
     return f"{region}{SUFFIX}"
 
 
 def encoded_links(pairs: NDArray[np.uint64], about: Mapping[str, Any]) -> bytes:
-    """Return the content of an object of links.
+    """Encode the links of a task.
 
     Args:
         pairs: (n, 2).
-        about: how they were found, as JSON takes it; the same for all tasks of a volume.
+        about: the method that found them, for JSON; equal for all tasks of a volume.
     """
-    said = json.dumps({"format": FORMAT, **about}, sort_keys=True).encode()
-    return encoded(pairs=pairs, about=np.frombuffer(said, np.uint8))
+    text = json.dumps({"format": FORMAT, **about}, sort_keys=True).encode()
+    return encoded(pairs=pairs, about=np.frombuffer(text, np.uint8))
 
 
 def links_in(
     store: Store,
 ) -> Iterator[tuple[Region, NDArray[np.uint64]]]:
-    """Yield the links of all tasks below a store: the region, and pairs.
+    """Yield the region and the pairs of each task in a store.
 
     Raises:
-        VolumeError: there are none, an object is damaged, or they were found in different ways.
+        VolumeError: there are no links, a file is damaged, or they were found by different methods.
     """
     keys = sorted(key for key in store.list() if key.endswith(SUFFIX))
     if not keys:
-        msg = f"{store.url} holds no links; let link-labels write them there first"
+        msg = f"{store.url} has no links; run link-labels first"
         raise VolumeError(msg)
-    said: tuple[str, dict[str, Any]] | None = None
+    first: tuple[str, dict[str, Any]] | None = None
     step = 4 * store.connections
     with ThreadPoolExecutor(store.connections, "links") as threads:
         for at in range(0, len(keys), step):
             part = keys[at : at + step]
             for key, data in zip(part, threads.map(store.get, part), strict=True):
-                what = f"{store.url.rstrip('/')}/{key}"
-                arrays = decoded(data, what, "pairs", "about")
+                address = f"{store.url.rstrip('/')}/{key}"
+                arrays = decoded(data, address, "pairs", "about")
                 about = parse_json(arrays["about"].tobytes())
-                said = said or (key, about)
-                if about != said[1]:
+                first = first or (key, about)
+                if about != first[1]:
                     msg = (
-                        f"links {key} and {said[0]} of {store.url} were found in different ways, "
-                        f"{about} and {said[1]}; remove those of one of them"
+                        f"links {key} and {first[0]} of {store.url} were found by different "
+                        f"methods, {about} and {first[1]}; remove the links of one method"
                     )
                     raise VolumeError(msg)
                 yield Region.parse(key.removesuffix(SUFFIX)), arrays["pairs"]
 
 
 def encoded(**arrays: NDArray[Any]) -> bytes:
-    """Return arrays as one npz file, compressed."""
+    """Encode arrays as one compressed npz file."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
-def decoded(data: bytes | None, what: str, *names: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays called *names* of an npz file; nothing is unpickled.
+def decoded(data: bytes | None, address: str, *names: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays *names* of an npz file; nothing is unpickled.
 
     Raises:
-        VolumeError: it is missing or damaged.
+        VolumeError: the file is missing or damaged.
     """
     try:
         found = npz(data or b"")
@@ -290,19 +290,19 @@ def decoded(data: bytes | None, what: str, *names: str) -> dict[str, NDArray[Any
     except (ValueError, KeyError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
             zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
         why = "is missing" if data is None else f"is damaged ({error})"
-        msg = f"{what} {why}; make it again, by the task of that box"
+        msg = f"{address} {why}; run the task of its box again"
         raise VolumeError(msg) from error
 
 
 def _shifted(*shift: int) -> tuple[slice, ...]:
-    """Return the part of a plane that has a voxel *shift* further."""
+    """Return slices of the voxels whose neighbour at *shift* lies inside the array."""
     return tuple(slice(max(0, -s), -s if s > 0 else None) for s in shift)
 
 
 def _different(
     first: NDArray[Any], second: NDArray[Any], same: NDArray[np.bool_] | None
 ) -> NDArray[Any]:
-    """Return the labels at places where both planes have one, and different ones."""
+    """Return the pairs of labels where both planes have different labels, neither 0."""
     meet = (first != 0) & (second != 0) & (first != second)
     if same is not None:
         meet &= same
@@ -311,7 +311,7 @@ def _different(
 
 
 def _best(codes: NDArray[Any], shared: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell of each cell whether it is the first with the most voxels among those of its code."""
+    """Return for each cell whether it is the first with the most voxels among equal codes."""
     order = np.lexsort((np.arange(len(codes)), -shared, codes))
     first = np.ones(len(codes), bool)
     first[1:] = codes[order][1:] != codes[order][:-1]

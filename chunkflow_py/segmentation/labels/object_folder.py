@@ -1,13 +1,13 @@
-"""Files of objects (meshes, skeletons) in a folder of any store, as cloud-volume names them.
+"""Files of meshes or skeletons in a folder of any store, named as by cloud-volume.
 
 ```
 seg/info                        of the volume: {"mesh": "mesh_mip_0_err_40", ...}
 seg/mesh_mip_0_err_40/info      of the folder: {"@type": "neuroglancer_legacy_mesh"}
-seg/mesh_mip_0_err_40/7:0:...   gzipped: by the header Content-Encoding in clouds, by the ending
-                                .gz on local disks
+seg/mesh_mip_0_err_40/7:0:...   gzipped: clouds mark it by the header Content-Encoding, local
+                                disks by the suffix .gz
 ```
 
-Names are told and taken without that ending.
+The names in this module's arguments and results have no suffix .gz.
 """
 
 from __future__ import annotations
@@ -36,23 +36,22 @@ if TYPE_CHECKING:
 Role = Literal["mesh", "skeletons"]
 
 _ENDING = ".gz"
-_RATIO, _RATIO_FROM = 64, 1 << 20  # bytes for each that is compressed, and beside
-_LEVEL = 1  # of compression: coordinates take long at higher ones, and shrink by 2 % more
-_AT_ONCE = 1024  # files that are encoded and on their way together
+_RATIO, _RATIO_FROM = 64, 1 << 20  # most unpacked bytes: 64 per packed byte, plus 1 MiB
+_LEVEL = 1  # of compression; higher levels take long and save only 2 % of coordinates
+_AT_ONCE = 1024  # files that are encoded or being written at the same time
 
 
 class ObjectFolder:
     """The folder of the meshes or of the skeletons of a segmentation.
 
     Args:
-        url: of the folder.
+        url: address of the folder, which need not exist yet.
 
     Attributes:
-        url: as the store spells it.
+        url: the same, normalised by the store.
     """
 
     def __init__(self, url: str) -> None:
-        """Open the folder, which need not exist yet."""
         self._store: Store = open_store(url)
         self.url = self._store.url
 
@@ -63,15 +62,15 @@ class ObjectFolder:
         compress: bool = True,
         content_type: str = "application/octet-stream",
     ) -> list[Stored]:
-        """Write files, several at once.
+        """Write files, several at a time.
 
         Args:
-            files: (name, content) of each; names are all different.
-            compress: gzip them.
-            content_type: that clouds tell of them.
+            files: (name, content) of each; names are unique.
+            compress: gzip the content.
+            content_type: header that clouds send with the files.
 
         Returns:
-            What was stored, ordered by its address.
+            The stored objects, sorted by address.
         """
         remaining = iter(files)
         with (
@@ -84,7 +83,7 @@ class ObjectFolder:
                 name, data = file
                 store.put(
                     name + _ENDING if compress and store.is_local else name,
-                    # the header holds no time: the same bytes whenever it is written
+                    # Without a time in the header the same content gives the same bytes.
                     gzip.compress(data, _LEVEL, mtime=0) if compress else data,
                     content_type=content_type,
                     content_encoding="gzip" if compress and not store.is_local else None,
@@ -96,7 +95,7 @@ class ObjectFolder:
         return sorted(store.written, key=lambda stored: stored.url)
 
     def get(self, name: str) -> bytes | None:
-        """Return the content of a file, unpacked, or ``None`` if there is none."""
+        """Return the unpacked content of a file, ``None`` if it does not exist."""
         for key in (name, name + _ENDING) if self._store.is_local else (name,):
             if (data := self._store.get(key)) is not None:
                 return _unpacked(data, f"{self.url}/{key}")
@@ -106,38 +105,38 @@ class ObjectFolder:
         """Return the contents of files, in the order of their names.
 
         Raises:
-            VolumeError: one does not exist.
+            VolumeError: a file does not exist.
         """
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             wanted = list(names)
             found = list(pool.map(self.get, wanted))
         for name, data in zip(wanted, found, strict=True):
             if data is None:
-                msg = f"{self.url}/{name} does not exist; make the files of its task again"
+                msg = f"{self.url}/{name} does not exist; run the task that writes it again"
                 raise VolumeError(msg)
         return [data for data in found if data is not None]
 
     def update_all(
         self, changes: dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]
     ) -> None:
-        """Do `update` for several files, by their names."""
+        """Apply `update` to several files: name -> change."""
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names of the files that begin with *prefix*, sorted."""
+        """Return the sorted names that start with *prefix*."""
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
 
     def walk(self) -> Iterator[str]:
-        """Yield the names of all files, in no order, as they are found."""
+        """Yield the names of all files as they are listed, in any order."""
         return (key.removesuffix(_ENDING) for key in self._store.list())
 
     def update(self, name: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
-        """Replace a JSON file by what *change* makes of it, against concurrent updates.
+        """Change a JSON file; concurrent updates are not lost.
 
         Args:
             name: of the file.
-            change: old content (``None`` if there is none) -> new content; leaves the old as it is.
+            change: old content (``None`` without a file) -> new content; must not modify the old.
         """
         if (old := self.read_json(name)) is not None and change(old) == old:
             return
@@ -148,26 +147,27 @@ class ObjectFolder:
         self._store.update(name, changed)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file, or ``None`` if there is no such file.
+        """Return the JSON object in a file, ``None`` if the file does not exist.
 
         Raises:
-            VolumeError: it holds something else.
+            VolumeError: the content is not a JSON object.
         """
         data = self.get(name)
         return None if data is None else _object(data, f"{self.url}/{name}")
 
     def describe(self, info: dict[str, Any]) -> bool:
-        """Write the info file, unless there is one; return whether this call has.
+        """Write the info file unless it exists; return whether this call has written it.
 
         Raises:
-            VolumeError: there is one of another ``@type``.
+            VolumeError: the existing file has another ``@type``.
         """
         found = self.read_json("info")
         if found is None:
             return self._store.put_if_absent("info", as_json(info))
         if found.get("@type") != info["@type"]:
             msg = (
-                f"{self.url} holds {found.get('@type')}, not {info['@type']}; choose another folder"
+                f"{self.url} contains {found.get('@type')}, not {info['@type']}; choose another "
+                "folder"
             )
             raise VolumeError(msg)
         return False
@@ -177,12 +177,13 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
     """Return the folder of the meshes or skeletons of a volume, or the folder *url* itself.
 
     Args:
-        url: of a store: of a precomputed volume (its info file has ``scales``), or a plain folder.
+        url: address of a precomputed volume (its info file has ``scales``), or of a plain folder.
         role: key of the volume's info file that names the folder.
-        default: name that the volume is given where it has none.
+        default: name to enter into the info file if it names no folder yet.
 
     Raises:
-        VolumeError: the volume has none and no *default* is given; or info is no JSON object.
+        VolumeError: the volume names no folder and there is no *default*, or its info file is not
+            a JSON object.
     """
     place = ObjectFolder(url)
     info = place.read_json("info")
@@ -191,7 +192,7 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
     name = info.get(role)
     if not name and default is None:
         command = "mesh" if role == "mesh" else "skeletonize"
-        msg = f"the info file of {place.url} names no {role} folder; make it by {command}"
+        msg = f"the info file of {place.url} names no {role} folder; run {command} first"
         raise VolumeError(msg)
     if not name:
         name = default
@@ -200,7 +201,7 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
 
 
 def scales_of(url: str) -> list[tuple[float, float, float]]:
-    """Return the voxel sizes (nm, zyx) of the levels of a precomputed volume; none of others."""
+    """Return the voxel size (nm, zyx) of each level of a precomputed volume; else an empty list."""
     info = ObjectFolder(url).read_json("info") or {}
     try:
         sizes = [[float(nm) for nm in scale["resolution"]] for scale in info.get("scales", [])]
@@ -211,48 +212,48 @@ def scales_of(url: str) -> list[tuple[float, float, float]]:
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """Return JSON, the same bytes for the same content."""
+    """Encode *content* as JSON; equal content gives equal bytes."""
     return json.dumps(content).encode()
 
 
-def _object(data: bytes, what: str) -> dict[str, Any]:
+def _object(data: bytes, address: str) -> dict[str, Any]:
     try:
-        found = parse_json(_unpacked(data, what), None)
+        found = parse_json(_unpacked(data, address), None)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        msg = f"{what} is no JSON object; it is damaged, or not what it should be"
+        msg = f"{address} is not a JSON object: it is damaged, or a file of another kind"
         raise VolumeError(msg)
     return found
 
 
-def _unpacked(data: bytes, what: str) -> bytes:
-    """Return *data* without gzip, if it is gzipped.
+def _unpacked(data: bytes, address: str) -> bytes:
+    """Unpack *data* if it is gzipped.
 
     Raises:
-        VolumeError: it unpacks to much more than meshes and skeletons do.
+        VolumeError: it expands by more than meshes and skeletons do.
     """
     if data[:3] != b"\x1f\x8b\x08":
         return data
     try:
         return decode("gzip members", data, _RATIO * len(data) + _RATIO_FROM)
     except TooLargeError as error:
-        msg = f"{what} is damaged: {error}; make it again"
+        msg = f"{address} is damaged: {error}; create it again"
         raise VolumeError(msg) from error
-    except (ValueError, zlib.error):  # three bytes of something else
+    except (ValueError, zlib.error):  # not gzip, although the first three bytes agree
         return data
 
 
 def objects_below(url: str) -> Output:
-    """Return what a run keeps of files in a folder, or in one of the volume there."""
+    """Return the output that a run records for files below *url*."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 
 def named_after(prefix: str) -> tuple[ObjectFolder, str]:
-    """Return the folder of the files whose names begin with *prefix*, and how they begin there.
+    """Split *prefix* into a folder and the prefix of file names in it.
 
     Args:
-        prefix: path or URL; that of a folder that exists needs no slash at its end.
+        prefix: path or URL; an existing folder needs no slash at its end.
     """
     is_local = "://" not in prefix or prefix.startswith("file://")
     path = prefix.removeprefix("file://")

@@ -1,4 +1,4 @@
-"""What is done with single objects of a segmentation: chosen by size or id, and filled."""
+"""Select objects of a segmentation by size or id, and fill their holes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 def mask_out(
     labels: NDArray[Any], least_voxels: int = 0, selected: Collection[int] | None = None
 ) -> NDArray[Any]:
-    """Return *labels* without small objects and those that are not selected.
+    """Return *labels* without small objects and objects that are not selected.
 
     Args:
         labels: any shape, integers; 0 is background.
-        least_voxels: objects of fewer voxels become 0.
+        least_voxels: objects with fewer voxels become 0.
         selected: ids to keep (default: all).
 
     Returns:
         The same shape and type.
 
     Raises:
-        ChunkError: the voxels are no labels.
+        ChunkError: the voxels are not labels.
     """
     import fastremap
 
     check_labels(labels)
     array = np.ascontiguousarray(labels)
-    # Unsigned: of negative int8 the library crashes.
+    # fastremap crashes on negative int8.
     array = array if array.dtype.kind == "u" else array.view(f"u{array.dtype.itemsize}")
     masked = array
     if least_voxels > 1:
@@ -45,7 +45,9 @@ def mask_out(
         small = ids[(sizes < least_voxels) & (ids != 0)]
         masked = fastremap.mask(array, small.tolist())
     if selected is not None:
-        highest = 1 if labels.dtype == bool else np.iinfo(labels.dtype).max  # no id is above it
+        highest = (
+            1 if labels.dtype == bool else np.iinfo(labels.dtype).max
+        )  # the largest id possible
         kept = [label for label in selected if label <= highest]
         masked = fastremap.mask_except(masked, kept) if kept else np.zeros_like(array)
     result: NDArray[Any] = masked.copy() if masked is array else masked
@@ -53,73 +55,72 @@ def mask_out(
 
 
 def read_ids(store: Store, key: str) -> frozenset[int]:
-    """Return the ids of a JSON file: a list of whole numbers, or of texts that are.
+    """Read ids from a JSON file: a list of integers, as numbers or strings.
 
     Args:
-        store: that holds the file.
+        store: that contains the file.
         key: of the file.
 
     Raises:
-        VolumeNotFoundError: there is none.
-        VolumeError: it holds something else, or nothing.
+        VolumeNotFoundError: the file does not exist.
+        VolumeError: the file has other content, or no ids.
     """
     data = store.get(key)
-    what = f"{store.url.rstrip('/')}/{key}"
+    address = f"{store.url.rstrip('/')}/{key}"
     if data is None:
-        msg = f"{what} does not exist; check --selected-obj-ids"
+        msg = f"{address} does not exist; check --selected-obj-ids"
         raise VolumeNotFoundError(msg)
     try:
-        said = parse_json(data, None)
-        # An object has its ids as names, as Python's json writes a dict.
-        ids = frozenset(_number(each) for each in said)
+        # Of a JSON object, as Python writes a dict, the ids are the keys.
+        ids = frozenset(_number(each) for each in parse_json(data, None))
     except (ValueError, TypeError) as error:
-        msg = f"{what} is no list of ids ({error}); write [34, 56, 78]"
+        msg = f"{address} is not a list of ids ({error}); write it as [34, 56, 78]"
         raise VolumeError(msg) from error
     if not ids:
-        msg = f"{what} lists no id, so that nothing would be left; write [34, 56, 78]"
+        msg = f"{address} has no ids, so all objects would be removed; write it as [34, 56, 78]"
         raise VolumeError(msg)
     return ids
 
 
 def ids_of_text(text: str) -> frozenset[int]:
-    """Return the ids of a text such as ``34,56,78``.
+    """Parse ids from text such as ``34,56,78``.
 
     Raises:
-        OptionError: it is no such text.
+        OptionError: *text* has another form.
     """
     try:
         return frozenset(_number(part) for part in text.split(","))
     except ValueError as error:
         msg = (
-            f"--selected-obj-ids {text!r} is neither a list of ids nor a JSON file of one; write "
-            "34,56,78 or s3://bucket/ids.json"
+            f"--selected-obj-ids {text!r} is neither a list of ids nor the address of a JSON "
+            "file; write 34,56,78 or s3://bucket/ids.json"
         )
         raise OptionError(msg) from error
 
 
-def _number(said: Any) -> int:
-    number = int(said)
-    if isinstance(said, (bool, float)) or number < 0:
-        msg = f"{said!r} is not a whole number from 0 on"
+def _number(value: Any) -> int:
+    number = int(value)
+    if isinstance(value, (bool, float)) or number < 0:
+        msg = f"{value!r} is not an integer of at least 0"
         raise ValueError(msg)
     return number
 
 
 def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return *labels* with the holes of each object filled: background that it encloses.
+    """Return *labels* with the holes of each object filled: background that the object encloses.
 
-    A hole is enclosed by one object alone: on every way by faces of voxels from it to the faces of
-    the array, that object is met. Other objects in it stay. A hole between several objects is no
-    hole, unless one of them encloses the others, too.
+    A hole is enclosed by a single object: each path through voxel faces from the hole to the faces
+    of the array passes through that object. Other objects inside the hole stay. Background between
+    several objects is not a hole, unless one of them encloses the others as well.
 
     ```
     1 1 1 1        1 1 1 1
-    1 0 0 1   ->   1 1 1 1      the piece of background touches one object and not the faces of
-    1 1 0 1        1 1 1 1      the array: it is filled at once, without a look at the object
+    1 0 0 1   ->   1 1 1 1      this background touches a single object and no face of the array:
+    1 1 0 1        1 1 1 1      it is filled without examining the object
     1 1 1 1        1 1 1 1
     ```
 
-    Only where a piece of background touches several objects are these looked at, each in its box.
+    Only where background touches several objects are these examined, each in its bounding box.
 
     Args:
         labels: (z, y, x) integers, 0 is background.
@@ -128,7 +129,7 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
         The same shape and type.
 
     Raises:
-        ChunkError: the voxels are no labels.
+        ChunkError: the voxels are not labels.
     """
     import cc3d
 
@@ -141,7 +142,7 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     if not len(inner):
         return filled
     piece, flat = pieces.ravel()[inner], labels.ravel()
-    # of each piece the smallest and the largest of the labels around it
+    # The smallest and the largest label around each piece.
     low = np.full(len(is_inner), flat.max(), labels.dtype)
     high = np.full(len(is_inner), flat.min(), labels.dtype)
     for place in _beside(inner, labels.shape):
@@ -167,27 +168,27 @@ def check_labels(labels: NDArray[Any]) -> None:
     """Refuse voxels that cannot be ids of objects.
 
     Raises:
-        ChunkError: they are no integers.
+        ChunkError: the voxels are not integers.
     """
     if labels.dtype.kind not in "bui":
         msg = (
-            f"voxels of type {labels.dtype} are a map, no ids of objects; make some by "
+            f"voxels of type {labels.dtype} are a map, not labels of objects; run "
             "connected-components or agglomerate first"
         )
         raise ChunkError(msg)
 
 
 def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the pieces of a background that hang together by faces, and which are inside.
+    """Return the 6-connected components of a background, and which touch no face of the array.
 
-    The library fill-voids does the same, but fills some voxels on edges of the array, too.
+    The library fill-voids does the same, but also fills some voxels on edges of the array.
 
     Args:
         background: (z, y, x).
 
     Returns:
-        (z, y, x) pieces, 0 where there is none; of each piece whether it does not touch the faces
-        of the array.
+        (z, y, x) components, 0 outside the background; for each component, whether it touches no
+        face of the array.
     """
     import cc3d
 
@@ -201,7 +202,7 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
 
 
 def _beside(places: NDArray[np.int64], shape: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
-    """Yield the flat places of the neighbours by faces of voxels that all lie inside."""
+    """Yield the flat indices of the face neighbours of voxels that are not on the boundary."""
     for axis in range(3):
         step = int(np.prod(shape[axis + 1 :]))
         yield places - step

@@ -7,8 +7,8 @@ With two digits there are a hundred tasks, 0 to 99:
 70     70, 700 to 709, 7000 to 7099, ...
 ```
 
-so that each object belongs to one task, and a store lists what a task needs by the beginning of
-names. As the region of a task is a box, task 70 is 70-71_0-1_0-1.
+Each object belongs to one task, and a store can list the files of a task by the prefix of their
+names. The region of a task is a box; that of task 70 is 70-71_0-1_0-1.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ONE = Zyx(1, 1, 1)
 
 
 def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
-    """Return the tasks.
+    """Return the plan with one task for each prefix.
 
     Args:
-        digits: how many digits tell them apart.
-        number: of the only one (default: all).
+        digits: length of the prefix.
+        number: the only prefix to plan for (default: all).
 
     Raises:
-        OptionError: the number has more digits.
+        OptionError: *number* has more digits.
     """
     total = 10**digits
     if number is not None and not 0 <= number < total:
@@ -47,60 +47,60 @@ def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
 
 
 def prefix_of(box: BoundingBox, digits: int) -> str | None:
-    """Return what names of the objects of a task begin with; ``None`` if there can be none.
+    """Return the prefix of the names of a task's files; ``None`` if there cannot be any.
 
     Raises:
-        OptionError: the box is that of no such task.
+        OptionError: *box* does not belong to a task of `prefix_plan`.
     """
     number = box.start.z
     if box != BoundingBox.from_size((number, 0, 0), _ONE) or not 0 <= number < 10**digits:
         msg = (
-            f"task {box} is none of the prefixes 0 to {10**digits - 1} of --digits {digits}, "
-            f"which are 0-1_0-1_0-1 to {10**digits - 1}-{10**digits}_0-1_0-1"
+            f"task {box} is not one of the prefixes 0 to {10**digits - 1} of --digits {digits}, "
+            f"whose tasks are 0-1_0-1_0-1 to {10**digits - 1}-{10**digits}_0-1_0-1"
         )
         raise OptionError(msg)
     if number == 0:
-        return None  # no id begins with 0
+        return None  # no id starts with 0
     return str(number) if len(str(number)) == digits else f"{number}:"
 
 
 def fragments_of(
     folder: ObjectFolder, prefix: str | None, parts: int, command: str
 ) -> dict[int, list[str]]:
-    """Return the names of the fragments of a task by their objects, both in order.
+    """Return the fragment names of a task by object id; ids and names are sorted.
 
     Args:
         folder: of the fragments.
-        prefix: what names begin with; ``None`` if there can be none.
+        prefix: of the names; ``None`` if there cannot be any.
         parts: see `by_object`.
-        command: that makes fragments.
+        command: name of the command that makes fragments.
 
     Raises:
-        VolumeNotFoundError: the folder holds no fragment at all, and is not described as theirs.
+        VolumeNotFoundError: the folder has neither fragments nor an info file.
     """
     found = by_object([] if prefix is None else folder.names(prefix), parts)
     is_theirs = found or folder.read_json("info") is not None
     if not is_theirs and not any(by_object([name], parts) for name in folder.walk()):
-        msg = f"{folder.url} holds no fragments of {command}; check the URL, or make them first"
+        msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
         raise VolumeNotFoundError(msg)
     return found
 
 
 def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
-    """Return the names of fragments by their objects, both in order.
+    """Return fragment names by object id; ids are sorted, names keep their order.
 
     Args:
-        names: of all files, in order; others than fragments are passed over.
-        parts: of the name of a fragment, between colons; the first is the id.
+        names: of files; names of other files are ignored.
+        parts: number of parts of a fragment's name, separated by colons; the first is the id.
     """
     found: dict[int, list[str]] = {}
     for name in names:
-        words = name.split(":")
-        if len(words) == parts and is_digits(words[0]) and words[-1]:
-            found.setdefault(int(words[0]), []).append(name)
+        fields = name.split(":")
+        if len(fields) == parts and is_digits(fields[0]) and fields[-1]:
+            found.setdefault(int(fields[0]), []).append(name)
     return dict(sorted(found.items()))
 
 
 def xyz(box: BoundingBox) -> str:
-    """Return a box as programs of the order x, y, z write it."""
+    """Return a box as text in the axis order x, y, z."""
     return str(BoundingBox(Zyx(*box.start[::-1]), Zyx(*box.stop[::-1])))

@@ -1,9 +1,9 @@
-"""Which labels are one object: union-find over pairs, in whole arrays.
+"""Union-find over pairs of labels, vectorised.
 
-The smallest label of a set stands for it, so that neither the order nor the number of pairs
-matters. Pairs are added a part at a time; of what was added only a forest is kept (one pair for
-each label that is not the smallest of its set). Memory is at most about 250 bytes for each
-different label of the pairs, however many pairs there are.
+The smallest label of a set represents it, so the result does not depend on the order or number of
+pairs. Pairs are added in parts, and only a forest of them is kept (one pair for each label that is
+not the smallest of its set). Memory is at most about 250 bytes for each different label, however
+many pairs there are.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST_WAITING = 2**20  # pairs that are gathered before they are worked in
+LEAST_WAITING = 2**20  # pairs that are collected before they are merged into the forest
 
 
 def smallest_of_sets(
     pairs: NDArray[np.uint64],
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return each label of *pairs*, and the smallest of all that hang together with it.
+    """Return the labels of *pairs*, and the smallest label of the set of each.
 
-    In every round each root that has a smaller neighbour is hung below it, then all paths are
-    shortened; two rounds at least halve the number of roots that have neighbours.
+    In each round every root with a smaller neighbour becomes its child, then all paths are
+    shortened. Two rounds at least halve the number of roots that have neighbours.
 
     Args:
-        pairs: (n, 2) labels that belong together.
+        pairs: (n, 2) labels of the same set.
 
     Returns:
-        The labels in rising order, and for each the smallest of its set.
+        The labels in ascending order, and for each the smallest label of its set.
     """
     labels = np.unique(pairs)
     first, second = (np.searchsorted(labels, pairs[:, side]) for side in (0, 1))
@@ -50,7 +50,7 @@ def smallest_of_sets(
 
 @dataclass
 class Forest:
-    """Sets of labels that grow by pairs."""
+    """Disjoint sets of labels, joined pair by pair."""
 
     _kept: NDArray[np.uint64] = field(default_factory=lambda: np.empty((0, 2), np.uint64))
     _waiting: list[NDArray[np.uint64]] = field(default_factory=list)
@@ -61,16 +61,16 @@ class Forest:
         if len(pairs):
             self._waiting.append(pairs)
             self._count += len(pairs)
-        # As much as is kept already: then all the work is a few times that of one go.
+        # Merging when the number of pairs has doubled keeps the total work proportional to it.
         if self._count >= max(LEAST_WAITING, len(self._kept)):
-            self._work_in()
+            self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return (n, 2): labels that are not the smallest of their set, in order, and that one."""
-        self._work_in()
+        """Return (n, 2): labels that are not the smallest of their set, ascending; the smallest."""
+        self._merge()
         return self._kept
 
-    def _work_in(self) -> None:
+    def _merge(self) -> None:
         if not self._waiting:
             return
         pairs = np.concatenate([self._kept, *self._waiting])
