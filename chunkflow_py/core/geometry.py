@@ -49,6 +49,11 @@ class Zyx(NamedTuple):
         """Return the numbers in another order: those of the old axes that become z, y and x."""
         return Zyx(*(self[axis] for axis in order))
 
+    @property
+    def as_option(self) -> str:
+        """The numbers as options take them: ``20 256 256``."""
+        return f"{self.z} {self.y} {self.x}"
+
     def _zip(self, other: Iterable[int] | int, op: Callable[[int, int], int]) -> Zyx:
         if isinstance(other, Zyx):
             others: tuple[int, ...] = other

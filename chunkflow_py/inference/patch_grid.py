@@ -94,7 +94,7 @@ class PatchGeometry:
                     f"output patch {self.output_patch_size} must not be larger than input patch "
                     f"{self.input_patch_size} along {axis} (zyx, voxels); lower "
                     f"--output-patch-size to "
-                    f"{_spaced(self.output_patch_size.low(self.input_patch_size))}"
+                    f"{self.output_patch_size.low(self.input_patch_size).as_option}"
                 )
                 raise OptionError(msg)
             if (size_in - size_out) % 2:
@@ -103,7 +103,7 @@ class PatchGeometry:
                 msg = (
                     f"output patch {self.output_patch_size} cannot lie in the middle of input "
                     f"patch {self.input_patch_size}: they differ by {size_in - size_out}, an odd "
-                    f"number, along {axis} (zyx, voxels); use --output-patch-size {_spaced(near)}"
+                    f"number, along {axis} (zyx, voxels); use --output-patch-size {near.as_option}"
                 )
                 raise OptionError(msg)
             if not 0 <= overlap < size_out:
@@ -111,7 +111,7 @@ class PatchGeometry:
                 msg = (
                     f"output overlap {self.output_patch_overlap} must be smaller than output patch "
                     f"{self.output_patch_size} along {axis} (zyx, voxels); set "
-                    f"--output-patch-overlap to at most {_spaced(near)}"
+                    f"--output-patch-overlap to at most {near.as_option}"
                 )
                 raise OptionError(msg)
 
@@ -302,10 +302,6 @@ class PatchGrid:
         return self.count(box).product() * patch / max(1, box.voxels)
 
 
-def _spaced(size: Zyx) -> str:
-    return " ".join(str(v) for v in size)
-
-
 def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
     """Return a warning if patches are shifted by steps that are not multiples of *divisor*.
 
@@ -320,7 +316,7 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
         overlap = grid.geometry.output_patch_size - stride // divisor * divisor
         size = grid.geometry.output_patch_size
         near = overlap if min(size - overlap) > 0 else size - divisor
-        remedy = f"--output-patch-overlap {_spaced(near)}"
+        remedy = f"--output-patch-overlap {near.as_option}"
         if not grid.keep_stride:
             remedy += " with --grid padded"
     else:

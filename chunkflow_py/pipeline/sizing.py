@@ -261,15 +261,15 @@ class Environment(SourceBase):
         """Yield lines that tell what was chosen, and the line that workers run."""
         chosen, volume, *thumbnails = self.chosen, *self.creators
         yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
-        yield f"tasks       {len(self.plan)} of {_spaced(chosen.size)}"
+        yield f"tasks       {len(self.plan)} of {chosen.size.as_option}"
         computed = f"{chosen.amplification:.2f} voxels computed for each one of the output"
-        yield f"patches     {_spaced(chosen.patches)} for a task: {computed}"
+        yield f"patches     {chosen.patches.as_option} for a task: {computed}"
         taken = describe_bytes(chosen.memory_bytes)
         yield f"memory      {taken} for chunks and sums of patches, of {self.max_ram_size:g} GB"
-        block = _spaced(volume.block_size or chosen.size)
+        block = (volume.block_size or chosen.size).as_option
         yield f"blocks      {block}, {volume.data_type}, {self.encoding}"
         for thumbnail in thumbnails:
-            block = _spaced(thumbnail.block_size or chosen.size)
+            block = (thumbnail.block_size or chosen.size).as_option
             level = self.mip + thumbnail.max_mip
             why = ""
             if level != self.thumbnail_mip:
@@ -292,26 +292,22 @@ class Environment(SourceBase):
             )
         else:
             yield (
-                f"chunkflow generate-tasks --roi-start {_spaced(self.bounds.start)} "
-                f"--roi-stop {_spaced(self.bounds.stop)} --chunk-size {_spaced(chosen.size)} "
+                f"chunkflow generate-tasks --roi-start {self.bounds.start.as_option} "
+                f"--roi-stop {self.bounds.stop.as_option} --chunk-size {chosen.size.as_option} "
                 "--respect-stop"
             )
-        margin = _spaced(chosen.margin) if legacy else "auto"
+        margin = chosen.margin.as_option if legacy else "auto"
         yield f"load-precomputed --volume-path INPUT --mip {self.mip} --expand-margin-size {margin}"
         network = (
             "inference --convnet-model MODEL --convnet-weight-path WEIGHTS "
-            f"--input-patch-size {_spaced(self.input_patch_size or patch)} "
-            f"--output-patch-size {_spaced(patch)} --output-patch-overlap {_spaced(overlap)} "
+            f"--input-patch-size {(self.input_patch_size or patch).as_option} "
+            f"--output-patch-size {patch.as_option} --output-patch-overlap {overlap.as_option} "
             f"--num-output-channels {self.channel_num}"
         )
         if self.dtype != "float32":
             network += f" --{'output-' if self.dtype == 'uint8' else ''}dtype {self.dtype}"
         if self.crop_chunk_margin is not None:
-            network += f" --grid chunk --output-crop-margin {_spaced(self.crop_chunk_margin)}"
+            network += f" --grid chunk --output-crop-margin {self.crop_chunk_margin.as_option}"
         yield network
         thumbnail = "" if self.thumbnail_mip is None else " --create-thumbnail"
         yield f"save-precomputed --volume-path {self.volume_path} --mip {self.mip}{thumbnail}"
-
-
-def _spaced(triple: Zyx) -> str:
-    return " ".join(map(str, triple))

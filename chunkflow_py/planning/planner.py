@@ -167,8 +167,8 @@ class _Planner:
             start = first.high(domain.start).low(domain.stop - 1)
             self.found.problems.append(
                 f"{outside} of {tasks} tasks lie outside of what is read, "
-                f"{domain}; the nearest region is --roi-start {_spaced(start)} --roi-stop "
-                f"{_spaced(domain.stop)} (zyx, voxels)"
+                f"{domain}; the nearest region is --roi-start {start.as_option} --roi-stop "
+                f"{domain.stop.as_option} (zyx, voxels)"
             )
         region = self.pipeline.outlines[self.pipeline.operators[0].name].region
         if region is not None and not region.contains(domain):
@@ -382,7 +382,3 @@ def _observed_memory(seen: Observation) -> Memory:
 def _sign(size: Zyx) -> tuple[int, int, int]:
     z, y, x = (int(length > 0) for length in size)
     return z, y, x
-
-
-def _spaced(triple: Zyx) -> str:
-    return " ".join(map(str, triple))

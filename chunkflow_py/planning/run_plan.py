@@ -191,7 +191,7 @@ def _verdict(plan: RunPlan) -> str:
 
 def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
     if stage.tasks:
-        size = "" if stage.task_size is None else f" of {_triple(stage.task_size)} (zyx, voxels)"
+        size = "" if stage.task_size is None else f" of {stage.task_size.as_option} (zyx, voxels)"
         yield _line("tasks", f"{stage.tasks:,}{size}")
     for transfer in stage.reads:
         yield from _transfer("reads", transfer, stage, "GET")
@@ -244,7 +244,7 @@ def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> I
 def _patches(patches: Patches) -> Iterator[str]:
     yield _line(
         "patches",
-        f"{patches.computed:,} by {patches.operator}, {_triple(patches.of_task)} a task: "
+        f"{patches.computed:,} by {patches.operator}, {patches.of_task.as_option} a task: "
         f"{patches.recomputation:.2f} times the {patches.ideal:,} without task boundaries",
     )
     yield f"{_INDENT}{patches.amplification:.2f} voxels computed for each one of the output"
@@ -322,10 +322,6 @@ def _amount(count: int) -> str:
 def _many(count: int, name: str) -> str:
     plural = f"{name}es" if name.endswith("s") else f"{name}s"
     return f"{count:,} {name if count == 1 else plural}"
-
-
-def _triple(size: Any) -> str:
-    return " ".join(str(length) for length in size)
 
 
 # --- as JSON --------------------------------------------------------------------------------------

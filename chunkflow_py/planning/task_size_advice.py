@@ -46,7 +46,7 @@ class Suggestion:
 
     def __str__(self) -> str:
         """Return the option that sets it."""
-        return f"--chunk-size {self.size.z} {self.size.y} {self.size.x}"
+        return f"--chunk-size {self.size.as_option}"
 
 
 def better_task_size(

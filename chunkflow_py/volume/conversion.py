@@ -64,8 +64,8 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
         return _to_float(array, target, low, high)
     if not (np.isfinite(low) and np.isfinite(high)):
         msg = (
-            f"{array.dtype} voxels from {low} to {high} cannot become {target}: NaN and infinity "
-            "are no integers; keep a float type"
+            f"{array.dtype} voxels from {low} to {high} cannot become {target}, which has neither "
+            "NaN nor infinity; keep a float type"
         )
         raise ChunkError(msg)
     if array.dtype.kind == "f" and kind in ("logit", "vector", "embedding"):

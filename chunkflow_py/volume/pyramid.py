@@ -81,16 +81,18 @@ class PyramidLevel:
 def like_levels(
     spec: VolumeSpec, url: str, mip: int = 0, opening: VolumeOptions | None = None
 ) -> VolumeSpec:
-    """Return *spec* with the factors between the levels of a volume; the last one also beyond them.
+    """Return *spec* with the downsampling factors of an existing volume.
+
+    Beyond the levels of the existing volume its last factor is repeated.
 
     Args:
-        spec: of the new volume, whose level 0 is level *mip* of the volume.
-        url: of the volume.
-        mip: its finest level that counts.
-        opening: how to use it.
+        spec: of the new volume; its level 0 corresponds to level *mip* of the existing volume.
+        url: address of the existing volume.
+        mip: level of the existing volume to start from.
+        opening: how to open the existing volume.
 
     Raises:
-        VolumeError: two levels that are needed are no whole factor apart.
+        VolumeError: the factor between two levels is not an integer.
     """
     if not spec.max_mip:
         return spec
@@ -105,17 +107,17 @@ def like_levels(
 
 
 def level_factor(fine: Volume, coarse: Volume) -> Zyx:
-    """Return how many voxels of *fine* make one of *coarse* along z, y and x, by their sizes.
+    """Return the number of voxels of *fine* per voxel of *coarse*, zyx, by their voxel sizes.
 
     Raises:
-        VolumeError: it is not a whole number.
+        VolumeError: a number is not an integer.
     """
     pairs = list(zip(fine.voxel_size_nm, coarse.voxel_size_nm, strict=True))
     factor = Zyx(*(max(1, round(b / a)) for a, b in pairs))
     if any(abs(a * f - b) > 0.01 * b for (a, b), f in zip(pairs, factor, strict=True)):
         msg = (
-            f"voxels of {coarse.url} of {coarse.voxel_size_nm} nm (zyx) are no whole multiples of "
-            f"those of {fine.voxel_size_nm} nm that they are to be made of"
+            f"the voxels of {coarse.url}, {coarse.voxel_size_nm} nm (zyx), are not integer "
+            f"multiples of those of {fine.url}, {fine.voxel_size_nm} nm"
         )
         raise VolumeError(msg)
     return factor
@@ -253,7 +255,7 @@ class PyramidOutput(OperatorBase):
             if (there := level_factor(volumes[-1], level)) != self.factor:
                 msg = (
                     f"mip {mip} of {self.url} has voxels {there} times those of mip {mip - 1} "
-                    f"(zyx), but --factor is {self.factor}; give --factor {_words(there)}"
+                    f"(zyx), but --factor is {self.factor}; give --factor {there.as_option}"
                 )
                 raise VolumeError(msg)
             volumes.append(level)
@@ -285,8 +287,8 @@ class PyramidOutput(OperatorBase):
         differing = [s for mip in range(self.stop_mip - 1) if (s := spec.step(mip)) != self.factor]
         if differing:
             msg = (
-                f"{self.url} is made with --factor {_words(differing[0])}, but --factor here is "
-                f"{_words(self.factor)} (zyx); give the same to both"
+                f"{self.url} is made with --factor {differing[0].as_option}, but --factor here is "
+                f"{self.factor.as_option} (zyx); give the same to both"
             )
             raise VolumeError(msg)
         unit, levels = spec.shard_size or spec.block_size, []
@@ -386,7 +388,3 @@ def within(chunk: Chunk, bounds: BoundingBox) -> Chunk:
 
 def _power(factor: Zyx, times: int) -> Zyx:
     return reduce(lambda a, b: a * b, [factor] * times, Zyx(1, 1, 1))
-
-
-def _words(triple: Zyx) -> str:
-    return " ".join(map(str, triple))

@@ -41,7 +41,7 @@ from chunkflow_py.volume.write_checks import (
     check_level,
     check_new,
     check_room,
-    check_time_said,
+    check_time_chosen,
     check_voxels,
     fitted,
 )
@@ -158,10 +158,10 @@ class VolumeSaver:
         if self.volume is not None:
             self._check_volume(self.volume)
             if self.time is None and not has_tasks:
-                check_time_said(self.volume.times, self.url)
+                check_time_chosen(self.volume.times, self.url)
             return
         if self.time is None and not has_tasks:
-            check_time_said(self.times, self.url)
+            check_time_chosen(self.times, self.url)
         if self._is_announced:
             spec = self.announced[volume_name(self.place)]()
             if spec is None:

@@ -80,7 +80,7 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
             try:
                 spec = parse_json(content)
             except ValueError as error:
-                msg = f'{where} is no JSON: {error}; write {{"driver": …, "kvstore": …}}'
+                msg = f'{where} is not JSON: {error}; write {{"driver": …, "kvstore": …}}'
                 raise OptionError(msg) from error
         else:
             spec = content.strip()

@@ -5,7 +5,7 @@
 | can a volume of this format be made like this?        | `check_new`, `check_levels`            |
 | is the volume that is there the one that is asked for? | `check_asked`, `check_added_level`     |
 | do the voxels fit into it?                            | `check_voxels`, `fitted`               |
-| which time index and which level are written?         | `check_time_said`, `check_level`       |
+| which time index and which level are written?         | `check_time_chosen`, `check_level`       |
 | may this user write there, and is there room?         | `check_leave_to_write`, `check_room`   |
 
 Whether tasks share write units is checked by `chunkflow_py.volume.protocol.check_alignment`, and
@@ -167,16 +167,16 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     return converted(chunk, volume.dtype)
 
 
-def check_time_said(times: int | None, url: str) -> None:
-    """Refuse a volume of several time points if no option or task selects one.
+def check_time_chosen(times: int | None, url: str) -> None:
+    """Refuse a volume of several time points unless an option or task selects one.
 
     Raises:
-        OptionError: there are several.
+        OptionError: there are several, and none is selected.
     """
     if times is not None and times > 1:
         msg = (
-            f"{url} has {times} time points, and neither an option nor a task says which one is "
-            f"written; give --time, from 0 to {times - 1}"
+            f"{url} has {times} time points, and neither an option nor the task selects one to "
+            f"write; give --time, from 0 to {times - 1}"
         )
         raise OptionError(msg)
 

@@ -130,7 +130,7 @@ def test_two_options_that_say_the_same_are_refused():
     [
         ("", 2, "nothing says the driver of the array"),
         ("-d zarr3", 2, "nothing says the kvstore of the array"),
-        ("--spec {no", 2, "--spec is no JSON"),
+        ("--spec {no", 2, "--spec is not JSON"),
         ("--spec nothing.json", 2, "nothing.json is neither JSON, nor an address, nor a file"),
         ("-d zarr3 -k nowhere", 1, "does not exist"),
         ("-d nonsense -k em", 1, "not a registered TensorStore driver"),

@@ -153,7 +153,7 @@ def test_levels_that_are_no_factor_apart(tmp_path):
     target = address(tmp_path, "zarr")
     done = run("convert", source, target, "--max-mip", 1)
     assert done.exit_code == 1
-    assert "no whole multiples" in done.output
+    assert "not integer multiples" in done.output
     assert "; give --factor" in done.output
     assert run("convert", source, target, "--max-mip", 1, "--factor", 1, 2, 2).exit_code == 0
 

@@ -124,7 +124,7 @@ class ModelPackage:
             grows = f"{self.minimum_patch_size} and {self.patch_step} more each time"
             msg = (
                 f"--input-patch-size is {input_patch_size}, but model package {self.path} takes "
-                f"{grows} (zyx, voxels); nearest is --input-patch-size {_spaced(nearest)}"
+                f"{grows} (zyx, voxels); nearest is --input-patch-size {nearest.as_option}"
             )
             raise OptionError(msg)
         largest = input_patch_size - self.margin * 2
@@ -138,7 +138,7 @@ class ModelPackage:
             msg = (
                 f"--output-patch-size is {output_patch_size}, but of an input patch of "
                 f"{input_patch_size} model package {self.path} gives {largest} (zyx, voxels); "
-                f"use --output-patch-size {_spaced(largest)}"
+                f"use --output-patch-size {largest.as_option}"
             )
             raise OptionError(msg)
         number = batch_size * (input_patch_size.z if self.spatial_dims == 2 else 1)
@@ -251,7 +251,3 @@ def _voxel_size_nm(
     if any(axis not in size for axis in _space(source)):
         return None
     return (size["z"] if spatial_dims == 3 else None, size["y"], size["x"])
-
-
-def _spaced(size: Zyx) -> str:
-    return " ".join(map(str, size))
