@@ -1,4 +1,4 @@
-"""Peaks of a map: voxels that nothing in their neighbourhood exceeds, one for each flat top."""
+"""Peaks of a map: the local maxima, one for each plateau of equal voxels."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# In distances: to a top of equal height, to the end of that, and to what is higher than that end.
+# A peak depends on voxels up to three distances away: it can lose to a plateau of equal height one
+# distance away, which extends by up to another, and has higher voxels within a third.
 REACH = 3
 
 
 def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[np.int64]:
-    """Return the peaks of a volume, the highest first, equal ones in raster order.
+    """Return the peaks of a volume by decreasing height; equal heights in raster order.
 
-    A peak is above *threshold*, and no voxel less than or as far as *distance* away along each axis
-    is higher. Of a flat top (voxels of equal value that touch) the voxel nearest to its centre
-    counts; of two tops of equal height too near to each other, the first in raster order.
+    A peak is above *threshold*, and no voxel within *distance* along each axis is higher. A plateau
+    (touching voxels of equal value) counts once, at the voxel nearest to its centre. Of two
+    plateaus of equal height within *distance*, the first in raster order counts.
 
     Args:
         array: (z, y, x), real, without NaN.
@@ -41,8 +42,8 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
         threshold: in the unit of the voxels.
 
     Returns:
-        (n, 3) positions in the array, zyx. They depend on what is within `REACH` times *distance*
-        of them, if no flat top is larger than *distance*.
+        (n, 3) positions in the array, zyx. If no plateau is larger than *distance*, they depend
+        only on voxels within `REACH` times *distance*.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -52,19 +53,19 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
 
     if not array.size:
         return np.zeros((0, 3), np.int64)
-    if array.dtype == np.float16:  # which SciPy does not know; the wider type holds it exactly
+    if array.dtype == np.float16:  # SciPy lacks float16; float32 represents it exactly
         array = array.astype(np.float32)
     highest = ndimage.maximum_filter(array, 2 * distance + 1, mode="nearest")
     found = np.argwhere((array == highest) & (array > threshold))
     found = _centres(found)
     values = array[tuple(found.T)]
-    # The highest first; a stable sort leaves equal ones in raster order.
+    # A stable sort keeps peaks of equal height in raster order.
     order = np.argsort(-values.astype(np.float64), kind="stable")
     return _spaced(found[order], distance)
 
 
 def _centres(found: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return of each group of voxels that touch the one nearest to its centre, in raster order."""
+    """Return the voxel nearest to the centre of each group of touching voxels, in raster order."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
     from scipy.spatial import cKDTree
@@ -75,7 +76,7 @@ def _centres(found: NDArray[np.int64]) -> NDArray[np.int64]:
     touches = coo_array((np.ones(len(a), bool), (a, b)), shape=(len(found),) * 2)
     count, group = connected_components(touches, directed=False)
     size = np.bincount(group, minlength=count)
-    # Whole numbers, so that it does not matter where in the volume a group lies.
+    # Integer arithmetic gives the same result wherever in the volume a group lies.
     sums = np.stack([np.bincount(group, found[:, axis], count) for axis in range(3)], axis=1)
     off = np.square(found * size[group, None] - sums[group]).sum(axis=1)
     first = np.lexsort((np.arange(len(found)), off, group))
@@ -84,10 +85,10 @@ def _centres(found: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _spaced(found: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
-    """Return the points without those that are too near to an earlier one.
+    """Return the points without those within *distance* of an earlier point.
 
-    Whether that one itself stays does not matter, as for voxels that are higher: so what is far
-    away has no say.
+    The earlier point removes others even if it is removed itself, so that the result for a point
+    does not depend on points far away.
     """
     from scipy.spatial import cKDTree
 
@@ -98,13 +99,13 @@ def _spaced(found: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
 
 
 def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3) -> Points:
-    """Return the peaks of a map as points with confidences, the highest first.
+    """Return the peaks of a map as points with confidences, by decreasing confidence.
 
     Args:
-        chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers, whose largest is 1.
-        min_distance: voxels along an axis within which there is one peak at most.
-        threshold_rel: in [0, 1]: of what stands for 1, not of the chunk's maximum, so that the
-            answer does not depend on how a volume is cut.
+        chunk: (z, y, x) or (1, z, y, x): a map in [0, 1], or integers whose largest value means 1.
+        min_distance: smallest distance of two peaks along an axis, in voxels.
+        threshold_rel: in [0, 1]; relative to the full scale of the map, not to the maximum of the
+            chunk, so that the result does not depend on the division into tasks.
 
     Raises:
         OptionError: the distance is below 1, or the threshold not in [0, 1].
@@ -118,7 +119,10 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
         )
         raise OptionError(msg)
     if chunk.channels != 1:
-        msg = f"peaks are those of one map, but chunk {chunk.bbox} has {chunk.channels} channels"
+        msg = (
+            f"chunk {chunk.bbox} has {chunk.channels} channels, but peaks are detected in a map of "
+            "one channel; select one with --channels of the loader"
+        )
         raise ChunkError(msg)
     array = chunk.array.reshape(chunk.size)
     if array.dtype.kind == "f" and np.isnan(array).any():
@@ -132,12 +136,12 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 
 @dataclass
 class PeakDetector(OperatorBase):
-    """Puts what is made of a map's peaks into every task: of those in the task's box.
+    """Detects the peaks in the box of every task, and adds what *make* returns for them.
 
-    A chunk that is ``None`` (a task without a result) has ``None``.
+    The result of an item that is ``None`` (a task without a map) is ``None``.
 
     Attributes:
-        make: of the points.
+        make: points -> result.
         input_name: name of the map.
         output_name: name of the result.
         min_distance: see `detect_peaks`.
@@ -153,7 +157,7 @@ class PeakDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* with what decides on a peak in it."""
+        """Return *box* with the neighbourhood that peaks in it depend on."""
         return box.grow((REACH * int(self.min_distance),) * 3)
 
     def __call__(self, task: Task) -> Task:
@@ -175,7 +179,7 @@ class PeakDetector(OperatorBase):
         if not self._has_warned and not chunk.bbox.contains(wanted):
             self._has_warned = True
             logger.warning(
-                "peaks in %s depend on %s, but the chunk is %s: those near its faces may be found "
-                "twice or not at all; load it with --expand-margin-size auto",
+                "peaks in %s depend on %s, but the chunk is %s: peaks near its faces may be "
+                "detected twice or not at all; give the loader --expand-margin-size auto",
                 box, wanted, chunk.bbox,
             )  # fmt: skip

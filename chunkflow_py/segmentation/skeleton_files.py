@@ -1,4 +1,4 @@
-"""Files of skeletons: SWC, and folders of Neuroglancer's precomputed format."""
+"""Read and write skeletons: SWC files, and folders in Neuroglancer's precomputed format."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ INFO: dict[str, Any] = {
 
 
 def read_skeletons(url: str) -> dict[int, Skeleton]:
-    """Return the skeletons of an SWC file, of a folder of such, or of a precomputed folder.
+    """Read skeletons from an SWC file, a folder of SWC files, or a precomputed folder.
 
     Args:
-        url: path or URL, of the file, the folder, or a precomputed volume that names its folder of
-            skeletons. The last number in the name of an SWC file is the id of its object; without
-            one it is 1.
+        url: path or URL of the file, of the folder, or of a precomputed volume that names its
+            folder of skeletons. The last number in the name of an SWC file is the id of its object;
+            without a number it is 1.
+
+    Returns:
+        id -> skeleton, sorted by id.
 
     Raises:
-        VolumeNotFoundError: there are none.
+        VolumeNotFoundError: there are no skeletons.
         VolumeError: a file cannot be read.
     """
     if url.lower().endswith(".swc"):
@@ -46,8 +49,8 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
         return _from_swc(folder, [name])
     if url.lower().endswith(".mb"):
         msg = (
-            f"{url} is a MapBuffer of igneous, which is not read here; write its skeletons as "
-            "SWC, or as a precomputed folder, by igneous or cloud-volume, and load these"
+            f"{url} is a MapBuffer of igneous, which cannot be read here; convert it to SWC or to "
+            "a precomputed folder with igneous or cloud-volume"
         )
         raise VolumeError(msg)
     folder = folder_of(url, "skeletons")
@@ -56,7 +59,7 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
         return _from_precomputed(folder, info)
     names = [name for name in folder.names() if name.lower().endswith(".swc") and "/" not in name]
     if not names:
-        msg = f"{folder.url} holds no .swc files, and no info file of skeletons; check --path"
+        msg = f"{folder.url} has neither .swc files nor an info file of skeletons; check --path"
         raise VolumeNotFoundError(msg)
     return _from_swc(folder, names)
 
@@ -65,23 +68,25 @@ def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]
     found: dict[int, Skeleton] = {}
     for name in names:
         data = folder.get(name)
-        what = f"{folder.url}/{name}"
+        address = f"{folder.url}/{name}"
         if data is None:
-            msg = f"{what} does not exist; check --path"
+            msg = f"{address} does not exist; check --path"
             raise VolumeNotFoundError(msg)
         numbers = re.findall(r"[0-9]+", name)
         label = int(numbers[-1]) if numbers else 1
         if label in found:
-            msg = f"{what} is a second file of object {label}; name each by the id of its object"
+            msg = f"{address} is a second file of object {label}; use a different id in each name"
             raise VolumeError(msg)
-        found[label] = Skeleton.from_swc(data.decode("utf-8", "replace"), what)
+        found[label] = Skeleton.from_swc(data.decode("utf-8", "replace"), address)
     return dict(sorted(found.items()))
 
 
 def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int, Skeleton]:
     if info.get("@type") != INFO["@type"] or info.get("sharding"):
         kind = "sharded skeletons" if info.get("sharding") else info.get("@type")
-        msg = f"{folder.url} holds {kind}, but only unsharded skeletons are read; write them so"
+        msg = (
+            f"{folder.url} contains {kind}, but only unsharded skeletons can be read; convert them"
+        )
         raise VolumeError(msg)
     transform = [float(value) for value in info.get("transform", INFO["transform"])]
     attributes = info.get("vertex_attributes", ())
@@ -96,24 +101,24 @@ def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int
 
 
 def _transformed(skeleton: Skeleton, transform: Sequence[float]) -> Skeleton:
-    """Return a skeleton of the coordinates that the 3 by 4 matrix of an info file makes."""
+    """Apply the 3 by 4 matrix *transform* of an info file to a skeleton's coordinates."""
     import numpy as np
 
     if list(transform) == INFO["transform"]:
         return skeleton
     matrix = np.array(transform, np.float64).reshape(3, 4)
-    places = skeleton.vertices_nm[:, ::-1] @ matrix[:, :3].T + matrix[:, 3]
-    return Skeleton.of(places[:, ::-1], skeleton.edges, skeleton.radii_nm, skeleton.types)
+    vertices = skeleton.vertices_nm[:, ::-1] @ matrix[:, :3].T + matrix[:, 3]
+    return Skeleton.of(vertices[:, ::-1], skeleton.edges, skeleton.radii_nm, skeleton.types)
 
 
 @dataclass
 class SkeletonLoader:
-    """Puts skeletons into every task.
+    """Adds skeletons to every task.
 
     Attributes:
         url: see `read_skeletons`.
         shift_nm: added to all coordinates, zyx.
-        output_name: of the item: id -> `Skeleton`.
+        output_name: name of the result: id -> `Skeleton`.
     """
 
     url: str
@@ -121,7 +126,7 @@ class SkeletonLoader:
     output_name: str = "skels"
 
     def __call__(self, task: Task) -> Task:
-        """Read them."""
+        """Read the skeletons and add them to the task."""
         found = read_skeletons(self.url)
         if any(self.shift_nm):
             found = {label: each.moved(self.shift_nm) for label, each in found.items()}
@@ -134,8 +139,8 @@ class SwcSaver(OperatorBase):
     """Writes each skeleton of every task to an SWC file.
 
     Attributes:
-        input_name: of the item: id -> `Skeleton`.
-        prefix: of the names of the files; a path or URL.
+        input_name: name of the item: id -> `Skeleton`.
+        prefix: path or URL that file names start with.
     """
 
     input_name: str = "skels"
@@ -144,24 +149,24 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """See whether other tasks of the line may have a part of the same object."""
+        """Find out whether other tasks may have parts of the same objects."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return how the names of the files begin."""
+        """Return the prefix of the file names."""
         folder, start = named_after(self.prefix)
         return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
     @hook
     def destination(self) -> str:
-        """The files."""
+        """Pattern of the file names."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.swc"
 
     def __call__(self, task: Task) -> Task:
-        """Write them, and remember what was stored."""
+        """Write the skeletons, and record the files."""
         skeletons = skeletons_of(task, self.input_name)
         folder, start = named_after(self.prefix)
         if self._has_several:  # the id stays the last number, see `read_skeletons`
@@ -176,10 +181,10 @@ class SwcSaver(OperatorBase):
 
 
 def skeletons_of(task: Task, name: str) -> dict[int, Skeleton]:
-    """Return the skeletons that a task carries under a name.
+    """Return the skeletons in the item *name* of a task.
 
     Raises:
-        VolumeError: the item is something else.
+        VolumeError: the item is not a dictionary of skeletons.
     """
     item = task[name]
     if not isinstance(item, dict) or not all(isinstance(s, Skeleton) for s in item.values()):

@@ -1,14 +1,14 @@
-"""Centre lines of the objects of a chunk by TEASAR, and what is made of those of many chunks.
+"""Skeletons of the objects in a chunk by TEASAR, and joining those of several chunks.
 
 ```
 task             |a        b|          its voxels
-looked at        |a        b|b         and the first of the next task
+skeletonized     |a        b|b         and the first voxel of the next task
 ```
 
-An object that reaches a face of what is looked at has an end there at a place that depends on that
-face alone, which two neighbours share: so their lines meet at the same point.
+Where an object crosses a face, its skeleton ends at a point that depends only on the voxels of that
+face. Two neighbouring tasks share these voxels, so their skeletons end at the same point.
 
-By kimimaro, which is under the GPL and is not installed unless it is asked for.
+The algorithm is that of kimimaro, which is under the GPL and is an optional dependency.
 """
 
 from __future__ import annotations

@@ -92,4 +92,4 @@ def test_a_missing_margin_is_told_of_once(file):
     """With one the faces of tasks decide nothing; without, peaks near them are doubtful."""
     for line, count in ((file, 0), (file.replace(" --expand-margin-size auto", ""), 1)):
         result = run(f"{line} detect-points --min-distance 3")
-        assert result.stderr.count("may be found twice or not at all") == count
+        assert result.stderr.count("may be detected twice or not at all") == count

@@ -37,5 +37,5 @@ def test_in_a_line(tmp_path):
     found = Synapses.from_bytes((tmp_path / "out.h5").read_bytes())
     assert found.object_ids.tolist() == [2**63, 0, 6, 0]
     assert ObjectFinder()(Task(items={"syns": None}))["syns"] is None
-    with pytest.raises(ChunkError, match="is float32 of 1 channels and holds no ids; give it"):
+    with pytest.raises(ChunkError, match="has 1 channels of float32, but labels are integers"):
         find_tbar_object(SYNAPSES, Chunk(np.zeros((1, 2, 2), np.float32)))

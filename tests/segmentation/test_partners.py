@@ -71,5 +71,5 @@ def test_objects_at_points():
     points = np.array([[10, 20, 30], [11, 21, 31], [9, 20, 30], [12, 20, 30]])
     assert objects_at(Chunk(labels, (10, 20, 30)), points).tolist() == [1, 8, 0, 0]
     for wrong in (labels.astype(np.float32), np.stack([labels, labels])):
-        with pytest.raises(ChunkError, match="holds no ids; give it a segmentation"):
+        with pytest.raises(ChunkError, match="labels are integers in one channel"):
             objects_at(Chunk(wrong), points)

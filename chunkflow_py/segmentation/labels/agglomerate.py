@@ -1,12 +1,12 @@
-"""Affinities to segments: a watershed into fragments, then merging by mean affinity.
+"""Segments from affinities: a watershed into fragments, then merging by mean affinity.
 
 ```
 affinity ── watershed ──> fragments ── merge while score < threshold ──> segments
                                        score = 1 - mean affinity of the shared face
 ```
 
-The work is done by the library waterz (Funke et al. 2019, doi:10.1109/TPAMI.2018.2835450), in a
-process of its own; see `waterz_process` for why.
+The library waterz does both (Funke et al. 2019, doi:10.1109/TPAMI.2018.2835450), in a separate
+process; `waterz_process` explains why.
 """
 
 from __future__ import annotations
@@ -56,45 +56,44 @@ def agglomerate(
     flip_channel: bool = True,
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> Iterator[NDArray[Any]]:
-    """Yield one segmentation a threshold, in the order of *thresholds*, which must rise.
+    """Yield a segmentation for each of *thresholds*, which must be ascending.
 
-    The result depends on nothing but the arguments. Values on the lowest face of an axis, in the
-    channel of that axis, belong to pairs that are not inside of the array and are never used.
+    The result depends only on the arguments. On the lowest face of each axis, the values of that
+    axis's channel belong to pairs outside the array and are not used.
 
     Args:
         affinity: (3, z, y, x), floating point in [0, 1], or an integer type that is divided by its
             maximum. The channels are x, y, z; the value at a voxel is the affinity between it and
             its lower neighbour on that axis.
-        thresholds: two segments are merged while their score is below this. The score is 1 - mean
-            affinity of the pairs of voxels on their shared face, so 0.7 merges above a mean
+        thresholds: two segments are merged while their score is below the threshold. The score is
+            1 - mean affinity of the voxel pairs on their shared face: 0.7 merges above a mean
             affinity of 0.3, and a higher threshold merges more.
-        fragments: what is merged: the labels (z, y, x) of an earlier step (0 is background and
-            stays), or how to make them. ``waterz``: a watershed on the affinities; ``seeded``:
-            see `fragments.seeded_fragments`.
-        aff_threshold_low: a voxel all of whose affinities (``seeded``: their mean) are at or below
-            this is background.
-        aff_threshold_high: voxels joined by an affinity at or above this share a fragment
+        fragments: labels (z, y, x) to merge (0 is background and stays), or the method to make
+            them. ``waterz``: a watershed on the affinities; ``seeded``: see
+            `fragments.seeded_fragments`.
+        aff_threshold_low: a voxel is background if all its affinities (``seeded``: their mean) are
+            at or below this.
+        aff_threshold_high: voxels connected by an affinity at or above this share a fragment
             (``waterz`` only).
-        interior_threshold: mean of a voxel's six affinities above which it may be a seed
+        interior_threshold: a voxel may be a seed if the mean of its six affinities is above this
             (``seeded`` only).
-        scoring_function: C++ type of the score, as waterz documents it; others than the mean and
-            the quantiles it brings along need a C++ compiler and the boost headers.
-        flip_channel: whether the channels are x, y, z; without, they are z, y, x.
-        voxel_size_nm: nanometres, zyx (``seeded`` only).
+        scoring_function: C++ type of the score, see the documentation of waterz; scores other than
+            the mean and the included quantiles need a C++ compiler and the boost headers.
+        flip_channel: whether the channels are x, y, z rather than z, y, x.
+        voxel_size_nm: zyx (``seeded`` only).
 
     Yields:
-        (z, y, x) labels 1 to N without gaps, 0 where there is background; uint32, or uint64 where
-        there are more.
+        (z, y, x) labels 1 to N without gaps, 0 for background; uint32, or uint64 if N is larger.
 
     Raises:
-        ChunkError: shape, values or fragments cannot be affinities and their fragments.
-        OptionError: the thresholds do not rise, or low is not below high.
+        ChunkError: shape or values are not those of affinities, or the fragments do not fit them.
+        OptionError: the thresholds are not ascending, or low is not below high.
         MissingExtraError: waterz is not installed.
-        ChunkflowError: waterz failed; says why.
+        ChunkflowError: waterz failed; the message gives the reason.
     """
     rising = all(a < b for a, b in pairwise(thresholds))
     if not rising or not thresholds:
-        msg = f"thresholds must be at least one and rise, got {list(thresholds)}"
+        msg = f"thresholds must be ascending and at least one, got {list(thresholds)}"
         raise OptionError(msg)
     check_affinity_thresholds(aff_threshold_low, aff_threshold_high)
     by_axis = _by_axis(affinity, flip_channel=flip_channel)
@@ -111,7 +110,7 @@ def agglomerate(
         )
         raise ChunkError(msg)
     else:
-        # waterz keeps a table as long as the highest label, and labels may be global ones.
+        # waterz keeps a table as long as the highest label, which may be a global id.
         labels = renumber(fragments).astype(np.uint64)
     settings = {
         "aff_threshold_low": aff_threshold_low,
@@ -123,10 +122,10 @@ def agglomerate(
 
 
 def check_affinity_thresholds(low: float, high: float) -> None:
-    """Refuse a low affinity threshold that is not below the high one.
+    """Check that the low affinity threshold is below the high one.
 
     Raises:
-        OptionError: it is not.
+        OptionError: it is not below.
     """
     if not low < high:
         msg = (
@@ -137,28 +136,28 @@ def check_affinity_thresholds(low: float, high: float) -> None:
 
 
 def check_threshold(threshold: float, scoring_function: str) -> None:
-    """Refuse a threshold of merging that no score can be compared with.
+    """Check that a merging threshold is in the range of the score.
 
     Raises:
-        OptionError: the score is 1 - mean affinity, and the threshold not in [0, 1].
+        OptionError: the score is 1 - mean affinity, but the threshold is not in [0, 1].
     """
     if scoring_function == MEAN_AFFINITY and not 0 <= threshold <= 1:
         msg = (
-            f"--threshold {threshold} is compared with 1 - mean affinity, which lies in [0, 1]; "
+            f"--threshold {threshold} is compared with 1 - mean affinity, which is in [0, 1]; "
             f"the nearest value that works is {min(max(threshold, 0.0), 1.0):g}"
         )
         raise OptionError(msg)
 
 
 def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
-    """Refuse fragments that lie elsewhere than the affinities.
+    """Check that fragments and affinities have the same box.
 
     Raises:
-        ChunkError: they do.
+        ChunkError: the boxes differ.
     """
     if fragments.bbox != affinity.bbox:
         msg = (
-            f"fragments cover {fragments.bbox}, the affinities {affinity.bbox}; "
+            f"the fragments cover {fragments.bbox}, but the affinities {affinity.bbox}; "
             f"cut both to {fragments.bbox.intersection(affinity.bbox)}"
         )
         raise ChunkError(msg)
@@ -173,7 +172,7 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
         )
         raise ChunkError(msg)
     if 0 in affinity.shape:
-        msg = f"affinities of shape {tuple(affinity.shape)} (c, z, y, x) hold no voxel"
+        msg = f"affinities of shape {tuple(affinity.shape)} (c, z, y, x) have no voxels"
         raise ChunkError(msg)
     ordered = affinity[::-1] if flip_channel else affinity
     if affinity.dtype.kind in "iu":
@@ -185,8 +184,8 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
         low, high = float(used.min()), float(used.max())
         if not (low >= -_SLACK and high <= 1 + _SLACK):
             msg = (
-                f"affinities must lie in [0, 1]; along {'zyx'[axis]} they reach from {low:g} to "
-                f"{high:g}; bring them there first (a network's logits need a sigmoid)"
+                f"affinities must be in [0, 1], but those along {'zyx'[axis]} range from {low:g} "
+                f"to {high:g}; rescale them first (a network's logits need a sigmoid)"
             )
             raise ChunkError(msg)
     return ordered.astype(np.float32, copy=False)

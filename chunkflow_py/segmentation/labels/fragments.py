@@ -1,4 +1,4 @@
-"""Fragments by a seeded watershed: one small piece for each thick part of a cell."""
+"""Fragments by a seeded watershed, about one for each thick part of a cell."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SEED_WINDOW = 7  # of the search for maxima, in edges of the shortest voxel side
-SEED_SIGMA = 1.0  # of the smoothing before it, in the same unit
+SEED_WINDOW = 7  # window of the search for maxima, in units of the shortest voxel edge
+SEED_SIGMA = 1.0  # of the smoothing before the search, in the same unit
 
 
 def interior(affinity: NDArray[Any]) -> NDArray[Any]:
-    """Return how far each voxel lies inside of a cell: the mean of its six affinities.
+    """Return the mean of each voxel's six affinities, which is high inside cells.
 
-    On the faces of the array only the neighbours that exist count.
+    At the faces of the array, the mean is that of the existing neighbours.
 
     Args:
-        affinity: (3, z, y, x) in [0, 1], channel k along axis k; the value at a voxel is that
-            between it and its lower neighbour.
+        affinity: (3, z, y, x) in [0, 1], channel k along axis k; the value at a voxel is the
+            affinity between it and its lower neighbour.
 
     Returns:
         (z, y, x) float32 in [0, 1].
@@ -44,19 +44,19 @@ def seeded_fragments(
     background_threshold: float = 0.0,
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> NDArray[Any]:
-    """Return the fragments of a watershed that floods `interior` from the middle of the cells.
+    """Return the fragments of a watershed of `interior`, seeded in the middle of the cells.
 
-    The seeds are the maxima of the smoothed distance to the nearest voxel that is not interior.
-    Distances are physical: a window of 7 and a sigma of 1 edge of the shortest voxel side.
+    The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
+    Distances are physical: the window is 7 and sigma is 1 times the shortest voxel edge.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k, to the lower neighbour.
-        interior_threshold: voxels above it are taken to lie inside of a cell.
-        background_threshold: voxels at or below it belong to no fragment.
-        voxel_size_nm: nanometres, zyx; only the ratios matter.
+        interior_threshold: voxels whose mean affinity is above this are interior.
+        background_threshold: voxels whose mean affinity is at or below this are background.
+        voxel_size_nm: zyx; only the ratios matter.
 
     Returns:
-        (z, y, x) uint64: labels 1 to N without gaps, 0 where there is background.
+        (z, y, x) uint64: labels 1 to N without gaps, 0 for background.
     """
     import cc3d
     from scipy import ndimage

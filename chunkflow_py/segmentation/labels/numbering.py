@@ -1,14 +1,14 @@
-"""Ids that no two tasks of a volume share, made without counting and without a coordinator.
+"""Object ids that are unique in a volume, without communication between tasks.
 
 ```
 volume    0  1  2  3 | 4  5  6  7          the voxels of the volume are numbered in raster order;
-pieces    .  a  a  . | .  b  b  b          a piece has the number of its first voxel, plus 1:
-ids       0  2  2  0 | 0  6  6  6          a is 2, b is 6
+pieces    .  a  a  . | .  b  b  b          the id of a piece is the number of its first voxel,
+ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 ```
 
-A task numbers the pieces by voxels of its own box, and boxes of tasks do not overlap: all ids are
-different, below 2**64 for every volume of fewer voxels. When pieces are joined later, the smallest
-id is that of the first voxel of the whole object, however the volume was cut into tasks.
+A task takes ids only from voxels in its box, and the boxes of tasks do not overlap, so all ids
+differ. They are below 2**64 if the volume has fewer voxels. When pieces are joined later, the
+smallest id is that of the first voxel of the whole object, for any division into tasks.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 def global_ids(
     labels: NDArray[Any], box: BoundingBox, core: BoundingBox, domain: BoundingBox
 ) -> NDArray[np.uint64]:
-    """Return *labels* with the ids that their pieces have in the whole volume.
+    """Replace the labels of a task by ids that are unique in the volume.
 
     Args:
         labels: (z, y, x) 1 to N, 0 for background.
-        box: where they lie.
-        core: the part of *box* that is this task's alone. A piece without a voxel in it becomes
-            background: a neighbour has it.
+        box: of *labels*.
+        core: the part of *box* that belongs to this task alone. A piece without a voxel in it
+            becomes background, because it belongs to a neighbouring task.
         domain: bounds of the volume.
 
     Returns:
@@ -47,24 +47,24 @@ def global_ids(
         the piece has in *core*.
 
     Raises:
-        GeometryError: *core* does not lie in *box* and *domain*, or the domain has 2**64 voxels.
+        GeometryError: *core* is not inside *box* and *domain*, or the domain has 2**64 voxels.
     """
     for name, outer in (("labels", box), ("volume", domain)):
         if not outer.contains(core):
             msg = (
-                f"box {core} of the task reaches outside of the {name}, {outer} (zyx, voxels); "
+                f"box {core} of the task extends beyond the {name}, {outer} (zyx, voxels); "
                 f"cut it to {core.intersection(outer)}"
             )
             raise GeometryError(msg)
     if domain.voxels >= 2**64:
-        msg = f"volume {domain} has {domain.voxels} voxels; ids are unique below 2**64 of them"
+        msg = f"volume {domain} has {domain.voxels} voxels; unique ids need fewer than 2**64"
         raise GeometryError(msg)
     table = np.zeros(int(labels.max(initial=0)) + 1, np.uint64)
     if core.is_empty:
         return np.zeros(labels.shape, np.uint64)
     inside = labels[core.slices(box.start)].ravel()
     runs = np.concatenate(([0], np.flatnonzero(inside[1:] != inside[:-1]) + 1))
-    # Of several values for one place NumPy keeps the last: here that of the first voxel.
+    # NumPy keeps the last of several values for one index: here that of the first voxel.
     places = np.full(len(table), -1, np.int64)
     places[inside[runs[::-1]]] = runs[::-1]
     places[0] = -1
@@ -83,13 +83,13 @@ def global_ids(
 
 @dataclass
 class Numbering:
-    """How an operator numbers the pieces of a chunk.
+    """How an operator numbers the objects of a chunk.
 
     Attributes:
-        is_global: whether ids are unique in the volume, not in the chunk only; ``None``: where
-            the tasks of a line divide a volume, unless its output cannot hold such ids.
-        domain: bounds of the volume, where the line does not know them.
-        dtype: of the ids that are unique in the volume.
+        is_global: whether ids are unique in the volume, not only in the chunk; ``None``: if the
+            tasks divide a volume and its output can store such ids.
+        domain: bounds of the volume, if the pipeline does not know them.
+        dtype: type of ids that are unique in the volume.
     """
 
     is_global: bool | None = False
@@ -101,14 +101,14 @@ class Numbering:
 
     @property
     def makes_global(self) -> bool:
-        """Whether ids are unique in the volume; what is to be decided is, after `prepare`."""
+        """Whether ids are unique in the volume; valid after `prepare`."""
         return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
-        """See whether the line (an `Outline`) says in which volume ids are to be unique.
+        """Take the bounds in which ids must be unique from the pipeline (an `Outline`).
 
         Raises:
-            OptionError: it does not, or tasks lie outside.
+            OptionError: the bounds are unknown, or tasks lie outside them.
         """
         self._known = self.domain or outline.domain
         if self.is_global is None:
@@ -119,20 +119,20 @@ class Numbering:
             return
         if self._known is None:
             msg = (
-                "--global-ids counts the voxels of the whole volume, whose bounds this line does "
-                "not know; load from a volume, or add --domain z0-z1_y0-y1_x0-x1"
+                "--global-ids needs the bounds of the whole volume, which this pipeline does not "
+                "know; load from a volume, or add --domain z0-z1_y0-y1_x0-x1"
             )
             raise OptionError(msg)
         region = outline.region
         if self.domain is not None and region is not None and not self.domain.contains(region):
             msg = (
-                f"--domain {self.domain} does not hold all tasks, which cover {region}; "
-                f"{self.domain.hull(region)} does"
+                f"--domain {self.domain} does not contain all tasks, which cover {region}; give "
+                f"--domain {self.domain.hull(region)}"
             )
             raise OptionError(msg)
 
     def _has_room(self, outline: Any) -> bool:
-        """Tell whether ids of the volume are possible; if not, warn once that they will repeat."""
+        """Return whether ids can be unique in the volume; if not, warn once that they repeat."""
         why = None
         if self._known is None:
             why = (
@@ -141,34 +141,35 @@ class Numbering:
             )
         elif narrow := [t for t in outline.saved_as if not _holds(t, self._known)]:
             why = (
-                f"its output holds {narrow[0]}, and ids of a volume of {self._known.voxels} voxels "
-                "need more; save to a new volume, or to one of uint64, with --global-ids"
+                f"the output stores {narrow[0]}, which is too small for the ids of a volume of "
+                f"{self._known.voxels} voxels; save to a new volume, or to one of uint64, with "
+                "--global-ids"
             )
         if why is not None and not self._has_warned:
             logger.warning(
-                "each task numbers its objects from 1, so that ids of different tasks repeat: %s "
-                "(--chunk-ids, if that is what you want)", why,
+                "each task numbers its objects from 1, so ids repeat in different tasks: %s "
+                "(--chunk-ids, if this is intended)", why,
             )  # fmt: skip
             self._has_warned = True
         return why is None
 
     def _stored_type(self, outline: Any) -> str:
-        """Return the type of the volumes that are there, if ids fit; else uint64."""
+        """Return the type of the existing output volumes, if ids fit; else uint64."""
         stored = {name for name in outline.saved_as if self._known and _holds(name, self._known)}
         return stored.pop() if len(stored) == 1 else "uint64"
 
     def __call__(
         self, labels: NDArray[Any], chunk: Chunk, bbox: BoundingBox | None = None
     ) -> NDArray[Any]:
-        """Return the labels of a chunk as they are, or with their ids in the volume.
+        """Return the labels of a chunk unchanged, or with ids that are unique in the volume.
 
         Args:
             labels: (z, y, x) 1 to N, 0 for background; of the extent of *chunk*.
-            chunk: that they were made of.
-            bbox: box of the task: what it has for itself (default: that of the chunk).
+            chunk: from which the labels were made.
+            bbox: box of the task, without margins (default: that of the chunk).
 
         Raises:
-            ChunkError: the chunk was cut from another volume than the line said.
+            ChunkError: the chunk comes from another volume than `prepare` was told of.
             GeometryError: the box and the chunk have no voxel in common.
         """
         if not self.makes_global:
@@ -176,8 +177,8 @@ class Numbering:
         domain = self.domain or chunk.domain
         if self._known is not None and domain != self._known:
             msg = (
-                f"chunk {chunk.bbox} was cut from {domain}, but the line reads {self._known}, so "
-                f"that ids would not be unique; add --domain {self._known}"
+                f"chunk {chunk.bbox} comes from the volume {domain}, but the pipeline announced "
+                f"{self._known}, so ids would not be unique; add --domain {self._known}"
             )
             raise ChunkError(msg)
         core = chunk.bbox if bbox is None else chunk.bbox.intersection(bbox)
@@ -185,6 +186,6 @@ class Numbering:
 
 
 def _holds(dtype: str, domain: BoundingBox) -> bool:
-    """Tell whether a type can hold the ids of a volume, from 1 to its number of voxels."""
+    """Return whether a type can represent ids from 1 to the number of voxels of a volume."""
     kind = np.dtype(dtype)
     return kind.kind in "iu" and domain.voxels <= np.iinfo(kind).max

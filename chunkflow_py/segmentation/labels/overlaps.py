@@ -1,4 +1,6 @@
-"""What a task stores of the labels that its neighbours have made, too; linked in a later stage.
+"""Overlaps: labels that a task stores where its neighbours label the same voxels.
+
+A later step links them, see `labels.links.overlap_pairs`.
 
 ```
 task A   |-----------|mmm|                       m: margin that a task reads beyond its box
@@ -7,10 +9,11 @@ stored by A      |---|mmm|                       both have labelled these voxels
 stored by B      |mmm|---|
 ```
 
-One object a face that two tasks share, named by the first voxel behind it, its axis, and the side
-of it on which the task lies: ``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (after ``t3_`` for
-time index 3). It is an npz file without pickles: ``offset`` (3) of the first voxel, ``ids`` uint64,
-``codes`` (z, y, x): a voxel has the label ids[code].
+Each task writes one file for each face that it shares with another task. Its name is the first
+voxel behind the face, the axis, and the side on which the task lies: ``64_0_128.z.below.npz``,
+``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The file is npz without
+pickles: ``offset`` (3) of the first voxel, ``ids`` uint64, ``codes`` (z, y, x); a voxel has the
+label ids[code].
 """
 
 from __future__ import annotations
@@ -41,17 +44,17 @@ Side = Literal["above", "below"]
 
 
 def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Side, Chunk]]:
-    """Yield the parts of *chunk* that the tasks behind its inner faces have labelled, too.
+    """Yield the parts of *chunk* that neighbouring tasks have labelled as well.
 
     Args:
         chunk: labels of a task and of a margin around it.
-        core: box of the task; a face of it inside of the chunk's domain is shared.
+        core: box of the task; its faces inside the chunk's domain are shared.
 
     Yields:
-        Axis and first voxel of the face, on which side of it the task lies, and the labels.
+        Axis and first voxel of the face, the side on which the task lies, and the labels.
 
     Raises:
-        GeometryError: the chunk ends at a face behind which there is another task.
+        GeometryError: the chunk does not extend beyond a shared face.
     """
     for axis, name in enumerate(AXES):
         low = core.start[axis] - chunk.bbox.start[axis]
@@ -65,9 +68,9 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
                 continue
             if beyond <= 0:
                 msg = (
-                    f"chunk {chunk.bbox} does not reach over the face {name} = {at} of task "
-                    f"{core} (zyx, voxels), so that nothing overlaps there; load it with "
-                    "--expand-margin-size 8 8 8, or more"
+                    f"chunk {chunk.bbox} does not extend beyond the face {name} = {at} of task "
+                    f"{core} (zyx, voxels), so it shares no voxels with its neighbour there; give "
+                    "the loader --expand-margin-size 8 8 8 or more"
                 )
                 raise GeometryError(msg)
             back = max(low, high)  # as far as the neighbour reads
@@ -82,15 +85,15 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
 
 
 def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
-    """Store what a task shares with its neighbours.
+    """Store the labels that a task shares with its neighbours.
 
     Args:
-        store: where to.
-        chunk: (z, y, x) labels of the task and its margin, ids of the whole volume.
+        store: to write to.
+        chunk: (z, y, x) labels of the task and its margin, ids unique in the volume.
         region: of the task.
 
     Raises:
-        GeometryError: as `shared_parts` says.
+        GeometryError: see `shared_parts`.
     """
     core = region.bbox.intersection(chunk.bbox)
     for axis, start, side, part in shared_parts(chunk, core):
@@ -108,16 +111,16 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the links across the three lower faces of a task.
 
-    A neighbour that has stored nothing (a skipped task) has no segments.
+    A neighbour without a file (a skipped task) has no segments.
 
     Args:
-        store: that `save_overlaps` wrote to.
+        store: that `save_overlaps` has written to.
         region: of the task.
-        fraction: see `links.overlap_pairs`.
-        voxels: the same.
+        fraction: see `labels.links.overlap_pairs`.
+        voxels: see `labels.links.overlap_pairs`.
 
     Raises:
-        ChunkError: two tasks have used one id.
+        ChunkError: two tasks have used the same id.
     """
     found = []
     for axis in range(3):

@@ -1,4 +1,4 @@
-"""Which postsynaptic points belong to which T-bar, and which of them are found twice."""
+"""Assign postsynaptic points to T-bars, and find duplicates among them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 def with_partners(
     synapses: Synapses, points: Points, max_distance: float, max_number: int
 ) -> Synapses:
-    """Return synapses with the points that belong to their T-bars.
+    """Return the synapses with postsynaptic points assigned to their T-bars.
 
-    A point belongs to the nearest T-bar, if that is near enough. T-bars that have postsynaptic
-    points keep those and get no others.
+    A point is assigned to the nearest T-bar within *max_distance*. T-bars that already have
+    postsynaptic points get no others.
 
     Args:
         synapses: with T-bars.
-        points: with confidences.
-        max_distance: from a T-bar to its postsynaptic points, voxels.
-        max_number: of points of a T-bar; those of the highest confidence are taken, of equal ones
-            the nearest.
+        points: candidates, with confidences.
+        max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
+        max_number: largest number of points for a T-bar; the points of highest confidence are
+            chosen, among equal ones the nearest.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -65,10 +65,10 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return which place each item has in its group, from 0.
+    """Return the rank of each item in its group, from 0.
 
     Args:
-        group: (n,) of each item.
+        group: (n,) group of each item.
         keys: (n,) by which items are sorted, the most important first.
     """
     order = np.lexsort((*reversed(keys), group))
@@ -82,17 +82,17 @@ def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
 def doubled(
     synapses: Synapses, objects: NDArray[Any], distance: float, protected: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Tell of each postsynaptic point whether another one stands for the same contact.
+    """Return for each postsynaptic point whether it duplicates another one.
 
-    Points near each other on one object are one contact: the one nearest to its T-bar stays. They
-    are gone through from the nearest to the farthest, and each is found twice if one that stays is
-    near.
+    Points within *distance* on the same object are one contact, and the point nearest to its T-bar
+    is kept. Points are examined from the nearest to the farthest; a point is a duplicate if a kept
+    point lies within *distance*.
 
     Args:
         synapses: with postsynaptic points.
-        objects: (m,) the segment that each lies in, 0 for none.
-        distance: within which they are one, voxels.
-        protected: (m,) bool: those that stay in any case.
+        objects: (m,) label of the object that contains each point, 0 for none.
+        distance: in voxels.
+        protected: (m,) bool: points that are always kept.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -123,12 +123,12 @@ def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
         points: (n, 3) positions, zyx, voxels.
 
     Raises:
-        ChunkError: the chunk holds no labels.
+        ChunkError: the voxels are not labels.
     """
     if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
         msg = (
-            f"synapses lie in objects, but chunk {segmentation.bbox} is {segmentation.dtype} of "
-            f"{segmentation.channels} channels and holds no ids; give it a segmentation"
+            f"chunk {segmentation.bbox} has {segmentation.channels} channels of "
+            f"{segmentation.dtype}, but labels are integers in one channel; give a segmentation"
         )
         raise ChunkError(msg)
     labels = segmentation.array.reshape(segmentation.size)

@@ -1,7 +1,7 @@
-"""The program that runs waterz in a process of its own; nothing of the package imports it.
+"""The program that runs waterz in a separate process.
 
 waterz holds the interpreter lock while it works, which would stop the threads that read, write
-and keep a queue's lease alive, and it prints to the standard output, which belongs to results.
+and renew leases; and it prints to the standard output, which is for results.
 
 Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as
 float32, the fragments as uint64 if there are any. Output: the labels of each threshold, uint64.
@@ -24,7 +24,7 @@ def read_array(stream: IO[bytes], shape: tuple[int, ...], dtype: str) -> NDArray
     """Return an array of *shape* from the next bytes of *stream*.
 
     Raises:
-        EOFError: the stream ends before.
+        EOFError: the stream ends before the array is complete.
     """
     array = np.empty(shape, dtype)
     view = memoryview(array.data).cast("B")
@@ -54,6 +54,6 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 
 if __name__ == "__main__":
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # from here on, whatever anybody prints goes to stderr
+    os.dup2(2, 1)  # whatever the library prints goes to stderr
     with results:
         serve(sys.stdin.buffer, results)
