@@ -102,7 +102,7 @@ class VolumeUnreachableError(VolumeError, TransientError):
 
 
 class ModelError(ChunkflowError, RuntimeError):
-    """A network cannot be loaded, or does not return what it should."""
+    """A network cannot be loaded, or returns a wrong result."""
 
 
 class NonFiniteError(ModelError):

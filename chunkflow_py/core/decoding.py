@@ -1,4 +1,4 @@
-"""Decompress what a stranger has written, never to more bytes than are expected.
+"""Decompress untrusted data, never to more bytes than expected.
 
 The metadata of a volume say how many bytes a block holds. Its compressed form may hold a thousand
 times as many, so every decoder here stops one byte after what is expected, and raises. Nothing else
@@ -58,7 +58,7 @@ def packed_most(size: int) -> int:
 
 
 def decode(codec: str, data: Any, most: int) -> bytes:
-    """Return what *data* hold.
+    """Return the decoded *data*.
 
     Args:
         codec: one of `CODECS`.
@@ -76,7 +76,7 @@ class TooLargeError(ValueError):
     """Compressed data hold more bytes than are expected."""
 
     def __init__(self, most: int) -> None:
-        """Say how many are."""
+        """Write the message."""
         super().__init__(f"it unpacks to more than the {most} bytes that are expected")
 
 
@@ -163,7 +163,7 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
 
 def _in_room(decoder: Callable[..., Any], data: Any, most: int, **room: int) -> bytes:
-    """Return what a codec of imagecodecs makes of *data*; *room* is what it is given."""
+    """Decode *data* by a codec of imagecodecs; *room* is the size of its output buffer."""
     try:
         return bytes(decoder(data, **room))
     except RuntimeError as error:
@@ -186,7 +186,7 @@ def _zstd(data: Any, most: int) -> bytes:
 
 
 def _zstd_length(data: Any) -> int | None:
-    """Return how many bytes the first frame says that it holds, if it does; RFC 8878, 3.1.1.1."""
+    """Return the content size that the first frame declares, if any; RFC 8878, 3.1.1.1."""
     if len(data) < _ZSTD_HEADER:
         return None
     flags = data[4]

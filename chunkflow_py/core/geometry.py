@@ -46,7 +46,7 @@ class Zyx(NamedTuple):
         return cls(*whole)
 
     def turned(self, order: Sequence[int]) -> Zyx:
-        """Return the numbers in another order: those of the old axes that become z, y and x."""
+        """Permute the numbers: *order* has the old axes that become z, y and x."""
         return Zyx(*(self[axis] for axis in order))
 
     @property
@@ -187,11 +187,11 @@ class BoundingBox:
         return BoundingBox(self.start - before, self.stop + after)
 
     def contains(self, other: BoundingBox) -> bool:
-        """Tell whether every voxel of *other* is inside; an empty box is inside of all."""
+        """Return whether every voxel of *other* is inside; an empty box is inside every box."""
         return other.is_empty or self.intersection(other) == other
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
-        """Return the common box; where there is none it is empty, with stop = start."""
+        """Return the common box; without common voxels it is empty, with stop = start."""
         start = self.start.high(other.start)
         return BoundingBox(start, self.stop.low(other.stop).high(start))
 
@@ -233,7 +233,7 @@ class BoundingBox:
 
 
 def same_size_nm(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Tell whether two voxel sizes agree to a thousandth; 1 1 1 nm stands for an unknown one."""
+    """Return whether two voxel sizes agree to 0.1 %; 1 1 1 nm, unknown, agrees with all."""
     if (1, 1, 1) in (tuple(first), tuple(second)):
         return True
     return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(first, second, strict=True))
@@ -377,9 +377,9 @@ class BoxGrid:
         return self.box((*divmod(rest, self.count.y), x))
 
     def cell_of(self, point: Zyx) -> Zyx | None:
-        """Return the cell of a box that holds *point*, if there is one.
+        """Return the index of the box that contains *point*; ``None`` if no box does.
 
-        Of boxes that overlap, the one that begins last is meant.
+        If several boxes contain the point, the last of them counts.
         """
         cell = ((point - self.start) // self.stride).low(self.count - 1)
         if cell.low((0, 0, 0)) != (0, 0, 0):
@@ -389,7 +389,7 @@ class BoxGrid:
         return cell if is_inside else None
 
     def box(self, cell: Iterable[int]) -> BoundingBox:
-        """Return the box at position *cell* of the grid: how many come before it on each axis."""
+        """Return the box at index *cell* of the grid."""
         start = self.start + self.stride * cell
         stop = start + self.size
         return BoundingBox(start, stop if self.clip_stop is None else stop.low(self.clip_stop))

@@ -1,4 +1,4 @@
-"""HDF5 files of strangers: what is opened in them, and how it is read. Nobody else opens them.
+"""Read untrusted HDF5 files safely; no other module opens HDF5 files.
 
 An HDF5 file may name other files of the machine, as places of its voxels (external storage, virtual
 datasets) and as parts of its tree (external links); the library follows them, for reading and for
@@ -38,7 +38,7 @@ _LZF_BYTES = 1 << 27  # that the library's own lzf may take, where imagecodecs i
 
 
 def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset | None:
-    """Return the group or dataset of that name, or ``None`` if there is none.
+    """Return the group or dataset *name*; ``None`` if it does not exist.
 
     Args:
         file: that is open.
@@ -83,7 +83,7 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
 
 
 def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
-    """Return the datasets of a file, those behind links left out; nothing of them is read."""
+    """Return the datasets of a file without reading them; links are not followed."""
     import h5py
 
     found: list[h5py.Dataset] = []
@@ -97,7 +97,7 @@ def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
 
 
 def check_dataset(dataset: h5py.Dataset, what: str) -> None:
-    """Refuse a dataset that keeps its voxels elsewhere, or whose blocks have no bound.
+    """Refuse a dataset whose voxels are in another file, or whose blocks have no size limit.
 
     Raises:
         VolumeError: says why.
@@ -184,7 +184,7 @@ def read(
 
 
 def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
-    """Return an attribute, or ``None`` if there is none of that name.
+    """Return an attribute; ``None`` if it does not exist.
 
     Raises:
         VolumeError: it holds more than `SMALL` numbers, or more than one text; or the owner's
@@ -242,7 +242,7 @@ class _Blocks:
     """
 
     def __init__(self, dataset: h5py.Dataset, what: str) -> None:
-        """Look at the filters."""
+        """Find the filters of the dataset."""
         import h5py
         import numpy as np
 
@@ -276,7 +276,7 @@ class _Blocks:
         self._stored: set[tuple[int, ...]] | None = None
 
     def _find_lzf(self) -> None:
-        """See which lzf there is; that of h5py takes what a block asks for."""
+        """Find a decoder for lzf; that of h5py trusts the size that a block declares."""
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
             with needs_extra("image", f"{self._what}, whose blocks are larger than {most} bytes"):
@@ -324,7 +324,7 @@ class _Blocks:
         return np.frombuffer(content, self._dtype).reshape(self.extent)
 
     def _content(self, mask: int, data: Any) -> Any:
-        """Decompress a block, after checking how long its content will be."""
+        """Decompress a block, after checking the size of its content."""
         steps = [code for n, code in enumerate(self._codes) if not mask >> n & 1]
         most = self._size + _CHECKSUMS
         if steps and steps[-1] == _FLETCHER:

@@ -26,7 +26,7 @@ PERCENTILES = (0, 0.1, 1, 2, 5, 50, 95, 98, 99, 99.8, 99.9, 100)
 
 
 class Bins(NamedTuple):
-    """Bins of equal width: *number* of them from *low* to *high*; the last one holds *high*."""
+    """*number* bins of equal width from *low* to *high*; the last bin includes *high*."""
 
     low: float
     high: float
@@ -169,7 +169,7 @@ def value_counts(
     *,
     per_section: bool = True,
 ) -> NDArray[np.int64]:
-    """Return how many voxels are lowest, lowest + 1, …, for each channel and section.
+    """Count the voxels of each value from *lowest* on, for each channel and section.
 
     Args:
         channels: (c, z, y, x), integers.
@@ -191,7 +191,7 @@ def value_counts(
 
 
 def _count(values: NDArray[Any], lowest: int, number: int) -> NDArray[np.int64]:
-    """Return how many of *values* are lowest, lowest + 1 and so on."""
+    """Count each value from *lowest* on."""
     if values.dtype.kind == "u" and lowest:
         values = values - values.dtype.type(lowest)  # uint64 may reach beyond int64
     elif lowest:

@@ -59,7 +59,7 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the total memory that this process can have, including what it holds.
+    """Return the total memory that this process may use, including what it uses already.
 
     It is what the kernel can give (MemAvailable), or the limit of the container or the job (control
     groups, version 1 and 2) if that is less; pages of files in the cache do not count as used.

@@ -75,13 +75,13 @@ def leave_within(seconds: float, leave: Callable[[], None]) -> None:
 
 
 def stay() -> None:
-    """Cancel what `leave_within` has planned: a program that called the command line goes on."""
+    """Cancel `leave_within`, because a program that called the command line continues."""
     while _planned:
         _planned.pop().cancel()
 
 
 def leave_closed_terminal(*_: object) -> None:
-    """Discard what would be written to a terminal that has closed: each write would fail."""
+    """Discard output to a closed terminal, where every write would fail."""
     import termios
 
     for descriptor in (0, 1, 2):
@@ -117,7 +117,7 @@ def keep_signals() -> None:
 
 @contextmanager
 def kept_signals() -> Iterator[None]:
-    """Keep signals inside as `keep_signals` does, for those who call the command line."""
+    """Apply `keep_signals` within a block, for programs that call the command line."""
     if threading.current_thread() is not threading.main_thread():  # only there are they handled
         yield
         return

@@ -1,4 +1,4 @@
-"""Names that command lines of earlier years still hold: what each is called now, one table.
+"""Older names in command lines, and their present names.
 
 They work, with a notice, and are listed nowhere else: neither in help nor in completion.
 """

@@ -228,7 +228,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def face_offsets(self) -> tuple[Zyx, Zyx] | None:
-        """By how much the operator moves start and stop of the task's box.
+        """Offsets that the operator adds to start and stop of the task's box.
 
         In voxels of its first input, or, without one, of the pipeline's input.
         """
@@ -266,7 +266,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def cut_remedy(self) -> str | None:
-        """For an operator whose result depends on all of its first input: what to do instead.
+        """Remedy to suggest for an operator whose result depends on all of its first input.
 
         Logged once if the chunk is a part of a volume.
         """
@@ -327,7 +327,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of what is made of an input that holds *read*."""
+        """Return dtype, channels and kind of the output for an input of *read*."""
         del read
         return None
 
@@ -360,7 +360,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def origins(self) -> tuple[str, ...]:
-        """All that it reads, if there are several places."""
+        """All places that it reads."""
         return () if self.origin is None else (self.origin,)
 
     @default_value
@@ -370,7 +370,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def destinations(self) -> tuple[str, ...]:
-        """All places where it writes, if there are several."""
+        """All places that it writes to."""
         return () if self.destination is None else (self.destination,)
 
     def stores(self) -> tuple[Output, ...] | None:
@@ -390,7 +390,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def kept(self) -> str | None:
-        """For an operator that skips tasks by stored output: the place of what counts as done.
+        """Of an operator that skips finished tasks: the address of the output that shows it.
 
         ``None`` if it stands for everything that a task writes; empty for none.
         """
@@ -426,7 +426,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def expected(self) -> MemoryEstimate | None:
-        """Of a network, once it is loaded: the memory that it takes on host and device."""
+        """Of a loaded network: its memory on host and device."""
         return None
 
     # --- running ----------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def traffic(self) -> Traffic | None:
-        """What reading has cost so far, if it is counted."""
+        """Bytes read so far, if they are counted."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""`Outline`: what an operator learns of tasks and volumes before the first task runs.
+"""`Outline`: the facts about tasks and volumes that operators get before the first task.
 
 Also here: how the boxes of all tasks, a grid or a list, change on their way down a pipeline.
 """

@@ -11,7 +11,7 @@ REPLACEMENT = "\ufffd"  # by its number: to look up a name imports unicodedata
 
 
 class _Table(dict[int, str]):
-    """Code point -> what stands for it; filled as code points are met."""
+    """Code point -> replacement; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         each = chr(code)
@@ -36,7 +36,7 @@ def plain(text: str) -> str:
 
 
 def is_digits(text: str) -> bool:
-    """Return whether *text* is a number of the digits 0 to 9, and not those of other scripts."""
+    """Return whether *text* consists of the digits 0 to 9, and not of digits of other scripts."""
     return text.isascii() and text.isdecimal()
 
 
@@ -55,5 +55,5 @@ def bounded(text: str, most: int) -> str:
 
 
 def tail(text: str, most: int) -> str:
-    """Return *text*, or what begins after the first line end within its last *most* characters."""
+    """Return *text*, or at most its last *most* characters, from the start of a line."""
     return text if len(text) <= most else text[-most:].partition("\n")[2]

@@ -59,7 +59,7 @@ class Points:
         return np.multiply(self.positions + 0.5, self.voxel_size_nm)
 
     def inside(self, bbox: BoundingBox) -> Points:
-        """Return those in *bbox* (voxels, half-open), in their order."""
+        """Return the points in *bbox* (voxels, half-open), in their order."""
         keep = ((self.positions >= bbox.start) & (self.positions < bbox.stop)).all(axis=1)
         confidences = None if self.confidences is None else self.confidences[keep]
         return replace(self, positions=self.positions[keep], confidences=confidences)

@@ -44,7 +44,7 @@ _OF_POST = ("post_confidence", "post_users")
 
 @dataclass(frozen=True, eq=False)
 class Synapses:
-    """Presynaptic points, and postsynaptic ones that each belong to one of them.
+    """Presynaptic points, and postsynaptic points that belong to them.
 
     Attributes:
         pre: (n, 3), zyx, voxels: the indices of the voxels of the T-bars.
@@ -231,7 +231,7 @@ class Synapses:
 
 
 def _fields(found: Mapping[str, Any], order: str) -> dict[str, Any]:
-    """Return what `Synapses` is made of, from arrays as they are in files."""
+    """Return the arguments of `Synapses` from the arrays of a file."""
     turn = slice(None, None, -1 if order == "xyz" else 1)
     post = np.asarray(found["post"]).reshape(-1, 4) if found.get("post") is not None else None
     size = found.get("resolution")
@@ -257,7 +257,7 @@ def _fields(found: Mapping[str, Any], order: str) -> dict[str, Any]:
 
 
 def _voxels(values: NDArray[Any]) -> NDArray[Any]:
-    """Return positions as whole voxels; those of files may be floats."""
+    """Round positions, which may be floats in files, to whole voxels."""
     return np.rint(values).astype(np.int64) if values.dtype.kind == "f" else values.astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""A task: one region of the volume, what is known about it so far, and how it ended."""
+"""A task: one region of the volume, its items, and its outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lease(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended: somebody else may have the task, so that work on it stops."""
+        """Whether the lease has expired, so that work on the task must stop."""
 
     def acknowledge(self) -> None:
         """Tell the queue that the task is finished."""
@@ -62,7 +62,7 @@ class Task:
 
     @property
     def bbox(self) -> BoundingBox | None:
-        """The box of the task, if there is one, in voxels of what the current operator takes.
+        """The box of the task, if any, in voxels of the current operator's input.
 
         The region keeps the voxels of the pipeline's input: it names the task, whatever the scale.
         """
@@ -70,7 +70,7 @@ class Task:
 
     @property
     def own_region(self) -> Region | None:
-        """The region with `bbox` as its box: what it covers of what the current operator takes."""
+        """The region with `bbox` as its box, in voxels of the current operator's input."""
         return self.region and self.region.with_box(self.region.bbox.coarser(self.scale))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:

@@ -41,7 +41,7 @@ def clip_limits(
 def stretch_table(
     dtype: np.dtype[Any], lower: float, upper: float, minval: float, maxval: float
 ) -> NDArray[Any]:
-    """Return what each intensity of *dtype* becomes where *lower* to *upper* are stretched.
+    """Return the new value of each intensity of *dtype* when *lower* to *upper* are stretched.
 
     The formula and its single precision are those of igneous and chunkflow 1.x: *minval* clips the
     result and has no part in the stretching.
@@ -144,7 +144,7 @@ def rescaled(
 def stretched_inside(
     section: NDArray[Any], low: float, high: float, out: NDArray[np.float32]
 ) -> None:
-    """Stretch an image between the extremes of what is neither its minimum nor its maximum.
+    """Stretch an image between its second lowest and its second highest intensity.
 
     Args:
         section: any shape, integers or floating point; not changed.
@@ -163,7 +163,7 @@ def stretched_inside(
 
 
 def _inner_extremes(section: NDArray[Any]) -> tuple[Any, Any]:
-    """Return the extremes of what is neither minimum nor maximum; twice 0 without any."""
+    """Return the second lowest and second highest value; 0, 0 if there are none."""
     least, largest = section.min(), section.max()
     if section.dtype.kind == "u" and least < largest:
         one = section.dtype.type(1)

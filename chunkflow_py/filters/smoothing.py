@@ -28,7 +28,7 @@ _MOST_THREADS = 8
 
 
 def gaussian_radius(sigma: float) -> int:
-    """Return how many voxels on each side a Gaussian filter reads."""
+    """Return the number of voxels that a Gaussian filter reads on each side."""
     return int(TRUNCATE * sigma + 0.5)
 
 

@@ -96,7 +96,7 @@ class VolumeStatistics:
 
     @cached_property
     def counts(self) -> CountStore:
-        """The objects."""
+        """Store of the counts of all tasks."""
         return CountStore(self.url, KIND)
 
     @cached_property
@@ -175,7 +175,7 @@ def _section_coverage(z: int, regions: list[Region], domain: BoundingBox | None)
 def statistics_document(
     histogram: Histogram, percentiles: Iterable[float] = PERCENTILES
 ) -> dict[str, Any]:
-    """Return what a statistics file of `inference --normalize-statistics` holds.
+    """Return the content of a statistics file for `inference --normalize-statistics`.
 
     Raises:
         ChunkError: a channel has no voxel.

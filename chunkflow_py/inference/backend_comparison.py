@@ -49,7 +49,7 @@ class Accuracy:
 
 
 def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
-    """Return how far *measured* is from *reference*.
+    """Return the absolute differences between *measured* and *reference*.
 
     Args:
         reference: any shape, floating.
@@ -69,7 +69,7 @@ def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
 
 
 def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor]) -> Accuracy:
-    """Return how far the results of *backend* are from those of *reference*.
+    """Return the absolute differences between the results of *backend* and *reference*.
 
     Args:
         backend: what is measured.
@@ -222,7 +222,7 @@ def choose_backend(
 
 
 def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
-    """Return the trial that is fastest by more than 2 % of those that can be chosen.
+    """Return the first usable trial that no later one beats by more than 2 %.
 
     Raises:
         ModelError: none can.

@@ -195,7 +195,7 @@ def create_backend(
 
 
 def _kernel_dims(network: Any) -> frozenset[int]:
-    """Return how many axes the kernels of a network have: 2, 3 or both."""
+    """Return the numbers of axes of the network's kernels: 2, 3 or both."""
     weights = network.parameters() if hasattr(network, "parameters") else ()
     return frozenset(weight.ndim - 2 for weight in weights if weight.ndim in {4, 5})
 
@@ -220,7 +220,7 @@ def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, dev
 
 
 def _chosen(given: dict[str, Any], shape: tuple[int, ...]) -> Backend:
-    """Return the network run by the fastest library that computes what PyTorch computes."""
+    """Return the network, run by the fastest library whose results agree with PyTorch's."""
     from chunkflow_py.inference.backend_comparison import choose_backend, example_patches
 
     device = device_of(given["device"])

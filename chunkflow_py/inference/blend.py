@@ -70,7 +70,7 @@ class Blender:
     """
 
     def __init__(self, window: torch.Tensor, channels: int, *, shares: bool = False) -> None:
-        """Keep what all boxes have in common."""
+        """Compute what does not depend on the box."""
         self._shares = shares
         self._without: set[Zyx] = set()  # where patches without values begin
         self._window, self._channels = window, channels
@@ -144,7 +144,7 @@ class Blender:
                     into.copy_(part)
 
     def _parts(self, patch: BoundingBox) -> Iterator[tuple[bool, tuple[slice, slice, slice]]]:
-        """Yield boxes that make up a patch, and whether it is the first one that touches them.
+        """Yield the boxes that make up a patch, and whether this patch is the first on each.
 
         ```
         z   +-----------------+       1  planes that the layer before touched
@@ -172,7 +172,7 @@ class Blender:
         yield True, (z, y, x)
 
     def finish(self) -> Iterator[BlendedRegion]:
-        """Yield what the last row completes; to be called after the last patch."""
+        """Yield the voxels that the last row completes; call this after the last patch."""
         if self._row is None:
             return
         (layer, row), self._row = self._row, None
@@ -191,7 +191,7 @@ class Blender:
     # --- the strip -----------------------------------------------------------------------------
 
     def _open(self, index: tuple[int, int]) -> None:
-        """Bring what earlier layers left there to the strip; `add` writes the rest first."""
+        """Copy the sums of earlier layers to the strip; `add` initialises the rest."""
         layer, row = index
         height, length, _ = self._window.shape
         z, y, _ = self._starts
@@ -204,7 +204,7 @@ class Blender:
         self._row = index
 
     def _put_by(self, planes: int, first: int, lines: int) -> None:
-        """Keep for the next layer what lies below *planes*; move the rest of the row up."""
+        """Keep the planes from *planes* on for the next layer; move the rest of the row up."""
         height, length, _ = self._window.shape
         if planes < height:
             self._carry[:, : height - planes, first : first + lines] = self._strip[
@@ -258,7 +258,7 @@ class Blender:
 
 
 def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
-    """Return where [start, start + size) lies in [0, extent), and the part of it that does."""
+    """Return the intersection of [start, start + size) with [0, extent), in both coordinates."""
     low, high = max(start, 0), min(start + size, extent)
     return slice(low, high), slice(low - start, high - start)
 

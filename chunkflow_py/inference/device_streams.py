@@ -26,7 +26,7 @@ def _has_ended(event: Any) -> bool:
 
 
 class Stopwatch:
-    """Adds up the time of pieces of work; on a GPU without waiting for any of them."""
+    """Adds up the duration of pieces of work, on a GPU without waiting for them."""
 
     def __init__(self, device: torch.device) -> None:
         """Begin at zero."""
@@ -38,7 +38,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the time of what is done inside."""
+        """Add the duration of the block."""
         if not self._cuda:
             self._since = start = perf_counter()
             try:
@@ -55,7 +55,7 @@ class Stopwatch:
         self._pairs.append((first, last))
 
     def seconds(self) -> float:
-        """Return the sum; waits for what is still being done."""
+        """Return the sum, after waiting for unfinished work."""
         with self._lock:
             while self._pairs:
                 first, last = self._pairs.popleft()
@@ -64,7 +64,7 @@ class Stopwatch:
             return self._seconds
 
     def so_far(self) -> float:
-        """Return the sum, on a GPU of what has ended; waits for nothing."""
+        """Return the sum of the finished work, without waiting."""
         # Graphs are captured per thread, so that asking here disturbs no capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
@@ -81,7 +81,7 @@ class Mark:
     """
 
     def record(self) -> None:
-        """Mark what has been given to the current stream so far."""
+        """Mark the work queued on the current stream so far."""
 
     def hold(self) -> None:
         """Let the current stream go on only once the mark is reached; does not block the host."""
@@ -107,14 +107,14 @@ class _CudaMark(Mark):
 
 
 class SideStream:
-    """A stream of copies of its own, beside that of the network; on the CPU there is none."""
+    """A separate CUDA stream for copies; does nothing on the CPU."""
 
     def entered(self) -> AbstractContextManager[Any]:
         """Return a context in which work is given to this stream."""
         return nullcontext()
 
     def uses(self, tensor: torch.Tensor) -> None:
-        """Keep the memory of *tensor* from being given away before this stream is done with it."""
+        """Prevent reuse of the memory of *tensor* until this stream is done with it."""
 
 
 class _CudaStream(SideStream):
@@ -145,7 +145,7 @@ class Device:
 
     @staticmethod
     def of(device: torch.device) -> Device:
-        """Return what to use of *device*."""
+        """Return the streams to use on *device*."""
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:

@@ -122,7 +122,7 @@ class Engine:
 
     @property
     def network_seconds(self) -> float:
-        """The same, as far as it is known without waiting for what is being done."""
+        """Seconds of finished forward passes, without waiting for the current one."""
         return self._clock.so_far()
 
     @property
@@ -136,7 +136,7 @@ class Engine:
             self._thread.submit(warm)
 
     def close(self) -> None:
-        """Stop what is being computed after the batch in the network, and end the threads."""
+        """Stop after the current batch, and end the threads."""
         self._closed.set()
         self._thread.shutdown()
         self._end.shutdown()
@@ -218,7 +218,7 @@ class Engine:
         stop: Event,
         on_progress: Callable[[int, int], None] | None,
     ) -> tuple[NDArray[Any], list[Future[None]]]:
-        """Return the result, and what has still to be written to it."""
+        """Return the result, and the writes to it that are still pending."""
         blender, total, done = self._blender, grid.count(target).product(), 0
         writes: list[Future[None]] = []
         with closing(batches):
@@ -386,6 +386,6 @@ def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def missing_margin(need: BoundingBox, box: BoundingBox) -> str:
-    """Return the margin (zyx) that makes *box* hold *need*, as it is typed on a command line."""
+    """Return the margin, as an option value (zyx), by which *box* contains *need*."""
     low, high = box.start - need.start, need.stop - box.stop
     return " ".join(str(max(0, a, b)) for a, b in zip(low, high, strict=True))

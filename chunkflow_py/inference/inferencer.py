@@ -129,7 +129,7 @@ class Inferencer(OperatorBase):
         return 0.0 if self.engine is None else self.engine.network_seconds
 
     def __enter__(self) -> Inferencer:
-        """Load the network; what takes a while goes on while the first chunk is read."""
+        """Load the network; slow steps continue while the first chunk is read."""
         if self.network.get("backend") != "auto":  # which is chosen with patches of the first chunk
             engine = self._loaded()
             self._estimate_memory(engine)
@@ -138,7 +138,7 @@ class Inferencer(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Log how many values were clamped and patches skipped; release the network."""
+        """Log the numbers of clamped values and skipped patches; release the network."""
         if self.engine is None:
             return
         if count := self.engine.voxels_clamped:
@@ -220,7 +220,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def memory(self, _: Zyx | None) -> OperatorMemory | None:
-        """Return what the network takes, once it is loaded; ``None`` if that is not known."""
+        """Return the memory of the loaded network; ``None`` if unknown."""
         if self._workload is None:
             return None
         expected = estimate_memory(self._workload)
@@ -300,7 +300,7 @@ class Inferencer(OperatorBase):
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
-        """Start to compute what a call returns; the next chunk may be started meanwhile."""
+        """Start to compute the result of a call; the next chunk may be started meanwhile."""
         if self.model_voxel_size_nm is not None:
             check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)

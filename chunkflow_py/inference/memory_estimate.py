@@ -1,4 +1,4 @@
-"""Estimate the peak memory of a network over one task, and refuse what does not fit.
+"""Estimate the peak memory of a network over one task, and refuse a task that does not fit.
 
 `chunkflow_py.pipeline.forecast` adds the rest of the pipeline, with several tasks in flight.
 
@@ -113,7 +113,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Expected peak memory, by what takes it.
+    """Expected peak memory, by purpose.
 
     Attributes:
         workload: what it was made for.
@@ -233,7 +233,7 @@ def engine_workspace(
 
 
 def _region(geometry: PatchGeometry, cover: Zyx) -> int:
-    """Return the most voxels that one row of patches completes: all of them, in the last row."""
+    """Return the largest number of voxels that one row of patches completes."""
     return geometry.output_patch_size.z * geometry.output_patch_size.y * cover.x
 
 

@@ -107,7 +107,7 @@ def network_memory(
     device: torch.device,
     divisor: Any = None,
 ) -> NetworkMemory:
-    """Return what *network* takes, as it is loaded; see `peak_activations`."""
+    """Return the memory of a loaded *network*; see `peak_activations`."""
     steps = (divisor,) * 3 if isinstance(divisor, int) else divisor
     found = peak_activations(
         network, shape, dtype=getattr(torch, dtype), device=device, divisor=steps
@@ -152,7 +152,7 @@ def _tensors(network: object) -> list[torch.Tensor]:
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the storages that operators make while it is entered, as long as they live.
+    """Adds up the live storages that operators have made while it is entered.
 
     Attributes:
         live_bytes: of storages alive now.
@@ -172,7 +172,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call *func* and note what it made."""
+        """Call *func* and record the storages it made."""
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor):

@@ -126,7 +126,7 @@ class NetworkSource:
         return network
 
     def digest(self, network: torch.nn.Module) -> str:
-        """Return a hash of what decides the values that *network*, as loaded, computes.
+        """Return a hash of everything that determines the results of the loaded *network*.
 
         That is the files named here, the Python files of its layers, and its weights, so that a
         converted network can be kept for the next run.

@@ -1,4 +1,4 @@
-"""Normalisation: what a voxel becomes before the network sees it.
+"""Normalisation of voxels before the network.
 
 | method       | voxel v of channel c becomes                 | statistics file       |
 |--------------|----------------------------------------------|-----------------------|
@@ -193,7 +193,7 @@ class ChannelStatistics:
     percentiles: dict[float, float] = field(default_factory=dict)
 
     def zscore(self, where: str) -> tuple[float, float]:
-        """Return what to subtract and to divide by.
+        """Return the numbers to subtract and to divide by.
 
         Raises:
             OptionError: mean or deviation are missing, or all voxels are alike.
@@ -211,7 +211,7 @@ class ChannelStatistics:
         return self.mean, self.std
 
     def range(self, where: str, percentiles: tuple[float, float]) -> tuple[float, float]:
-        """Return what to subtract and to divide by, so that *percentiles* become 0 and 1.
+        """Return the numbers to subtract and divide by, so that *percentiles* become 0 and 1.
 
         Raises:
             OptionError: a percentile is missing, or the values are not in order.
@@ -327,7 +327,7 @@ def statistics_of(
     chunks: Iterable[NDArray[Any]],
     percentiles: Iterable[float] = ALL_PERCENTILES,
 ) -> dict[str, Any]:
-    """Return the statistics of a dataset, as a statistics file holds them.
+    """Return the statistics of a dataset, in the form of a statistics file.
 
     Exact, whatever the chunks are: voxels are counted by value.
 

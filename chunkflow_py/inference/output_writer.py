@@ -147,7 +147,7 @@ class OutputWriter:
             self._free.put(buffer)
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
-        """Return whether float16 could hold *values*; what other types cannot hold is clamped."""
+        """Return whether *values* fit into float16; other types clamp them."""
         if self._dtype is not torch.float16:
             return values.new_ones((), dtype=torch.bool)
         return torch.isfinite(values).all()
@@ -160,7 +160,7 @@ class OutputWriter:
     def _converted(
         self, values: torch.Tensor, share: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means as (c, z, y, x) of the output dtype, and how many values were clamped.
+        """Return means as (c, z, y, x) of the output dtype, and the number of clamped values.
 
         Args:
             values: (c, z, y, x) float32; overwritten, and returned where nothing converts them.

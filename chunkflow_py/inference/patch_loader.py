@@ -48,7 +48,7 @@ class _Buffer:
 
 @dataclass
 class Batch:
-    """Patches of the grid in order, and the input of those that are to be run.
+    """Consecutive patches of the grid, and the input of those to be run.
 
     Attributes:
         steps: output boxes of patches, with their place in the batch, or ``None`` for a patch
@@ -96,20 +96,20 @@ class PatchSource:
     def fill(
         self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
     ) -> None:
-        """Write what the network sees of *source* to (c, z, y, x) *place*; see `source`."""
+        """Write the network's input from *source* to *place*, (c, z, y, x); see `source`."""
         _by_all_threads(self.scale, source, place)
         for axis, mask in enumerate(outside):
             place[(slice(None),) * (axis + 1) + (mask,)] = 0
 
     def patch(self, patch: BoundingBox) -> torch.Tensor:
-        """Return what the network sees of one patch, (c, z, y, x) float32."""
+        """Return the network's input for one patch, (c, z, y, x) float32."""
         source, outside = self.source(patch)
         place = np.empty(source.shape, np.float32)
         self.fill(place, source, outside)
         return torch.from_numpy(place)
 
     def source(self, patch: BoundingBox) -> tuple[NDArray[Any], list[NDArray[np.bool_]]]:
-        """Return the input of an output patch, and along each axis what of it has to be zero.
+        """Return the input box of an output patch, and the part along each axis that is zero.
 
         Returns:
             (c, z, y, x) voxels of *data*, a view where the patch lies inside of *box*; and masks
@@ -155,7 +155,7 @@ def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float3
 
 
 def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
-    """Return a few patches that are not empty, as the network gets them.
+    """Return a few non-empty patches, as the network gets them.
 
     Returns:
         (batch_size, c, z, y, x) float32 each, filled up with zeros; none if all that were searched
@@ -172,7 +172,7 @@ class _StoppedError(Exception):
 
 
 class PatchLoader:
-    """Fills batches for one run after the other; for a GPU in a thread of its own, a few ahead.
+    """Fills batches for one box after the other; for a GPU in a separate thread, a few ahead.
 
     On the CPU a batch is filled when it is asked for: a thread would only take a core away from
     the network.
@@ -272,7 +272,7 @@ class PatchLoader:
 
 
 def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:
-    """Put all batches into *ready*, then ``None`` or what went wrong."""
+    """Put all batches into *ready*, then ``None`` or the error."""
     end: BaseException | None = None
     try:
         for batch in batches:
@@ -283,7 +283,7 @@ def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:
 
 
 def _taken(ready: Ready) -> Iterator[Batch]:
-    """Yield what `_pass_on` puts into *ready*."""
+    """Yield the batches that `_pass_on` puts into *ready*."""
     while isinstance(item := ready.get(), Batch):
         yield item
     if item is not None:
@@ -294,7 +294,7 @@ class Batches:
     """The batches of one run, in order; has to be closed."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
-        """Take where batches come from, what stops that, and where buffers go back to."""
+        """Keep the queue of batches, the stop event, and the queue of free buffers."""
         self._batches, self._stop, self._free = batches, stop, free
 
     def __iter__(self) -> Iterator[Batch]:

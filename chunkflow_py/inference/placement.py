@@ -88,7 +88,7 @@ class Placement:
         return self.settings.grid(domain)
 
     def _wanted(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return what is to be computed for a task: its box and margin, where there is output."""
+        """Return the box to compute for a task: its box and margin, within the possible output."""
         cover = self._anchored(domain).cover
         wanted = box.grow(self.output_margin).intersection(cover)
         if wanted.is_empty:
@@ -154,7 +154,7 @@ class Placement:
         return self._legacy_plan(chunk, wanted, None)
 
     def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
-        """Return what disagrees, and the margin that suits all tasks."""
+        """Return the values that disagree, and the margin that suits all tasks."""
         wanted = self._wanted(asked, chunk.domain)
         more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
         known = self.outline is not None and self.outline.has_tasks

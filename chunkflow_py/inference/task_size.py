@@ -32,7 +32,7 @@ _LARGEST = 2**14  # voxels along an axis: beyond, tasks are too few
 
 @dataclass(frozen=True)
 class TaskSize:
-    """A size of tasks, and what it means.
+    """A size of tasks, and its consequences.
 
     Attributes:
         size: of a task's output, voxels, zyx.
@@ -118,7 +118,7 @@ class TaskSizes:
         return found
 
     def of(self, size: Zyx) -> TaskSize:
-        """Return what tasks of *size* mean."""
+        """Return the consequences of tasks of *size*."""
         patch, stride = self.geometry.output_patch_size, self.geometry.stride
         overlap, margin = self.geometry.output_patch_overlap, self.geometry.margin
         around, patches, shares = [], [], []

@@ -1,4 +1,4 @@
-"""Check that the voxel size of the data is the one that a network was trained with.
+"""Check that the data have the voxel size that a network was trained with.
 
 A network knows structures by their size in voxels: at another voxel size it silently finds less.
 """
@@ -26,7 +26,7 @@ def check_voxel_size(
     levels: Iterable[tuple[int, Sequence[float]]] = (),
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Refuse data whose voxels are not those of the network, and name the mip that fits.
+    """Refuse data of another voxel size than the network's, and name the mip that fits.
 
     Args:
         model_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` along an

@@ -317,14 +317,14 @@ class StepFacts(Totals):
 
     @classmethod
     def of_step(cls, step: str, ledger: Ledger, most: int) -> StepFacts:
-        """Return what the ledger of a step says, with at most *most* tasks that were given up."""
+        """Return the facts in the ledger of a step, with at most *most* dead tasks."""
         facts = cls.of(ledger.records(), ledger.failures())
         facts.failed = failed_tasks(step, ledger, most)
         return facts
 
     @classmethod
     def of(cls, records: Iterable[Record], failures: Iterable[FailedAttempt] = ()) -> StepFacts:
-        """Return what *records* and *failures* say, in whatever order they come."""
+        """Return the facts in *records* and *failures*, which may come in any order."""
         facts = cls()
         for record in records:
             facts._add_record(record)

@@ -1,4 +1,4 @@
-"""The status of a run: counted from its records, and from its queue what is not in them yet."""
+"""The status of a run: finished tasks from its records, open ones from its queue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunStatus:
         return run_state(self.stages)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it for a program."""
+        """Return the status as JSON values."""
         return {
             "address": self.address,
             "stages": [_step_json(step) for step in self.stages],

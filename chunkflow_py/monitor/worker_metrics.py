@@ -1,4 +1,4 @@
-"""Metrics of a worker for Prometheus: its counters, and the server that shows them.
+"""Prometheus metrics of a worker: counters and their server.
 
 Names and meanings: docs/progress.md. The response has text format 0.0.4, or OpenMetrics if
 the client accepts it. prometheus_client makes it, and is imported only if metrics are enabled.
@@ -39,7 +39,7 @@ class Metrics:
     """
 
     def __init__(self, run: str, worker: str) -> None:
-        """Begin at zero."""
+        """Create the metrics at zero."""
         with needs_extra("metrics", "--metrics-port"):
             import prometheus_client as prometheus
         disable: Any = prometheus.disable_created_metrics  # series that nobody would read
@@ -145,13 +145,13 @@ class Metrics:
             self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
-        """Take what the GPUs do now: number, share of time at work, bytes in use."""
+        """Set the GPU gauges: number, share of busy time, bytes in use."""
         for number, busy, used in found:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)
 
     def _count(self, process: ProcessSnapshot) -> None:
-        """Add what a process has done since it was seen last; one that is new begins at zero."""
+        """Add the progress of a process since the last snapshot; a new process starts at zero."""
         now = (process.read_bytes, process.network_seconds or 0.0, process.seconds or 0.0)
         before = self._counted.get(process.pid, (0.0, 0.0, 0.0))
         self._counted[process.pid] = now

@@ -15,7 +15,7 @@ _Turned = TypeVar("_Turned", BoundingBox, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
-    """Return what an operator makes of a first input that holds *held*, as far as it is known."""
+    """Return dtype, channels and kind of the output for a first input of *held*, if known."""
     if hooks.declares("voxels"):
         return hooks.voxels()
     if hooks.keeps_voxels:
@@ -37,13 +37,13 @@ def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
 
 
 def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
-    """Return a box after an operator, which may permute axes, as it is before."""
+    """Convert a box after an operator that may permute axes to the box before it."""
     order = hooks.order
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 
 
 def moved_by(hooks: OperatorBase, scale: Zyx) -> tuple[Zyx, Zyx]:
-    """Return by how much an operator moves start and stop of a task's box.
+    """Return the offsets that an operator adds to start and stop of a task's box.
 
     Args:
         hooks: of the operator.

@@ -171,14 +171,14 @@ def estimate_memory(
 
 
 def largest_size(boxes: Boxes | None) -> Zyx | None:
-    """Return the size of the largest of *boxes*, if there are any."""
+    """Return the size of the largest of *boxes*; ``None`` without boxes."""
     if isinstance(boxes, BoxGrid):
         return boxes.size
     return max((box.size for box in boxes or ()), key=Zyx.product, default=None)
 
 
 def _need(operator: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemory, bool]:
-    """Return what an operator takes, and whether it is known.
+    """Return the memory of an operator, and whether it is known.
 
     An operator without an estimate is assumed to make chunks as large as its input, and a saver to
     take one encoded copy.

@@ -68,7 +68,7 @@ class HaloFilter(OperatorBase):
         self._needed = required
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
-        """Return the filtered chunk on the box that later operators need for *bbox*, or all of it.
+        """Return the filtered chunk, cut to the box that later operators need for *bbox*, if known.
 
         Args:
             chunk: with the margin that the filter needs, if it is part of a larger domain.

@@ -18,7 +18,7 @@ _HIDDEN = {"help"}
 
 
 def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | Source:
-    """Return what a command makes of options given by keyword.
+    """Call a command with options given by keyword.
 
     Args:
         command: of an operator or a source.
@@ -76,7 +76,7 @@ def _parameters(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _typed(parameter: click.Parameter, value: Any) -> list[str]:
-    """Return one option as it is typed: its first long name, then its values."""
+    """Return the arguments of one option: its first long name, then its values."""
     name = _long_name(parameter.opts)
     if getattr(parameter, "is_flag", False):
         if value:

@@ -1,4 +1,4 @@
-"""`Source` and `Operator`: what the commands of a pipeline are, and the decorators that make them.
+"""`Source` and `Operator`, the commands of a pipeline, and the decorators that make them.
 
 An operator is one file of `chunkflow_py.ops` that holds a function ``command`` under one of three
 decorators. ``command`` receives the options once, checks them, and returns what is called for every

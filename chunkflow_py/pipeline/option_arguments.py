@@ -1,4 +1,4 @@
-"""Assign the arguments of a command line to options: how many belong to each."""
+"""Assign the arguments of a command line to options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def split_argument(argument: str) -> tuple[str, str | None]:
 
 
 def count_arguments(option: click.Option, first: str) -> int:
-    """Return how many arguments *option* takes, with its name in *first*."""
+    """Return the number of arguments that *option* takes, with its name in *first*."""
     if option.is_flag or option.count:
         return 1
     return option.nargs + (split_argument(first)[1] is None)
@@ -41,7 +41,7 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the arguments of *own* options, those of *others*, and the rest of the command line.
+    """Split a command line into arguments of *own* options, arguments of *others*, and the rest.
 
     Args:
         arguments: of the command line.

@@ -1,4 +1,4 @@
-"""How a pipeline is divided into overlapping stages, and how many tasks each of them holds.
+"""Divide a pipeline into overlapping stages, and count the tasks in each.
 
 ```
 read     a b c ->            thread-safe: several tasks at once, otherwise one by one

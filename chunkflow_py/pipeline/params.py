@@ -145,7 +145,7 @@ class NumberType(click.ParamType[float]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        """Return the number: an int if it is a whole one, however it is written."""
+        """Return the number, as an int if it is an integer in any notation."""
         if isinstance(value, int | float):
             return value
         if is_digits(value.removeprefix("-")):
@@ -191,7 +191,7 @@ class ChannelsType(NumbersType):
 
 
 def three_of(option: str, value: Any) -> str:
-    """Return a sentence that asks for three numbers, made of what was given if it holds some."""
+    """Return a sentence that asks for three numbers, with the given numbers as an example."""
     parts = [part for part in str(value).replace("x", ",").split(",") if is_digits(part)]
     numbers = {1: parts * 3, 3: parts}.get(len(parts), ["16", "64", "64"])
     return f"Give three, for z, y and x, with spaces between them: {option}{' '.join(numbers)}"
@@ -214,7 +214,7 @@ class AxisType(click.IntRange):
         return int(super().convert(value, param, ctx))
 
     def _describe_range(self) -> str:
-        """Return what the help says of it; click would say ``x<=None`` of any number."""
+        """Describe the range for the help, where click would write ``x<=None``."""
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
@@ -415,7 +415,7 @@ def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def is_dry_run() -> bool:
-    """Tell whether the line whose options are being read leaves out what saves."""
+    """Return whether the pipeline that is being read must not save anything."""
     return bool(click.get_current_context().find_root().params.get("dry_run"))
 
 

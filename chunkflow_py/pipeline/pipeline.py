@@ -81,7 +81,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks; if one raises, the answers of those before it are kept."""
+        """Call the hooks; if one raises, the results of earlier ones are kept."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -107,7 +107,7 @@ class _Made:
         )
 
     def voxels_of(self, outputs: Sequence[str]) -> dict[str, Voxels | None]:
-        """Return what each chunk holds, by its name."""
+        """Return dtype, channels and kind of each chunk, by name."""
         if isinstance(self._voxels, dict):
             return dict(self._voxels)
         return dict.fromkeys(outputs, self._voxels)

@@ -46,7 +46,7 @@ def find_plugin(name: str) -> Path | None:
 
 
 def unknown_plugin(name: str, folder: Path) -> str:
-    """Return what to say of a *name* that is neither of a file nor of an operator in *folder*."""
+    """Return the message for a *name* that is neither a file nor an operator in *folder*."""
     operators = [entry.stem.replace("_", "-") for entry in folder.glob("[!_]*.py")]
     near = get_close_matches(name, operators, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -162,7 +162,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 def split_options(
     params: Sequence[click.Parameter], args: Sequence[str], commands: Collection[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Take the options that are not among *params* out of a line.
+    """Split off the options that are not among *params*.
 
     An unknown option takes the next word, and further ones as long as they are literals such as
     numbers; the name of a command or another option ends its values, and without any it is True.
@@ -202,7 +202,7 @@ def split_options(
 
 
 def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None) -> dict[str, Any]:
-    """Return what a plugin returned, by name; arrays become chunks.
+    """Return the results of a plugin by name; arrays become chunks.
 
     Args:
         name: of the plugin.

@@ -71,7 +71,7 @@ class Called:
 
 
 def find(name: str) -> Called:
-    """Return what *name* stands for: a file, or an operator of this package.
+    """Find the file, or the operator of this package, that *name* stands for.
 
     Raises:
         OptionError: there is neither, or it cannot be loaded.
@@ -107,10 +107,10 @@ def _command_name(name: str) -> str:
 
 
 class PluginCommand(OperatorCommand):
-    """A command whose further options are those of what it calls; its context's obj is `Called`."""
+    """A command with the options of the function that it calls; its context's obj is `Called`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return its own options, and those of the function that it calls."""
+        """Return the options of the command and of the function that it calls."""
         called = ctx.obj if isinstance(ctx.obj, Called) else None
         own = super().get_params(ctx)
         known = options_by_name(own)
@@ -118,7 +118,7 @@ class PluginCommand(OperatorCommand):
         return [*own, *(option for option in more if option.opts[0] not in known)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find out what is called, and read its options with ours."""
+        """Find the called function, and parse its options together with those of the command."""
         ctx.obj = None
         group = ctx.parent.command if ctx.parent else None
         names = group.list_commands(ctx) if isinstance(group, click.Group) else []
@@ -161,7 +161,7 @@ class PluginCommand(OperatorCommand):
         return operator
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of what is called, if it is known."""
+        """Write the help of the called function, if it is known."""
         called: Called | None = ctx.obj
         if called and called.operator:
             info = f"plugin --file {called.name}"
@@ -206,7 +206,7 @@ def _file(arguments: Sequence[str]) -> str | None:
 
 
 def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
-    """Return the arguments for the operator: names of items, those of --args, and options."""
+    """Return the arguments for the operator: item names, the value of --args, and options."""
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
     params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first is first
     argv = [] if own["label"] is None else ["--name", own["label"]]

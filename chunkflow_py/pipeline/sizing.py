@@ -39,7 +39,7 @@ _FOR_CHUNKS = 0.5
 
 @dataclass
 class Environment(SourceBase):
-    """A source of tasks that makes the volumes for them first.
+    """A source of tasks that first creates their output volumes.
 
     Attributes:
         volume_path: where the output goes.
@@ -228,11 +228,11 @@ class Environment(SourceBase):
         return self.generator.boxes
 
     def __len__(self) -> int:
-        """Return how many tasks go down the line."""
+        """Return the number of tasks of the pipeline."""
         return len(self.generator)
 
     def __enter__(self) -> Environment:
-        """Tell what was chosen, and make the volumes."""
+        """Print the chosen sizes, and create the volumes."""
         for line in self.report():
             self.tell(line)
         if not self.dry_run:
@@ -258,7 +258,7 @@ class Environment(SourceBase):
     # --- words ---------------------------------------------------------------------------------
 
     def report(self) -> Iterator[str]:
-        """Yield lines that tell what was chosen, and the line that workers run."""
+        """Yield a report of the chosen sizes, and the command line of workers."""
         chosen, volume, *thumbnails = self.chosen, *self.creators
         yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
         yield f"tasks       {len(self.plan)} of {chosen.size.as_option}"

@@ -64,7 +64,7 @@ def mapped(
     name: str = "mapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[R]:
-    """Yield what *work* makes of each item; what may wait is worked on at the same time.
+    """Yield *work* (item) for each item, in order; several items are processed at the same time.
 
     ```
     depth 1     work(a) --------------> yield a'        while a' is waited for, b is worked on;
@@ -111,7 +111,7 @@ def overlapped(
     name: str = "overlapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield what *begin* makes of each item, the next one begun while one is on its way.
+    """Yield the result of each item, with the next item already begun.
 
     ```
     begin(a) ---------------------> yield a'
@@ -177,7 +177,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 def _one_thread(name: str) -> _Threads:
-    """Return a pool whose thread is there: of one that ctrl-C meets as it starts, no pool knows.
+    """Return a pool whose thread runs already; ctrl-C at its start would lose it.
 
     What that one ran could not be waited for, and a stream that it ran could not be closed.
     """
@@ -187,7 +187,7 @@ def _one_thread(name: str) -> _Threads:
 
 
 def _result(future: Future[T], threads: _Threads) -> T:
-    """Wait for what the threads of a pool work on, as long as one of them lives."""
+    """Wait for a result of a pool, as long as one of its threads lives."""
     while not future.done() and not wait((future,), LOOK_S).done:
         threads.check()
     return future.result()
@@ -200,5 +200,5 @@ def _wait_for_either(one: Future[Any], other: Future[Any], threads: _Threads) ->
 
 
 def _came(upcoming: Future[object]) -> bool:
-    """Tell whether an item is there; an error has to wait until what came before is yielded."""
+    """Return whether an item is ready; an error must wait until earlier items are yielded."""
     return upcoming.done() and upcoming.exception() is None

@@ -1,4 +1,4 @@
-"""The tasks that `generate-tasks` makes: how they are planned, and where they go.
+"""The tasks of `generate-tasks`: their plan, and sending them to a queue.
 
 ```
 grid over a region or a volume  ->  boxes of interest  ->  boxes in the mask  ->  a part of them
@@ -245,14 +245,14 @@ class TaskGenerator(SourceBase):
     @property
     @hook
     def boxes(self) -> Boxes:
-        """The whole grid or list, whatever part of it is made here.
+        """The boxes of the whole grid or list, not only of the part that is made here.
 
         Jobs that share a grid must agree on the bounds of a new volume and on its write units.
         """
         return self.plan.boxes
 
     def __len__(self) -> int:
-        """Return how many tasks go down the line."""
+        """Return the number of tasks of the pipeline."""
         return 0 if self.queue_name or self.file_path else len(self.plan)
 
     def __iter__(self) -> Iterator[Task]:

@@ -61,12 +61,12 @@ class Fleet:
     processes: int = 1
 
     def rounds(self, tasks: int) -> float:
-        """Return how many tasks the busiest process does."""
+        """Return the number of tasks of the busiest process."""
         return ceil(tasks / (self.machines * self.processes))
 
 
 def stated_duration(tasks: int, task_s: float, fleet: Fleet, how: str) -> Duration:
-    """Return how long tasks take of which each takes *task_s*."""
+    """Return the duration of tasks that take *task_s* each."""
     return Duration(fleet.rounds(tasks) * task_s, 0.0, task_s, how)
 
 
@@ -78,7 +78,7 @@ def measured_duration(
     fleet: Fleet,
     stage_of: Mapping[str, str],
 ) -> Duration | None:
-    """Return how long all tasks take, or ``None`` if too little was measured.
+    """Return the duration of all tasks, or ``None`` if too little was measured.
 
     Args:
         observations: of processes that worked side by side, as those of a machine will.
@@ -176,7 +176,7 @@ def speed_duration(
     tasks: int,
     fleet: Fleet,
 ) -> Duration:
-    """Return how long the forwards of all tasks take; reading and writing run beside them.
+    """Return the duration of all forward passes, which hide reading and writing.
 
     Args:
         path: of what `tune` has printed.

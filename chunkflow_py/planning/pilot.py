@@ -1,4 +1,4 @@
-"""A pilot: some tasks of a pipeline, done to measure what they take; their output is thrown away.
+"""A pilot: some tasks of a pipeline, run to measure time and memory; their output is discarded.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
@@ -115,7 +115,7 @@ class Observation:
         return sum(self.parts.values())
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add what one event holds."""
+        """Add the content of an event."""
         kind = event["event"]
         self.peak_bytes = max(self.peak_bytes, event.get("peak", 0))
         if kind == "ready":
@@ -152,7 +152,7 @@ def run_pilots(
     seconds: float,
     folder: Path | None,
 ) -> list[Observation]:
-    """Run several pilot processes at once, and return what each has measured.
+    """Run several pilot processes at once, and return their measurements.
 
     Args:
         module: that a process runs.
@@ -186,7 +186,7 @@ def run_pilots(
 
 
 def note_peak(pid: int, found: Observation) -> None:
-    """Note how much memory a process has held, if it is still there."""
+    """Record the peak memory of a process, if it still runs."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
@@ -247,7 +247,7 @@ def pilot_pipeline(
     ahead: int | None,
     listener: Listener,
 ) -> Pipeline:
-    """Return a pipeline that does some tasks and writes them below *scratch*; checked.
+    """Return a checked pipeline that runs some tasks and writes their output below *scratch*.
 
     Args:
         operators: of the pipeline, read with ``--dry-run``.
@@ -280,7 +280,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Let a saver create a volume below *folder*, like the one that it would write to."""
+    """Let a saver create a similar volume below *folder* instead of writing to its own."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None
@@ -307,7 +307,7 @@ def _redirect(saver: VolumeSaver, folder: Path) -> None:
 
 
 class PilotListener(Listener):
-    """Sends what happens in a pilot, as it happens.
+    """Sends the events of a pilot at once.
 
     Args:
         send: takes one event, which JSON can hold.
@@ -315,7 +315,7 @@ class PilotListener(Listener):
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None], started: float) -> None:
-        """Begin with nothing done."""
+        """Start without tasks."""
         self.send, self.started = send, started
         self.pipeline: Pipeline | None = None
         self.done = 0
@@ -340,7 +340,7 @@ class PilotListener(Listener):
         )
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
-        """Send it from time to time."""
+        """Send the progress from time to time."""
         now = self._now()
         if now - self._last > _PROGRESS_S:
             self._last = now
@@ -348,12 +348,12 @@ class PilotListener(Listener):
             self.send({"event": "progress", "at": now, "operator": label, "share": share})
 
     def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
-        """Send it for the first task, which may not end in time."""
+        """Send the start of each operator on the first task, which may not end in time."""
         if not self.done:
             self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})
 
     def task_finished(self, task: Task) -> None:
-        """Send what it took."""
+        """Send the measurements of the task."""
         self.done += 1
         event: dict[str, Any] = {
             "event": "task",
@@ -402,7 +402,7 @@ def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> N
 
 
 def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """Return the peak memory of this process so far; 0 where it is not known."""
+    """Return the peak memory of this process; 0 if unknown."""
     if sys.platform == "linux":
         for line in status.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""Plan a run: estimate what each step takes, and find what does not fit, before it starts."""
+"""Plan a run before it starts: estimate the cost of each step, and find what does not fit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PILOT_TASKS = 256  # at most; consecutive
 
 
 def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
-    """Return what the steps of a run take; the output of pilots is removed.
+    """Return the plan of a run; the output of pilots is removed.
 
     Raises:
         OptionError: the table of prices or of speeds cannot be used.
@@ -237,7 +237,7 @@ class _Planner:
             found.stored[transfer.operator] = round(share * everything)
 
     def _voxels(self, box: BoundingBox | None) -> float:
-        """Return how many voxels of the volume a task covers."""
+        """Return the number of voxels of the volume that a task covers."""
         domain = domain_of(self.pipeline)
         if box is None:
             return 1.0

@@ -103,7 +103,7 @@ class Cost:
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """Return the table of a file, or the one that comes with the package.
+    """Return the price table of a file, or that of the package.
 
     Raises:
         OptionError: the file cannot be read, or does not hold such a table.

@@ -80,7 +80,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return what so many times as many tasks transfer."""
+        """Return the amounts for a multiple of the tasks."""
         blocks = self.block_bytes
         return replace(
             self,
@@ -92,7 +92,7 @@ class Transfer:
 
     @property
     def amplification(self) -> float:
-        """Bytes that tasks ask for, per byte of what they cover."""
+        """Bytes that tasks request, per byte that they cover."""
         return self.total_bytes / max(1, self.volume_bytes)
 
     @property
@@ -126,18 +126,18 @@ class Patches:
     box: Measure
 
     def times(self, share: float) -> Patches:
-        """Return what so many times as many tasks compute."""
+        """Return the patches for a multiple of the tasks."""
         computed, ideal = round(self.computed * share), round(self.ideal * share)
         return replace(self, computed=computed, ideal=ideal)
 
     @property
     def recomputation(self) -> float:
-        """Patches that are computed, for each one that one task would compute."""
+        """Computed patches, per patch that a single task over the volume would compute."""
         return self.computed / max(1, self.ideal)
 
 
 def total(boxes: Boxes, measure: Measure) -> float:
-    """Return the sum over *boxes* of the product of what *measure* says for z, y and x.
+    """Return the sum over *boxes* of the product of *measure* for z, y and x.
 
     Args:
         boxes: of tasks.
@@ -159,30 +159,30 @@ def total(boxes: Boxes, measure: Measure) -> float:
 
 
 def middle_box(boxes: Boxes) -> BoundingBox:
-    """Return the box of a task that has neighbours on all sides, if there is one."""
+    """Return the box of a task with neighbours on all sides, if possible."""
     return boxes.box(boxes.count // 2) if isinstance(boxes, BoxGrid) else boxes[len(boxes) // 2]
 
 
 def reads_of(pipeline: Pipeline) -> list[Transfer]:
-    """Return what the loaders of a checked line read."""
+    """Return the amounts that the loaders of a checked pipeline read."""
     found = (_read(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [transfer for transfer in found if transfer is not None]
 
 
 def writes_of(pipeline: Pipeline) -> list[Transfer]:
-    """Return what the savers of a checked line write, as far as it is known before it runs."""
+    """Return the amounts that the savers of a checked pipeline write, if known before it runs."""
     found = (_written(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [transfer for transfer in found if transfer is not None]
 
 
 def patches_of(pipeline: Pipeline) -> list[Patches]:
-    """Return how often the networks of a checked line run."""
+    """Return the numbers of patches of the networks of a checked pipeline."""
     found = (_patches(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [patches for patches in found if patches is not None]
 
 
 def domain_of(pipeline: Pipeline) -> BoundingBox | None:
-    """Return the bounds of what the first loader reads, if they are known."""
+    """Return the bounds of the first loader's volume, if known."""
     for stage in pipeline.operators:
         if stage.hooks.declares("bounds"):
             try:
@@ -252,7 +252,7 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
 
 
 def _count(box: BoundingBox, unit: Zyx, origin: Zyx) -> Zyx:
-    """Return how many units a box touches along each axis."""
+    """Return the number of units that a box touches along each axis."""
     return Zyx(0, 0, 0) if box.is_empty else box.aligned_outward(unit, origin).size // unit
 
 
@@ -416,7 +416,7 @@ def plan_of(source: Source) -> Plan:
 
 
 def middle_tasks(plan: Plan, most: int) -> list[int]:
-    """Return the numbers of at most *most* tasks that follow each other, those of the middle first.
+    """Return the numbers of at most *most* consecutive tasks, from the middle on.
 
     Those in the middle have neighbours.
     """

@@ -58,7 +58,7 @@ def better_task_size(
     fixed_bytes: int,
     processes: int = 1,
 ) -> Suggestion | None:
-    """Return the size of tasks with the least work, or ``None`` if it is as good as it is.
+    """Return the task size with the least work, or ``None`` if the present size is as good.
 
     Args:
         pipeline: checked.
@@ -164,7 +164,7 @@ def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
 
 
 def _unit(writes: Sequence[Transfer]) -> Zyx:
-    """Return what sizes of tasks have to be multiples of, for the outputs."""
+    """Return the unit that task sizes must be multiples of, for the outputs."""
     unit = Zyx(1, 1, 1)
     for each in writes:
         if each.unit is not None and each.unit_is_fixed:

@@ -123,7 +123,7 @@ class Measurement:
         return stride.product() * self.candidate.batch_size / self.seconds
 
     def hours(self, volume_size: Zyx) -> float | None:
-        """Return how long the forwards over a volume of this size (voxels, zyx) take."""
+        """Return the hours of all forward passes over a volume of this size (voxels, zyx)."""
         if self.seconds is None:
             return None
         sizes = self.candidate.input_patch_size, self.candidate.output_patch_size
@@ -160,7 +160,7 @@ class Tuning:
 
     @property
     def best(self) -> Measurement | None:
-        """The fastest of those within memory and tolerance, if there is one."""
+        """The fastest measurement within memory and tolerance; ``None`` without one."""
         good = [m for m in self.measurements if self._is_acceptable(m)]
         least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)
         near = [m for m in good if m.voxels_per_second >= least]
@@ -168,7 +168,7 @@ class Tuning:
 
     @property
     def fastest(self) -> Measurement | None:
-        """The fastest of those that ran at all, if it is clearly faster than the best."""
+        """The fastest measurement of all, if it is clearly faster than `best`."""
         ran = [m for m in self.measurements if not m.failure]
         top = max(ran, key=lambda m: m.voxels_per_second, default=None)
         least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
@@ -300,7 +300,7 @@ class _Search:
             yield from self._other_sizes(self._best())
 
     def _best(self, backend: str | None = None) -> Candidate:
-        """Return the best so far, of those that *backend* runs; if none is good, the first."""
+        """Return the best candidate so far, optionally of one backend; by default the first."""
         chosen = [m for m in self.found.measurements if backend in {None, m.candidate.backend}]
         best = replace(self.found, measurements=chosen).best
         return best.candidate if best else self.base
@@ -339,7 +339,7 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate would exceed the memory, by one of its kind; then note so."""
+        """Return whether a candidate would exceed the memory, extrapolated; if so, record it."""
         known = [m for m in self.found.measurements if m.memory_bytes is not None]
         alike = [m for m in known if m.candidate.way == candidate.way]
         if not alike:
@@ -370,7 +370,7 @@ class _Search:
         self.on_measured(measurement)
 
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
-        """Return all that a process of its own found out until it ended, by itself or not."""
+        """Run a process, and return the results it sent until it ended or was ended."""
         name = "-".join(map(str, candidate.input_patch_size))
         request = self.request | {
             "task": task,

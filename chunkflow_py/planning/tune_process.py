@@ -83,14 +83,14 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without operators."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Look at one operator and run it."""
+        """Record one operator if it depends on the whole patch, and run it."""
         name = func.name().partition("::")[2].partition(".")[0]
         if name not in self.found and self._depends(name, func.name(), args, kwargs or {}):
             self.found.append(name)
@@ -109,7 +109,7 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what is to be known of network and device before anything is measured.
+    """Yield the facts about network and device that the search needs.
 
     Yields:
         ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (of the device),
@@ -137,7 +137,7 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what one way of running the network costs.
+    """Yield time, memory and error of one way of running the network.
 
     Yields:
         ``seconds`` of a forward (median) and ``memory_bytes`` (peak of this process, or on the

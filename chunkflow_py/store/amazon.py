@@ -85,7 +85,7 @@ def _named_region() -> str | None:
 
 
 def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
-    """Return what gives obstore credentials, and the region of the profile."""
+    """Return the credential provider for obstore, and the region of the profile."""
     with needs_extra("cloud", "s3://"):
         from botocore.credentials import RefreshableCredentials
         from botocore.exceptions import BotoCoreError

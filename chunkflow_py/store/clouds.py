@@ -56,7 +56,7 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
 
 
 def _surroundings() -> tuple[Any, ...]:
-    """Return what a service depends on besides its address: this process and its environment."""
+    """Return the facts besides its address that a service depends on: process and environment."""
     names = sorted(name for name in os.environ if _VARIABLES.match(name))
     return os.getpid(), *((name, os.environ[name]) for name in names)
 

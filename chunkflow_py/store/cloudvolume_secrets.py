@@ -1,4 +1,4 @@
-"""Credentials where CloudVolume keeps them, as deployments of chunkflow 1.x mount them.
+"""Credentials in the files of CloudVolume, which deployments of chunkflow 1.x mount.
 
 | file                                                  | credentials of                         |
 |-------------------------------------------------------|----------------------------------------|
@@ -89,7 +89,7 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return what the file holds; no message holds any of it."""
+    """Return the content of the file, which must not appear in messages."""
     from botocore.exceptions import CredentialRetrievalError
 
     try:

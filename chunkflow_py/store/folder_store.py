@@ -64,7 +64,7 @@ class FolderStore:
         return self._under + check_key(key, self.url)
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
-        """Return the whole object, or ``None`` if there is none."""
+        """Return the whole object, or ``None`` if it does not exist."""
         return self._read(key, 0, None, most)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
@@ -181,7 +181,7 @@ class FolderStore:
         return True
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by what *change* makes of it, against concurrent updates.
+        """Apply *change* to an object; concurrent updates are not lost.
 
         Updates follow one another. A process that is stopped during its own delays the others by
         `TURN_S`, and makes its update anew when it goes on.
@@ -198,7 +198,7 @@ class FolderStore:
                         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     def delete(self, key: str) -> None:
-        """Remove an object; does nothing if there is none."""
+        """Remove an object; does nothing if it does not exist."""
         path = Path(self._path(key))
         with os_errors("remove", path):
             # Removing waits for those who write to the folder, even where there is nothing.
@@ -211,7 +211,7 @@ class FolderStore:
             self._sync(os.fspath(path.parent))
 
     def size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or ``None`` if there is none."""
+        """Return the length of an object in bytes, or ``None`` if it does not exist."""
         path = Path(self._path(key))
         with os_errors("read", path):
             return path.stat().st_size if path.is_file() else None
@@ -249,7 +249,7 @@ class _GatheringStore(FolderStore):
 
 
 def _linked(source: Path, path: Path) -> bool | None:
-    """Give a file a second name unless that is taken; return ``None`` where there are no links."""
+    """Link a file to a second name unless the name exists; ``None`` if links are unsupported."""
     try:
         path.hardlink_to(source)
     except FileExistsError:
@@ -313,7 +313,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Wait for another process to finish with its claim, then remove what it has not finished."""
+    """Wait for another process to finish with its claim, then remove its unfinished files."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):
@@ -422,7 +422,7 @@ def _wait_for(handle: int, deadline: float) -> None:
 
 
 def _write(path: str, data: bytes | memoryview) -> str:
-    """Do what `chunkflow_py.store.local_files.write_whole` does, with as few calls as can be.
+    """Write a file like `chunkflow_py.store.local_files.write_whole`, with fewer system calls.
 
     Returns:
         The folder, which has yet to be synced.
@@ -449,7 +449,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
 
 
 def _write_in_place(path: str, data: bytes | memoryview) -> None:
-    """Write what everybody may read when there is half of it: what drills show to be wrong."""
+    """Write without atomicity; drills use this to show that readers then see partial files."""
     content = memoryview(data).cast("B")
     with os_errors("write", path):
         make_folder(Path(path).parent)

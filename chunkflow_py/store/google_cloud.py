@@ -76,7 +76,7 @@ def gs_bucket(bucket: str, access: Access) -> Service:
 
 
 def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
-    """Return what gives obstore a token, and the project of the credentials."""
+    """Return the token provider for obstore, and the project of the credentials."""
     with needs_extra("cloud", "gs://"):
         import google.auth
         from google.auth.exceptions import GoogleAuthError
@@ -108,7 +108,7 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
 
 
 def _are_named() -> bool:
-    """Tell whether Google's own tools know credentials other than those of the machine."""
+    """Return whether Google's tools are configured with credentials other than the machine's."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return True
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"

@@ -10,7 +10,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # in no name that every cloud takes
 
 
 def check_size(size: int, most: int | None, key: str, url: str) -> None:
-    """Refuse an object that is larger than what it is to hold can be.
+    """Refuse an object that is larger than its content can be.
 
     Raises:
         VolumeError: *size* is more than *most* bytes.

@@ -119,7 +119,7 @@ def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[P
 
 
 def stored_file(path: str | os.PathLike[str]) -> Stored:
-    """Return what there is to say of a file that has been written, by reading it back.
+    """Return size and checksum of a written file, by reading it back.
 
     Raises:
         VolumeError: it cannot be read.

@@ -30,7 +30,7 @@ class MemoryStore:
         return f"{self._path}/{check_key(key, self.url)}"
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
-        """Return the whole object, or ``None`` if there is none."""
+        """Return the whole object, or ``None`` if it does not exist."""
         data = _OBJECTS.get(self._name(key))
         check_size(len(data or b""), most, key, self.url)
         return data
@@ -63,7 +63,7 @@ class MemoryStore:
         return absent
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by what *change* makes of it."""
+        """Replace an object by *change* (object)."""
         with _LOCK:
             new = bytes(change(self.get(key)))
             self.put(key, new)

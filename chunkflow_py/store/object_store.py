@@ -76,7 +76,7 @@ _BREAKS = {
 
 
 def understand(error: Exception) -> Failure:
-    """Tell why a call to obstore failed, by the text that its Rust side makes.
+    """Return the cause of a failed call to obstore, from the text of its error.
 
     Raises:
         Exception: *error* itself, if it is not about the network or the answer of a server.
@@ -112,7 +112,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _interruptible(call: Callable[[], Any]) -> Any:
-    """Return what *call* returns; ctrl-C is heard while it waits.
+    """Return the result of *call*; ctrl-C interrupts the wait.
 
     Python handles signals in its main thread alone, and not while that is inside obstore: so the
     main thread has another one make the call. It is not a daemon: what begins to write ends.
@@ -188,7 +188,7 @@ class CloudStore:
     # Reading
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
-        """Return the whole object, or ``None`` if there is none."""
+        """Return the whole object, or ``None`` if it does not exist."""
         found = self._fetch(key, None, most)
         return None if found is None else found[0]
 
@@ -200,7 +200,7 @@ class CloudStore:
         return None if found is None else found[0]
 
     def _fetch(self, key: str, part: Any, most: int | None = None) -> tuple[bytes, Any] | None:
-        """Return bytes and what is known of the object, or ``None`` if there is none."""
+        """Return content and metadata of an object, or ``None`` if it does not exist."""
         name = self._name(key)
 
         def call() -> tuple[bytes, Any]:
@@ -239,7 +239,7 @@ class CloudStore:
         return found
 
     def size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or ``None`` if there is none."""
+        """Return the length of an object in bytes, or ``None`` if it does not exist."""
         name = self._name(key)
         try:
             return int(self._call(lambda: obstore.head(self._client, name))["size"])
@@ -384,7 +384,7 @@ class CloudStore:
         return _NO_MARKS if found is None else _marks(found[1])
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by what *change* makes of it, against concurrent updates."""
+        """Apply *change* to an object; concurrent updates are not lost."""
         self._service.check_writable()
         start = time.monotonic()
         while time.monotonic() - start < self._retry_policy.budget_s:
@@ -405,7 +405,7 @@ class CloudStore:
         raise VolumeError(msg)
 
     def delete(self, key: str) -> None:
-        """Remove an object; does nothing if there is none."""
+        """Remove an object; does nothing if it does not exist."""
         name = self._name(key)
         self._service.check_writable()
         try:

@@ -23,7 +23,7 @@ class RecordingStore:
     """
 
     def __init__(self, store: Store) -> None:
-        """Begin without a record."""
+        """Start without records."""
         self._store = store
         self.url, self.is_local, self.connections = store.url, store.is_local, store.connections
         self.written: list[Stored] = []
@@ -40,7 +40,7 @@ class RecordingStore:
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object whole, and remember it with the checksum of what was handed on."""
+        """Write an object whole, and record it with the checksum of its content."""
         self._store.put(
             key,
             data,

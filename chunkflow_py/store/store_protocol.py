@@ -1,4 +1,4 @@
-"""The interface of all stores, and the records of what was written."""
+"""The interface of all stores, and the records of written objects."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Store(Protocol):
     connections: int
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
-        """Return the whole object, or ``None`` if there is none.
+        """Return the whole object, or ``None`` if it does not exist.
 
         Args:
             key: of the object.
@@ -127,7 +127,7 @@ class Store(Protocol):
         """
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by what *change* makes of it, against concurrent updates.
+        """Apply *change* to an object; concurrent updates are not lost.
 
         Args:
             key: of the object.
@@ -139,10 +139,10 @@ class Store(Protocol):
         """
 
     def delete(self, key: str) -> None:
-        """Remove an object; does nothing if there is none."""
+        """Remove an object; does nothing if it does not exist."""
 
     def size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or ``None`` if there is none."""
+        """Return the length of an object in bytes, or ``None`` if it does not exist."""
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with *prefix*, in no particular order."""
@@ -161,7 +161,7 @@ class Links(Protocol):
     """A store that writes the same content under many keys at little extra cost."""
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Do `Store.put_if_absent` for each key, all with the same content; return what each said.
+        """Call `Store.put_if_absent` for each key with the same content; return the results.
 
         Args:
             keys: no two of which are the same.

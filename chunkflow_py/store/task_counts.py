@@ -86,7 +86,7 @@ class CountStore:
         return place_of(self.url)
 
     def put(self, counts: Counts) -> Stored:
-        """Write the counts of one task, in place of those of an earlier try.
+        """Write the counts of one task; they replace those of an earlier attempt.
 
         Raises:
             VolumeError: they cannot be written.
@@ -174,7 +174,7 @@ class CountStore:
 
 
 def place_of(url: str) -> str:
-    """Return *url* as it is compared and shown: local paths absolute, without secrets."""
+    """Normalise *url* for comparison and display: absolute local paths, no secrets."""
     scheme, separator, path = url.partition("://")
     if separator and scheme != "file":
         return without_secrets(url).rstrip("/")

@@ -1,4 +1,4 @@
-"""Files of tasks in any store: their names, and how to read, write and find them.
+"""Names of the files of tasks in any store; reading, writing and finding them.
 
 ```
 syns.h5              one file for all tasks
@@ -63,7 +63,7 @@ class TaskFiles:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is one file for all tasks."""
+        """Whether all tasks share one file."""
         return self.name.lower().endswith(self.extensions) if self.extensions else False
 
     @property
@@ -106,7 +106,7 @@ class TaskFiles:
         return f"{self.name}{slash}{box}{self.suffix}"
 
     def size(self, region: Region | None) -> int | None:
-        """Return the length of a task's file in bytes; ``None`` if there is none.
+        """Return the length of a task's file in bytes; ``None`` if it does not exist.
 
         That of a folder, such as a zarr array, is 1; in a cloud its name has to end with a slash.
 
@@ -134,13 +134,13 @@ class TaskFiles:
         return data
 
     def write(self, region: Region | None, data: bytes) -> Stored:
-        """Write a task's file whole; it is stored for good when this returns."""
+        """Write a task's file whole; it is durable when this returns."""
         store, key = _split(self.url(region))
         store.put(key, data)
         return Stored.of(self._address(self.url(region)), data)
 
     def touch(self, region: Region | None) -> Stored:
-        """Make a task's file, with nothing in it, unless it is there; what it holds is kept."""
+        """Create a task's file, empty, unless it exists."""
         store, key = _split(self.url(region))
         content = b"" if store.put_if_absent(key, b"") else store.get(key)
         return Stored.of(self._address(self.url(region)), content or b"")
@@ -209,7 +209,7 @@ class ItemSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse one file for several tasks of a line (an `Outline`).
+        """Refuse one file for several tasks of a pipeline (an `Outline`).
 
         Raises:
             OptionError: each would replace what the one before has written.

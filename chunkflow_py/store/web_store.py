@@ -212,7 +212,7 @@ class WebStore:
         raise kind(msg) from None
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
-        """Return the whole object, or ``None`` if there is none."""
+        """Return the whole object, or ``None`` if it does not exist."""
         status, _, body = self._ask("GET", key, {"Accept-Encoding": "gzip"}, most)
         return None if status in _ABSENT else body
 
@@ -232,7 +232,7 @@ class WebStore:
         return body if status == 206 else body[start : stop if start >= 0 else None]
 
     def size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or ``None`` if there is none."""
+        """Return the length of an object in bytes, or ``None`` if it does not exist."""
         status, headers, _ = self._ask("HEAD", key, {"Accept-Encoding": "identity"})
         if status in _ABSENT:
             return None
@@ -255,23 +255,23 @@ class WebStore:
         content_encoding: str | None = None,  # noqa: ARG002
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Refuse."""
+        """Refuse to write to a web server."""
         self._refuse("write")
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:  # noqa: ARG002
-        """Refuse."""
+        """Refuse to write to a web server."""
         self._refuse("write")
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:  # noqa: ARG002
-        """Refuse."""
+        """Refuse to write to a web server."""
         self._refuse("write")
 
     def delete(self, key: str) -> None:  # noqa: ARG002
-        """Refuse."""
+        """Refuse to write to a web server."""
         self._refuse("write")
 
     def list(self, prefix: str = "") -> Iterator[str]:  # noqa: ARG002
-        """Refuse: a web server has no list of what it holds."""
+        """Refuse: a web server does not list its content."""
         self._refuse("list")
 
 
@@ -279,12 +279,12 @@ class _RefusedError(Exception):
     """The server answers with an error status."""
 
     def __init__(self, status: int, reason: str | None) -> None:
-        """Keep what it says."""
+        """Keep the response."""
         self.status, self.reason = status, reason or ""
 
 
 class _UnfitError(Exception):
-    """The server answers what no server of volumes should."""
+    """The response is not one that a server of volumes sends."""
 
 
 def _is_same_server(one: str, other: str) -> bool:
@@ -333,7 +333,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
 
 
 def _unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what gzip has packed into *pieces*, in pieces of a bounded size as well."""
+    """Unpack gzipped *pieces* into pieces of bounded size."""
     unpack = None
     for piece in pieces:
         rest = piece if unpack else piece.lstrip(b"\0")  # zeros may follow

@@ -58,7 +58,7 @@ class ListPlan:
 
     @cached_property
     def boxes(self) -> list[BoundingBox]:
-        """The boxes of the whole list, whichever part of it *indexes* select."""
+        """The boxes of the whole list, not only of the part that *indexes* select."""
         return [region.bbox for region in self.regions]
 
     @cached_property

@@ -54,7 +54,7 @@ class OperatorContract:
         return self.command
 
     def run(self, operator, *arguments):
-        """Return how a command line of the operator alone ends."""
+        """Run a command line of the operator alone, and return the result."""
         group = click.Group("cli", commands=[operator], chain=True, params=list(cli.params))
         return CliRunner().invoke(group, [operator.name, *arguments])
 

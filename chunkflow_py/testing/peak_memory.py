@@ -13,7 +13,7 @@ MOST_SECONDS = 120
 
 
 class Peak(NamedTuple):
-    """The most memory that was held at one time, in bytes, above what was held before.
+    """Peak memory, in bytes above the memory in use before.
 
     Attributes:
         traced: allocated by Python and NumPy.
@@ -25,7 +25,7 @@ class Peak(NamedTuple):
 
 
 def peak_of(work: Callable[[], object]) -> Peak:
-    """Run *work* in a fork of this process, which has one thread, and measure what it holds.
+    """Run *work* in a fork of this process, which has one thread, and measure its peak memory.
 
     Servers and clients of other tests run in threads of this process; a measurement here would
     count what they allocate.

@@ -1,4 +1,4 @@
-"""A queue beside a small model of it; hypothesis looks for calls that tell them apart."""
+"""Compare a queue with a small model: hypothesis searches for calls on which they differ."""
 
 import itertools
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Processes that use a queue, to be killed or not, and what tests do with them."""
+"""Processes that use a queue, for tests that kill them."""
 
 import subprocess
 import sys

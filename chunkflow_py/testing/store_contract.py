@@ -10,7 +10,7 @@ from chunkflow_py.store import open_store
 
 
 def run_together(calls):
-    """Call all at once, each in a thread of its own; return what they return."""
+    """Call all at once, each in its own thread; return their results."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 

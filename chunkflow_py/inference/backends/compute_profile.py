@@ -1,4 +1,4 @@
-"""Devices, number types and the compute profile: what fixes the bytes of a result.
+"""Devices, number types and the compute profile, which determines the bytes of a result.
 
 For one backend and version, device model or CPU instruction set, number of threads, memory layout,
 number type and batch shape, the bytes do not depend on how the work is divided.
@@ -100,7 +100,7 @@ _switches = threading.RLock()
 
 
 def check_dtype(dtype: str, device: torch.device) -> None:
-    """Find out whether *dtype* works on *device*, and warn where it is slower than float32.
+    """Check that *dtype* works on *device*; warn if it is slower than float32 there.
 
     Raises:
         OptionError: the type is unknown, or does not work on the device.
@@ -122,7 +122,7 @@ def check_dtype(dtype: str, device: torch.device) -> None:
 
 
 def bfloat16_unit(device: torch.device) -> str:
-    """Return what multiplies bfloat16 there: ``amx``, ``avx512_bf16``, ``cuda`` or ``emulated``."""
+    """Return the unit for bfloat16: ``amx``, ``avx512_bf16``, ``cuda`` or ``emulated``."""
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return "cuda" if native else "emulated"
@@ -150,7 +150,7 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
 
 
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the number types that convolutions and matrix products work on while it is entered.
+    """Records the number types of convolutions and matrix products while it is entered.
 
     Autocast changes what is called through PyTorch's usual operators. It does not reach the
     operators that a decomposed program calls, which is silent.
@@ -169,7 +169,7 @@ class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Note the type of the first tensor, and call *func*."""
+        """Record the type of the first tensor, and call *func*."""
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         if "conv" in name or name in self._NAMES:
             tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]

@@ -73,7 +73,7 @@ def cache_key(digest: str | None, **parts: object) -> str | None:
 
 @contextmanager
 def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Give a folder with the files of a converted network, from the cache if they are there.
+    """Yield a folder with the files of a converted network, from the cache if possible.
 
     Processes that start at once and find nothing each make their own files, and one entry stays.
     Where the cache cannot be written, which is warned of once, the files are made each time.

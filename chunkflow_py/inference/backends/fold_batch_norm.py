@@ -64,7 +64,7 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
 
 
 class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how many operations take each of the tensors that are watched."""
+    """Counts the operations that use each watched tensor."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -134,7 +134,7 @@ def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
 
 
 def _is_simple(module: nn.Module) -> bool:
-    """Return whether *module* is exactly what PyTorch ships, in float32 and evaluation mode."""
+    """Return whether *module* is an unmodified PyTorch layer, in float32 and evaluation mode."""
     if type(module) not in _CONVOLUTIONS + _NORMS or module.training:
         return False
     if module._forward_hooks or module._forward_pre_hooks:  # such as those of weight_norm

@@ -95,7 +95,7 @@ def read_weights(
 def load_weights(
     network: torch.nn.Module, state: Mapping[str, torch.Tensor], *, path: str, model: str
 ) -> None:
-    """Put *state* into *network*; every weight must be there, and nothing else.
+    """Load *state* into *network*; the names of the weights must agree exactly.
 
     Args:
         network: changed in place.

@@ -85,7 +85,7 @@ class NetworkBackend:
         output_channels: tuple[int, ...] = (),
         memory: Callable[[], NetworkMemory] | None = None,
     ) -> None:
-        """Put the network between hooks and checks.
+        """Wrap the network in its hooks and checks.
 
         Args:
             core: runs the network.
@@ -194,7 +194,7 @@ class NetworkBackend:
     # --- what it returned ----------------------------------------------------------------------
 
     def _joined(self, found: Any) -> torch.Tensor:
-        """Return one tensor of what the network returned, named outputs in their order."""
+        """Join the outputs of the network into one tensor, named outputs in their order."""
         if isinstance(found, dict) and self._outputs:
             lacking = [name for name in self._outputs if name not in found]
             if lacking:
@@ -353,7 +353,7 @@ class ChannelSpreader:
     _warned: bool = field(default=False, init=False)
 
     def __call__(self, output: torch.Tensor) -> torch.Tensor:
-        """Return (n, channels, z, y, x) of (n, 1, z, y, x), as a view; another shape as it is."""
+        """Expand (n, 1, z, y, x) to all channels as a view; return other shapes unchanged."""
         if output.ndim != 5 or output.shape[1] != 1 or self.channels == 1:
             return output
         if not self._warned:

@@ -32,7 +32,7 @@ _TALKATIVE = (
 
 
 class _Note:
-    """Holds what was seen; torch.export undoes changes to lists, not to what it does not know."""
+    """Holds a record; torch.export would undo changes to a list, but not to this class."""
 
     outputs: Outputs = None
 
@@ -41,7 +41,7 @@ class Leaves(torch.nn.Module):
     """A network that returns a tuple of tensors, whatever the one inside returns."""
 
     def __init__(self, network: torch.nn.Module) -> None:
-        """Take the network, which is not changed."""
+        """Wrap the network, which is not modified."""
         super().__init__()
         self.network = network
         self._note = _Note()
@@ -96,7 +96,7 @@ def export(network: Leaves, shape: Sequence[int]) -> torch.export.ExportedProgra
 
 
 def as_network_returns(tensors: Sequence[torch.Tensor], outputs: Outputs) -> Any:
-    """Return *tensors* in the form in which the network returns them."""
+    """Arrange *tensors* in the structure that the network returns."""
     if outputs is None:
         return tensors[0]
     if isinstance(outputs, int):
@@ -105,7 +105,7 @@ def as_network_returns(tensors: Sequence[torch.Tensor], outputs: Outputs) -> Any
 
 
 def check_batch(batch: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return *batch* as float32, contiguous; not a copy if it is so already.
+    """Return *batch* as contiguous float32, copied only if necessary.
 
     Raises:
         ModelError: it is of another shape than the network was converted for.

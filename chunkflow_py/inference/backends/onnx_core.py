@@ -83,7 +83,7 @@ class OnnxCore:
         dtype: str = "float32",
         device: torch.device | None = None,
     ) -> OnnxCore:
-        """Take a network from an ``.onnx`` file.
+        """Load a network from an ``.onnx`` file.
 
         Several outputs are returned as a dict with the names that they have in the file.
 

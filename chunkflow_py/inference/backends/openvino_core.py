@@ -89,7 +89,7 @@ class OpenVinoCore:
         dtype: str = "float32",
         threads: int | None = None,
     ) -> OpenVinoCore:
-        """Take a network that was converted already, by OpenVINO (``.xml``) or to ``.onnx``.
+        """Load a network that is already converted, as OpenVINO ``.xml`` or as ``.onnx``.
 
         Several outputs are returned as a dict with the names that they have in the file.
 
@@ -299,7 +299,7 @@ def _read(path: Path) -> Any:
 
 
 def _fit(model: Any, shape: tuple[int, ...]) -> None:
-    """Give the network its one input shape.
+    """Set the fixed input shape of the network.
 
     Raises:
         ModelError: it has several inputs, or cannot take the shape.

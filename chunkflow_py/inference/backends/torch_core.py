@@ -61,7 +61,7 @@ class TorchCore:
         cuda_graphs: bool = True,
         fold: bool = True,
     ) -> None:
-        """Prepare the network; what takes a forward is left to the first batch.
+        """Prepare the network; steps that need a forward pass wait for the first batch.
 
         Args:
             network: a module, which is changed in place, or anything that is called with a batch.
@@ -120,7 +120,7 @@ class TorchCore:
 
     @torch.inference_mode()
     def __call__(self, batch: Any) -> Any:
-        """Return what the network returns for *batch*, which is not changed; see `Core`."""
+        """Run the network on *batch*, which is not modified; see `Core`."""
         try:
             return self._run(batch)
         except RuntimeError as error:
@@ -143,7 +143,7 @@ class TorchCore:
             return self._network(ready)
 
     def _placed(self, batch: Any) -> Any:
-        """Return a copy on the device, because a network may work in place on what it is given."""
+        """Return a copy on the device, because a network may modify its input."""
         if not isinstance(batch, torch.Tensor):
             return batch
         layout = self._layout if batch.ndim == len(self._shape) else torch.contiguous_format
@@ -244,14 +244,14 @@ class _Replay:
         return isinstance(batch, torch.Tensor) and batch.shape == self._input.shape
 
     def __call__(self, batch: torch.Tensor) -> Any:
-        """Return what the network returned while it was captured, with the values of *batch*."""
+        """Replay the captured forward pass with the values of *batch*."""
         self._input.copy_(batch)
         self._graph.replay()
         return self._output
 
 
 def _lay_out(network: Any, layout: torch.memory_format) -> None:
-    """Lay out the weights that have the axes for it; a network may have others beside them."""
+    """Set the memory format of the weights that have enough axes for it."""
     axes = {torch.channels_last_3d: (5,), torch.channels_last: (4,)}.get(layout, (4, 5))
     if isinstance(network, torch.nn.Module):
         for tensor in (*network.parameters(), *network.buffers()):
@@ -264,7 +264,7 @@ def _line(error: BaseException) -> str:
 
 
 class OneDnnConvolutions(TorchFunctionMode):
-    """Sends 3D convolutions to oneDNN while it is entered.
+    """Runs 3D convolutions by oneDNN while it is entered.
 
     PyTorch takes its own, much slower convolution for a batch of one with few voxels
     (n·c·z·y up to 20480), a rule made for 2D. Measured, PyTorch 2.13, 2 threads with AVX-512, one

@@ -109,7 +109,7 @@ class ModelPackage:
         return Zyx.of([wanted.z, *found[1:]] if self.spatial_dims == 2 else found)
 
     def check_sizes(self, input_patch_size: Zyx, output_patch_size: Zyx, batch_size: int) -> None:
-        """Refuse what the network does not take.
+        """Check patch sizes against those that the network accepts.
 
         Args:
             input_patch_size: voxels, zyx.
@@ -226,7 +226,7 @@ def _space(source: TensorDescription) -> list[str]:
 
 
 def _cut(source: TensorDescription, output: TensorDescription, here: DescriptionField) -> Zyx:
-    """Return how many voxels the network itself cuts off each side, zyx."""
+    """Return the number of voxels that the network crops on each side, zyx."""
     cut = dict.fromkeys(SPACE, 0)
     for axis in _space(source):
         if axis in output.growth:

@@ -195,7 +195,7 @@ class _Found:
     voxel_size_nm: dict[str, float] = field(default_factory=dict)
 
     def in_space(self, axes: str) -> dict[str, Any]:
-        """Return what is known of the spatial axes, as arguments of `TensorDescription`."""
+        """Return the facts about the spatial axes, as arguments of `TensorDescription`."""
         names = ("minimum", "step", "growth", "halo", "scale", "voxel_size_nm")
         return {
             name: {a: v for a, v in getattr(self, name).items() if a in SPACE and a in axes}
@@ -220,7 +220,7 @@ class DescriptionField:
         self.value, self.path, self.package = value, path, package
 
     def __getitem__(self, key: str | int) -> DescriptionField:
-        """Return a field inside of this one; its value is ``None`` if it is not there."""
+        """Return a field of this one; its value is ``None`` if it is absent."""
         inside = None
         if isinstance(self.value, Mapping):
             inside = self.value.get(key)

@@ -91,7 +91,7 @@ class PackageFiles:
             return name in archive.namelist()
 
     def local(self, name: str, sha256: str | None = None) -> Path:
-        """Return a file on the disk, unpacked if need be; it is gone when the process ends.
+        """Return the path of an unpacked copy of the file, deleted when the process ends.
 
         Args:
             name: of the file, relative to the description.

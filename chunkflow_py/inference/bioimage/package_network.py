@@ -46,7 +46,7 @@ class OutputPlan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the output is used as it is."""
+        """Whether the output is used unchanged."""
         return not any(self.crop) and not self.steps and self.axes in _CHANNELS_FIRST.values()
 
 
@@ -66,7 +66,7 @@ class PackageNetwork(torch.nn.Module):
         steps: tuple[ProcessingStep, ...],
         outputs: tuple[OutputPlan, ...],
     ) -> None:
-        """Take a network, what comes before it, and what comes after each of its outputs."""
+        """Wrap a network between its preprocessing and the postprocessing of each output."""
         super().__init__()
         self.network = network
         self._ours = _CHANNELS_FIRST[spatial_dims]
@@ -119,7 +119,7 @@ class PackageNetwork(torch.nn.Module):
 
 
 def _moved(values: torch.Tensor, here: str, there: str) -> torch.Tensor:
-    """Return *values* of axes *here* with axes *there*: those of extent 1 come and go."""
+    """Rearrange *values* from axes *here* to axes *there*, adding or removing single axes."""
     for axis in reversed(range(len(here))):
         if here[axis] not in there:
             values = values.squeeze(axis)
@@ -285,14 +285,14 @@ class OnnxNetwork(torch.nn.Module):
     """A network of an ``.onnx`` file as a module; ONNX Runtime runs it on the batch's device."""
 
     def __init__(self, path: str) -> None:
-        """Take the path of the file, which is opened for the first batch."""
+        """Keep the path of the file, which is opened for the first batch."""
         super().__init__()
         self._path = path
         self._core: OnnxCore | None = None
         self._made_for: tuple[Any, ...] = ()
 
     def forward(self, batch: torch.Tensor) -> Any:
-        """Return what the network returns for (n, c, ...) float32: a tensor, or a dict of them.
+        """Run the network on (n, c, ...) float32; return a tensor, or a dict of tensors.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.

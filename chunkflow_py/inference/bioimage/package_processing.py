@@ -71,7 +71,7 @@ class Normalization:
         return self.method in {"zscore", "percentile"} and not self.shift
 
     def normalizer(self, num_channels: int, statistics: str | None = None) -> Normalizer:
-        """Return what fills the network's input.
+        """Return the function that fills the network's input.
 
         Args:
             num_channels: of the image.

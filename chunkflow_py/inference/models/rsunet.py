@@ -238,7 +238,7 @@ def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Refuse what could not be constructor arguments, or only of a network that fits nowhere.
+    """Refuse invalid constructor arguments, and those of a network too large for any machine.
 
     Raises:
         ValueError: names the first such argument.
@@ -263,7 +263,7 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    """Compare the number of weights with those of the file, before memory is taken for them.
+    """Compare the number of weights with the file, before allocating memory for them.
 
     Raises:
         ValueError: the network would have more.

@@ -55,7 +55,7 @@ _JSON, _BYTES = "application/json", "application/octet-stream"
 
 
 class DashboardServer:
-    """Serves a run that is watched, until it is stopped.
+    """The web server of a watched run.
 
     Args:
         watch: the run.

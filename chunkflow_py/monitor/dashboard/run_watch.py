@@ -1,4 +1,4 @@
-"""Watch a run: its steps and its queue, and what the web page shows of them."""
+"""Watch the steps and the queue of a run for the web page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class StepWatch:
         return found
 
     def status(self, now: float) -> StepStatus:
-        """Return how far the step is at *now*, seconds since 1970."""
+        """Return the progress of the step at *now*, in seconds since 1970."""
         taken_from = self._home.spec.reused.get(self.stage.name)
         totals = self.states.totals(now)
         return StepStatus.of(self.stage, totals, closed=self.closed, taken_from=taken_from)
@@ -115,7 +115,7 @@ class StepWatch:
 
 
 class RunWatch:
-    """A run; safe to be asked by several threads, which share what is read.
+    """A watched run; thread-safe, with data shared by all threads.
 
     Args:
         home: of the run.
@@ -139,7 +139,7 @@ class RunWatch:
         self._running_source = ""
 
     def stage(self, name: str) -> StepWatch:
-        """Return a stage; the one that is worked on for an empty *name*.
+        """Return a step; for an empty *name* the current one.
 
         Raises:
             OptionError: there is none of this name.
@@ -229,7 +229,7 @@ class RunWatch:
             }
 
     def layout(self, name: str) -> dict[str, Any]:
-        """Return how the map of a stage is drawn."""
+        """Return the layout of the map of a step."""
         return self.stage(name).layout.to_json() | {"codes": CODES}
 
     def cells(self, name: str) -> bytes:
@@ -238,13 +238,13 @@ class RunWatch:
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a map, and what has changed: see `TaskStates.changes`."""
+        """Return the version of a map and its changes, see `TaskStates.changes`."""
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)
 
     def brief(self, name: str, number: int) -> dict[str, Any]:
-        """Return what is known of a task without reading anything."""
+        """Return the known facts about a task, without reading anything."""
         watch = self.stage(name)
         if number not in watch.plan:
             msg = f"stage {name} has no task {number}"
@@ -278,7 +278,7 @@ class RunWatch:
 
 
 def cost(hours: float, ended: int, tasks: int, price: float | None) -> dict[str, float | None]:
-    """Return what a stage has cost, and what it will have cost if it goes on like this.
+    """Return the cost of a step so far, and its expected total cost.
 
     Args:
         hours: of workers, so far.

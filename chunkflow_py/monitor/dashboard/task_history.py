@@ -136,7 +136,7 @@ class TaskHistory:
         return (self.finished > 0) & np.isin(self._states.codes, _ENDED)
 
     def throughput(self, now: float) -> dict[str, Any] | None:
-        """Return how many tasks have ended in each of up to 120 spans of time, by how."""
+        """Return the number of ended tasks in each of up to 120 time spans, by outcome."""
         known = self._known()
         if not known.any():
             return None
@@ -154,7 +154,7 @@ class TaskHistory:
         return {"start": start, "width_s": width} | {k: v.tolist() for k, v in counts.items()}
 
     def workers(self, now: float) -> dict[str, Any]:
-        """Return what each worker has done, the latest seen first, and their hours together.
+        """Return the work of each worker, the most recent first, and the sum of their hours.
 
         A worker's time is counted from the start of its first task to the end of its last one; to
         now, if it was seen in the last ten minutes, or in three times what a task takes it, and
@@ -219,7 +219,7 @@ class TaskHistory:
         }
 
     def about(self, number: int) -> dict[str, Any]:
-        """Return what is known of one task without reading anything."""
+        """Return the known facts about a task, without reading anything."""
         known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
         return {
             "worker": self.names[self.worker[number]] if known else None,
@@ -228,6 +228,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return of how many tasks that ended the record is known, and how many have ended."""
+        """Return the number of ended tasks whose record is known, and the number of ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -147,7 +147,7 @@ class TaskStates:
                 self._closed.add(segment)
 
     def settle(self) -> None:
-        """Compute the codes from what `update`, or a history, has read."""
+        """Compute the codes from the records that `update`, or a history, has read."""
         codes = self._ended.copy()
         codes[(self.tries > 0) & (codes == MISSING)] = RETRY
         numbers = np.fromiter(self._running, np.int64, len(self._running))
@@ -168,7 +168,7 @@ class TaskStates:
 
     @property
     def tries(self) -> NDArray[np.uint16]:
-        """By number, how many attempts are known to have failed."""
+        """Number of known failed attempts, by task number."""
         tries = self.segment_tries.copy()
         numbers = [failure.number for failure in self.failures]
         np.add.at(tries, np.array(numbers, np.int64), 1)
@@ -182,7 +182,7 @@ class TaskStates:
         return LedgerCounts.of(parts, now)
 
     def changes(self, since: int) -> tuple[bool, bytes]:
-        """Return what has changed after version *since*.
+        """Return the changes after version *since*.
 
         Returns:
             Whether it is all: the bytes are then the codes by number. Else they are the numbers

@@ -1,4 +1,4 @@
-"""The report on a run: one HTML file that says what ran, what it took, and whether seams show.
+"""The report on a run: one HTML file with parameters, costs, and a check for visible seams.
 
 | module          | what                                                                     |
 |-----------------|--------------------------------------------------------------------------|

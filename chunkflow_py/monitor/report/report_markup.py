@@ -32,7 +32,7 @@ class Html(str):
 
 
 def escaped(value: object) -> Html:
-    """Return *value* as HTML: as it is if it is HTML, else escaped and without secrets."""
+    """Return *value* as HTML: unchanged if it is HTML, else escaped and without secrets."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(public(str(value))))
@@ -76,7 +76,7 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str 
 
 
 def facts(pairs: Iterable[tuple[object, object]]) -> Html:
-    """Return a list of names and values; those without a value are left out."""
+    """Return a list of names and values, without those that have no value."""
     rows = [joined((tag("dt", name), tag("dd", value))) for name, value in pairs if value != ""]
     return tag("dl", *rows)
 

@@ -372,7 +372,7 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
 
 
 def _storage(found: StepFacts, prices: Prices) -> Iterator[tuple[str, str]]:
-    """Yield what writing and keeping the output costs, where it is in a cloud of the table."""
+    """Yield the cost of writing and storing the output, for clouds in the price table."""
     for protocol in sorted(found.objects.keys() & prices.stores.keys()):
         store = prices.stores[protocol]
         put = found.objects[protocol] * store["put"]
@@ -389,7 +389,7 @@ def _when(seconds: float) -> str:
 
 
 def _wrong_parts(report: RunReport) -> Iterator[Html]:
-    """Yield what failed, was skipped, or was read where nothing is stored."""
+    """Yield the tasks that failed, were skipped, or read missing blocks."""
     parts = [part for stage in report.stages for part in _wrong_stage(stage)]
     yield from parts or [tag("p", "Nothing failed, was skipped, or was missing.")]
 
@@ -492,7 +492,7 @@ def _seam_row(seam: Seam) -> list[str]:
 
 
 def _verify_parts(report: RunReport) -> Iterator[Html]:
-    """Yield whether what is stored was compared with the records."""
+    """Yield whether the stored output was compared with the records."""
     if report.damages is None:
         text = (
             "What is stored was not compared with the records for this report: chunkflow report "

@@ -1,4 +1,4 @@
-"""Measure seams: the step across task boundaries, relative to the steps beside them.
+"""Measure seams: intensity steps across task boundaries, relative to steps beside them.
 
 ```
                  face between two tasks
@@ -172,7 +172,7 @@ def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, fl
 
 
 def seam_along(axis: int, steps: Sequence[tuple[float, float]], seed: int = 0) -> Seam:
-    """Return the measure and its spread, from what `steps_of` says of each face.
+    """Return the measure and its spread from the results of `steps_of` for each face.
 
     Args:
         axis: across the faces: 0 for z.
@@ -199,7 +199,7 @@ def _ratio(across: float, inside: float) -> float | None:
 
 
 def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> BoundingBox | None:
-    """Return what is read for a face, or ``None`` if the volume holds too little around it."""
+    """Return the box to read for a face, or ``None`` too close to the end of the volume."""
     axis, shrink = face.axis, place.shrink
     if face.place % shrink[axis]:
         return None  # no face between voxels of the volume

@@ -224,7 +224,7 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes that a stage reads and writes, and what else it reads and writes.
+    """Return the volumes, and other addresses, that a step reads and writes.
 
     Of several levels that one operator writes, the finest is taken.
     """

@@ -1,4 +1,4 @@
-"""A task's items as a plugin for chunkflow 1.x knows them, and what it makes of them."""
+"""Convert the items of a task to types of chunkflow 1.x for a plugin, and its results back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def to_plugin(value: Any) -> Any:
 
 
 def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
-    """Return what a plugin made as items of a task; those of a list, tuple or dict one by one.
+    """Convert results of a plugin to items of a task, also within a list, tuple or dict.
 
     Args:
         value: what it returned.
@@ -89,7 +89,7 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
 
 
 def is_changed(given: Any, item: Any) -> bool:
-    """Tell whether a plugin has changed what it was *given* for an *item* of the task.
+    """Return whether a plugin has changed *given*, its copy of an *item* of the task.
 
     Voxels that it has changed in place are those of the item already.
     """
@@ -114,7 +114,7 @@ def _our_chunk(chunk: Chunk, like: OurChunk | None) -> OurChunk:
 
 
 def _kind(chunk: Chunk, like: OurChunk | None) -> Kind | None:
-    """Return what the voxels mean, as far as the plugin has said it and their type allows it.
+    """Return the kind of the voxels, if the plugin declares it and their type allows it.
 
     Plugins give labels the properties of the map that they were made from.
     """

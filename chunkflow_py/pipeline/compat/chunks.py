@@ -1,4 +1,4 @@
-"""Chunks as chunkflow 1.x has them: an array with a place, for plugins that were written for it."""
+"""The Chunk class of chunkflow 1.x, for plugins written for it."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_image(self) -> bool:
-        """Whether it is (z, y, x) of 8 bits."""
+        """Whether the chunk is (z, y, x) with 8-bit voxels."""
         return bool(self.ndim == 3 and self.dtype == np.uint8)
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether it is known as one, or is (z, y, x) of integers that are not uint8."""
+        """Whether the chunk is marked as one, or is (z, y, x) with integers other than uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -107,7 +107,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_probability_map(self) -> bool:
-        """Whether it is float32 within [0, 1]."""
+        """Whether the chunk is float32 in [0, 1]."""
         return bool(self.dtype == np.float32 and self.max() <= 1 and self.min() >= 0)
 
     @property
@@ -126,7 +126,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Offset, voxel size and layer type, those that are known."""
+        """Offset, voxel size and layer type, if known."""
         known = {
             "voxel_offset": self.voxel_offset,
             "voxel_size": self.voxel_size,
@@ -148,12 +148,12 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def bbox(self) -> BoundingBox:
-        """Its box."""
+        """Box of the chunk."""
         return BoundingBox.from_delta(self.voxel_offset, self.array.shape[-3:])
 
     @property
     def bounding_box(self) -> BoundingBox:
-        """Its box."""
+        """Box of the chunk."""
         return self.bbox
 
     @property
@@ -202,7 +202,7 @@ class Chunk(NDArrayOperatorsMixin):
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Apply a ufunc to the arrays; what has the shape of the chunk is a chunk again."""
+        """Apply a ufunc to the arrays; results of the chunk's shape become chunks."""
         arrays = [value.array if isinstance(value, Chunk) else value for value in inputs]
         outs = kwargs.get("out", ())
         first = next(value for value in (*inputs, *outs) if isinstance(value, Chunk))
@@ -277,7 +277,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self._like(self.array[self._inside(slices)], offset)
 
     def save(self, patch: Chunk) -> None:
-        """Put a smaller chunk into its place in this one."""
+        """Copy a smaller chunk into this one, at its position."""
         self.array[self._inside(patch.slices)] = patch.array
 
     def crop_margin(

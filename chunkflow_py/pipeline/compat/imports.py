@@ -73,7 +73,7 @@ _finder = _Finder()
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """Let ``import chunkflow`` find what is here, unless chunkflow itself is installed."""
+    """Let ``import chunkflow`` find these classes, unless chunkflow itself is installed."""
     with _finder.lock:
         if _finder.users == 0 and not _is_installed():
             sys.meta_path.insert(0, _finder)
@@ -91,13 +91,13 @@ def importable() -> Iterator[None]:
 
 
 def _is_installed() -> bool:
-    """Tell whether chunkflow itself can be imported; a folder of this name is not it."""
+    """Return whether chunkflow itself can be imported; a folder of this name is not enough."""
     spec = find_spec(ROOT)
     return spec is not None and spec.origin is not None
 
 
 def is_imported_by(path: Path) -> bool:
-    """Tell whether the file imports chunkflow and will find what is here."""
+    """Return whether the file imports chunkflow and will get these classes."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

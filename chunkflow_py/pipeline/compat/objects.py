@@ -1,4 +1,4 @@
-"""Synapses and points as chunkflow 1.x has them, for plugins that were written for it."""
+"""The Synapses and PointCloud classes of chunkflow 1.x, for plugins written for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PointCloud:
     """Points (n, 3), zyx, voxels."""
 
     def __init__(self, points: NDArray[Any] | None, voxel_size: Iterable[float]) -> None:
-        """Take points; ``None`` stands for no point."""
+        """Take points; ``None`` means none."""
         self.points = np.zeros((0, 3), np.int64) if points is None else points
         self.voxel_size = Cartesian.from_collection(voxel_size)
 
@@ -203,7 +203,7 @@ class Synapses:
     def find_duplicate_post_on_same_neuron(
         self, seg: Chunk, distance_threshold: float = 10
     ) -> set[int]:
-        """Return, of points near each other on one segment, those farther from their T-bar."""
+        """Of points near each other on one segment, return those farther from their T-bar."""
         from scipy.spatial import KDTree
 
         points = self.post_coordinates - np.asarray(seg.voxel_offset, np.int64)

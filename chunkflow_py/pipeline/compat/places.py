@@ -1,4 +1,4 @@
-"""Positions and boxes as chunkflow 1.x has them; components may be fractions there."""
+"""The Cartesian and BoundingBox classes of chunkflow 1.x; components may be fractions."""
 
 from __future__ import annotations
 
@@ -66,29 +66,29 @@ class Cartesian(NamedTuple):
         return Cartesian(-self.z, -self.y, -self.x)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether all three are equal to a number, or to three."""
+        """Return whether all three are equal to a number, or to three."""
         if other is None or isinstance(other, str):
             return False
         return self._all(other, operator.eq)
 
     def __ne__(self, other: object) -> bool:
-        """Tell whether one is not equal."""
+        """Return whether one is not equal."""
         return not self == other
 
     def __lt__(self, other: Any) -> bool:
-        """Tell whether all three are less."""
+        """Return whether all three are less."""
         return self._all(other, operator.lt)
 
     def __le__(self, other: Any) -> bool:
-        """Tell whether all three are at most as large."""
+        """Return whether all three are at most as large."""
         return self._all(other, operator.le)
 
     def __gt__(self, other: Any) -> bool:
-        """Tell whether all three are larger."""
+        """Return whether all three are larger."""
         return self._all(other, operator.gt)
 
     def __ge__(self, other: Any) -> bool:
-        """Tell whether all three are at least as large."""
+        """Return whether all three are at least as large."""
         return self._all(other, operator.ge)
 
     def __hash__(self) -> int:
@@ -198,17 +198,17 @@ class BoundingBox:
 
     @property
     def minpt(self) -> Cartesian:
-        """Its start."""
+        """Start of the box."""
         return self.start
 
     @property
     def maxpt(self) -> Cartesian:
-        """Its stop."""
+        """Stop of the box."""
         return self.stop
 
     @property
     def shape(self) -> Cartesian:
-        """Its extent."""
+        """Extent of the box."""
         return self.stop - self.start
 
     def size3(self) -> Cartesian:
@@ -255,7 +255,7 @@ class BoundingBox:
         return self.adjust(tuple(corner_offset))
 
     def contains(self, point: Iterable[Any]) -> bool:
-        """Tell whether a point lies between start and stop; both count as inside, as in 1.x."""
+        """Return whether a point lies between start and stop; both count as inside, as in 1.x."""
         where = Cartesian.from_collection(point)
         return self.start <= where <= self.stop
 
@@ -268,11 +268,11 @@ class BoundingBox:
         return BoundingBox(self.start._with(bbox2.start, max), self.stop._with(bbox2.stop, min))
 
     def is_aligned_with(self, block_shape: Iterable[Any]) -> bool:
-        """Tell whether both corners lie on multiples of the block."""
+        """Return whether both corners lie on multiples of the block."""
         return self.start % block_shape == 0 and self.stop % block_shape == 0
 
     def decompose(self, block_size: Iterable[Any]) -> BoundingBoxes:
-        """Return the whole blocks that fit in, from the start on; what is left over is not in."""
+        """Return the whole blocks that fit in, from the start on, without the remainder."""
         block = Cartesian.from_collection(block_size)
         axes = (
             range(a, b - step + 1, step)

@@ -51,11 +51,11 @@ class Area:
 
     @property
     def bucket(self) -> str:
-        """The bucket."""
+        """Name of the bucket."""
         return self.pattern.partition("/")[0]
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return the address."""
         return f"{self.scheme}://{self.pattern}"
 
 
@@ -169,7 +169,7 @@ class Policy:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policies by who needs them."""
+        """Return the policies by role."""
         return {
             "run": self.run,
             "producer": self.producer(),
@@ -191,7 +191,7 @@ class Policy:
 
 
 def policy_of(address: str) -> Policy:
-    """Return what a run needs.
+    """Return the permissions that a run needs.
 
     Args:
         address: of the run.
@@ -283,7 +283,7 @@ def _mentioned(spec: Spec) -> Iterator[str]:
 
 
 def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
-    """Return the ARNs of a queue and of its dead-letter queue, and remarks on them."""
+    """Return the ARNs of a queue and its dead-letter queue, with remarks."""
     if not url:
         return None, []
     scheme, rest = address_of(url)
@@ -313,5 +313,5 @@ def _statement(name: str, actions: tuple[str, ...], resources: list[str]) -> dic
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy of those statements that are about something."""
+    """Return a policy of the statements that have resources."""
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Resource"]]}

@@ -44,7 +44,7 @@ def check_clock(address: str) -> Iterator[Finding]:
 
 
 def offset_from(address: str) -> float | None:
-    """Return by how many seconds this clock is surely ahead of a server's, at least.
+    """Return the seconds by which this clock is at least ahead of a server's.
 
     A Date has whole seconds, and the answer takes its time: of the offsets that are possible, this
     is the nearest to 0.

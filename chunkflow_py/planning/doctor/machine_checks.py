@@ -50,7 +50,7 @@ _ON_CPU = "networks run on the CPU"
 
 
 def check_memory() -> Iterator[Finding]:
-    """Report how much memory this process can use."""
+    """Report the memory that this process can use."""
     free = available_host_bytes()
     if free is None:
         yield Finding("memory", "ok", "the system does not report how much there is")
@@ -78,7 +78,7 @@ def check_disk() -> Iterator[Finding]:
 
 
 def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
-    """Try whether a folder can be written to, and how much space it has.
+    """Check that a folder is writable, and report its free space.
 
     Args:
         what: it is, for the message.
@@ -114,7 +114,7 @@ def _caches() -> dict[str, Path]:
 
 
 def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
-    """Say how large the memory is that processes share, for Dask, PyTorch and locks.
+    """Report the size of the shared memory, which Dask, PyTorch and locks use.
 
     Args:
         folder: as which the system shows it.
@@ -135,7 +135,7 @@ def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
 
 
 def check_open_files() -> Iterator[Finding]:
-    """Report how many files this process may have open."""
+    """Report the limit on open files."""
     try:
         import resource
     except ImportError:  # not a Unix
@@ -214,7 +214,7 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
 
 
 def check_allocator() -> Iterator[Finding]:
-    """Say whether memory that a network frees stays with the process."""
+    """Report whether freed memory stays in the process."""
     preloaded = [
         name
         for name in ("jemalloc", "tcmalloc", "mimalloc")
@@ -245,7 +245,7 @@ def check_convolution() -> Iterator[Finding]:
 
 
 def judge_convolution(check: str, what: str, speed: float, error: float) -> Finding:
-    """Return what there is to say of a timed convolution.
+    """Return the finding for a timed convolution.
 
     Args:
         check: that it belongs to.
@@ -295,7 +295,7 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
 
 
 def _cpu(proc: Path) -> tuple[str, set[str]]:
-    """Return the name of the CPU and its flags, as far as the system reports them."""
+    """Return the name of the CPU and its flags, if the system reports them."""
     found: dict[str, str] = {}
     with suppress(OSError):
         for line in (proc / "cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -305,7 +305,7 @@ def _cpu(proc: Path) -> tuple[str, set[str]]:
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Return how many cores a container may use at a time, or ``None`` if it is not limited."""
+    """Return the number of cores that a container may use; ``None`` without a limit."""
     with suppress(OSError, ValueError):
         most, each = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return None if most == "max" else int(most) / int(each)
@@ -340,7 +340,7 @@ class GpuSystem:
 
 
 def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
-    """Return what there is.
+    """Return the GPUs and drivers of the system.
 
     Args:
         proc: where the driver reports its version.
@@ -363,7 +363,7 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
 
 
 def judge_gpus(seen: GpuSystem) -> Finding:
-    """Return whether GPUs can be used, or what is missing."""
+    """Return the finding about GPUs: usable, or what is missing."""
     built = f"PyTorch {seen.torch} is built for CUDA {seen.cuda}"
     if seen.count:
         text = f"{seen.count} GPU(s), driver {seen.driver or 'of unknown version'}, {built}"
@@ -387,7 +387,7 @@ def judge_gpus(seen: GpuSystem) -> Finding:
 
 
 def check_gpus(proc: Path = _PROC, system: Path = _SYS) -> Iterator[Finding]:
-    """Say which GPUs there are and what they can, and time a convolution on each."""
+    """Report each GPU and its capabilities, and time a convolution on it."""
     try:
         seen = gpu_system(proc, system)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Python and the packages: versions that are allowed, and what each missing extra would bring."""
+"""Check the versions of Python and of packages, and report missing extras."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PAIRS = (("dask", "distributed"),)
 
 
 def check_python() -> Iterator[Finding]:
-    """Compare the version of Python with those that the package is tested on."""
+    """Compare the version of Python with the tested versions."""
     running = ".".join(map(str, sys.version_info[:3]))
     known = sys.prefix
     try:
@@ -72,7 +72,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Look for what every command needs, and for pairs of packages that do not go together."""
+    """Check the required packages, and find incompatible pairs."""
     try:
         needed = [each for each in _requirements() if _is_for(each, "")]
     except ImportError:
@@ -101,7 +101,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Say of each extra whether it is there, what it would bring, and how it is had."""
+    """Report for each extra whether it is installed, its purpose, and how to install it."""
     try:
         requirements = _requirements()
     except ImportError:
@@ -130,7 +130,7 @@ def check_extras() -> Iterator[Finding]:
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of a package that would be imported, or ``None`` if there is none."""
+    """Return the version of an installed package, or ``None``."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -138,7 +138,7 @@ def version_of(name: str) -> str | None:
 
 
 def _requirements(name: str = PACKAGE) -> list[Requirement]:
-    """Return what a package asks for, its extras included; nothing if it is not installed.
+    """Return the requirements of a package and its extras; empty if it is not installed.
 
     Raises:
         ImportError: there is no library to read them.
@@ -156,7 +156,7 @@ def _is_for(requirement: Requirement, extra: str) -> bool:
 
 
 def _with_extras(requirement: Requirement) -> Iterator[Requirement]:
-    """Yield a requirement, and what its own extras ask for."""
+    """Yield a requirement, and the requirements of its extras."""
     yield requirement
     for inner in _requirements(requirement.name) if requirement.extras else ():
         if not _is_for(inner, "") and any(_is_for(inner, extra) for extra in requirement.extras):

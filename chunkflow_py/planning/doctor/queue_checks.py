@@ -56,7 +56,7 @@ def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
 
 
 def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
-    """Look at the attributes of a queue of Amazon SQS."""
+    """Check the attributes of an Amazon SQS queue."""
     place = Place.of(name)
     with closing(_client(place)) as client:
         address = find_or_create(client, place, create=False)
@@ -109,7 +109,7 @@ def _attributes(client: SqsClient, address: str) -> dict[str, str]:
 
 
 def _try(scheme: str, rest: str, shown: str) -> Finding:
-    """Send and receive a message, on a queue of its own."""
+    """Send and receive a message on a temporary queue."""
     name = f"chunkflow-doctor-{secrets.token_hex(6)}"
     if scheme == "memory":
         return Finding("queue", "ok", f"{shown} ends with this process; nothing to try")

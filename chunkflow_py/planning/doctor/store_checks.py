@@ -31,7 +31,7 @@ _CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.c
 
 
 def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
-    """Try what can be done at a URL.
+    """Check which operations work at a URL.
 
     Args:
         url: of a folder or prefix; also of a volume, such as ``zarr://s3://bucket/em``.
