@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Accuracy:
     """Absolute differences between two outputs, in the units of the output.
 
-    Each is NaN where an output holds one, so that no limit is kept then.
+    All are NaN if an output contains NaN, so that every comparison with a limit fails.
 
     Attributes:
         largest: of all values.

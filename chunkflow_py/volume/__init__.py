@@ -86,20 +86,20 @@ def create_volume(
 ) -> Volume:
     """Create a volume and open it for writing.
 
-    Several processes may create the same volume at once: what they write is the same, and no
-    reader ever sees half of it.
+    Several processes may create the same volume at once: they write the same bytes, and readers
+    never see a partial volume.
 
     Args:
         spec: of the level *mip*.
-        url: where; a bare path needs *format*.
+        url: address; a bare path needs *format*.
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
-        opening: how to use the volume.
+        opening: how to open the volume.
         settings: of the format, see `create_volume` in `precomputed_volume` and `zarr_volume`.
 
     Raises:
-        VolumeError: it cannot be written, or the format cannot hold such voxels, or there is
-            another volume already.
+        VolumeError: the volume cannot be written, the format cannot store such voxels, or
+            another volume exists.
     """
     from chunkflow_py.store import open_store
     from chunkflow_py.volume.location import Location
@@ -148,7 +148,7 @@ def driver_of(format: str) -> object:
 
 
 def _stored_format(store: Store) -> str | None:
-    """Return the format of what is stored, by the first of `_SIGNS` that exists."""
+    """Return the format of a stored volume, by the first of `_SIGNS` that exists."""
     from concurrent.futures import ThreadPoolExecutor
 
     def format_by(sign: str) -> str | VolumeRefusedError | None:

@@ -5,7 +5,7 @@ zarr://s.zarr/0    s.zarr at mip 0    file:///data/../data/s.zarr/0    a link to
                                       all: device and inode of the folder s.zarr/0
 ```
 
-An operator names what it reads and writes by the address of a file or folder, or by
+An operator names its inputs and outputs by the address of a file or folder, or by
 ``ADDRESS at mip N`` (`level_name`) for a level of a volume.
 
 | address                   | its array                                                     |
@@ -16,7 +16,8 @@ An operator names what it reads and writes by the address of a file or folder, o
 | file or folder            | itself                                                        |
 
 On this machine device and inode identify a file or folder, whatever link, mount or spelling leads
-to it; its parent folder identifies what does not exist yet. In a bucket the key is the identity.
+to it; a file that does not exist yet is identified by its parent folder. In a bucket the key is
+the identity.
 
 By this identity a worker also knows arrays that an earlier step of its run has written (`expect`):
 there a missing block was either recorded as empty, or it is lost.
@@ -247,19 +248,19 @@ _recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arr
 
 
 def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
-    """Replace what this process knows of recorded arrays.
+    """Set the arrays that this run has recorded.
 
     Every volume that is opened for reading afterwards checks its missing blocks.
 
     Args:
-        arrays: address of an array, and what is recorded of it.
+        arrays: address of an array -> its record.
     """
     _recorded.clear()  # so that the volumes opened below check nothing
     _recorded.extend([(ArrayAddress.parse(place).arrays, blocks) for place, blocks in arrays])
 
 
 def expected_of(array_url: str) -> RecordedBlocks | None:
-    """Return what is recorded of the array at an address, or ``None``."""
+    """Return the record of the array at an address, or ``None``."""
     if not _recorded:
         return None
     arrays = ArrayAddress.parse(array_url).arrays

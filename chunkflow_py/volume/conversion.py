@@ -34,7 +34,7 @@ def converted(chunk: Chunk, dtype: DTypeLike | None) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        dtype: the type wanted, or ``None`` for what it is.
+        dtype: type of the result; ``None`` keeps the type.
 
     Raises:
         ChunkError: a value does not fit into *dtype*.

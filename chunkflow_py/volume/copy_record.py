@@ -46,10 +46,10 @@ class CopyRecord:
     access: Access
 
     def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
-        """Record what is copied, before the first block, unless it is recorded already.
+        """Record the source of a copy before the first block, unless it is recorded already.
 
         Args:
-            copied: what is copied, as JSON values.
+            copied: description of the source, as JSON values.
             overwrite: whether all blocks are written again.
             dry_run: whether to check only and write nothing.
 

@@ -1,6 +1,6 @@
 """Choose the box that a loader reads: an explicit cut, the task's box with a margin, or all.
 
-At the end of a volume a margin is clipped; `margins_left` returns what remains of it.
+At the end of a volume a margin is clipped; `margins_left` returns the remaining margins.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class VolumeArray:
         self.ndim = len(self.shape)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Return what decides the voxels, as far as it is known without reading them."""
+        """Return the facts that determine the voxels, as far as known without reading them."""
         volume = self._volume
         level = (volume.url, getattr(volume, "mip", 0), str(volume.bounds), str(volume.dtype))
         return (*level, self.shape, self.channels, self._time)

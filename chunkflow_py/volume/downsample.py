@@ -48,11 +48,11 @@ def downsample(
         mode: ``mean`` (integers: the exact mean, rounded half to even; floats: summed in at least
             single precision), ``mode`` (the most frequent value, the smallest of several), or
             ``auto``, which is the mode for labels, see `is_labels`.
-        sparse: of labels, let 0 win only where there is nothing else.
+        sparse: for labels, ignore 0 unless all voxels are 0.
 
     Returns:
-        A chunk of the same dtype, channels and kind; a coarse voxel of which the chunk holds a
-        part is made of that part.
+        A chunk of the same dtype, channels and kind; a coarse voxel at its boundary is
+        computed from the fine voxels that the chunk has.
 
     Raises:
         OptionError: a factor is below 1.
@@ -88,7 +88,7 @@ def downsample(
 def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
     """Return whether voxels are labels of objects, which cannot be averaged.
 
-    So are those of kind ``segmentation``; of unknown kind, bools and integers of 32 bits or more.
+    Their kind is ``segmentation``; or unknown, with dtype bool or an integer of 32 bits or more.
     """
     wide = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= 4)
     return kind == "segmentation" or (kind is None and wide)

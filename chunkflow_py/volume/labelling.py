@@ -157,7 +157,7 @@ class LabellingRecords:
         """Return the whole region of the task that labelled *region*, or ``None``.
 
         Raises:
-            ChunkError: several tasks labelled it, or one task a part of it.
+            ChunkError: several tasks labelled parts of the region, or one task only a part.
         """
         if region in self._known or region.time not in self._corners:
             return region if region in self._known else None

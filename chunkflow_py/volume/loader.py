@@ -1,4 +1,4 @@
-"""Read what each task needs out of a volume, or out of a file of its own."""
+"""Load the part of a volume, or the file, that each task needs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class VolumeLoader(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held but what is freed with the loader."""
+        """Do nothing: memory is freed with the loader."""
 
     # --- what the pipeline asks ----------------------------------------------------------------
 
@@ -247,13 +247,13 @@ class VolumeLoader(OperatorBase):
         return [box for box in samples if not box.intersection(self.volume.bounds).is_empty]
 
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
-        """Return what is read for a task, and the box of the blocks that this touches."""
+        """Return the box to read for a task, and the box of the blocks that it touches."""
         bounds = self.volume.bounds
         box = self.cutout.box(bounds, task, self.volume.url)[0]
         return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)
 
     def _shared_bytes(self) -> int:
-        """Return how many bytes of blocks to keep, so that later tasks find what they share.
+        """Return the number of bytes of blocks to cache, for blocks that later tasks share.
 
         In raster order a plane of tasks lies between two neighbours along z, a row between two
         along y, and nothing between two along x; in the other orders neighbours are nearer. What

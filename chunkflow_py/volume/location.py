@@ -118,7 +118,7 @@ class Location:
         )
 
     def __str__(self) -> str:
-        """Return what was written, for messages."""
+        """Return the address as the user wrote it, for messages."""
         return self.url
 
 

@@ -1,4 +1,4 @@
-"""A mask that is coarser than what it belongs to: a chunk, patches, or the boxes of tasks."""
+"""Masks, which may be coarser than the chunk, patches or task boxes that they apply to."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BoxMask:
         return self.coarse[np.ix_(*self.indexes)]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return *array* with zeros, NaN too, where voxels are not kept.
+        """Return *array* with zeros in place of voxels that are not kept, even if they are NaN.
 
         Sections of one section of the mask are done at once, and no mask is made of their extent
         but one plane: as bits, all set or none, so that a voxel of any type stays or becomes 0.
@@ -92,17 +92,17 @@ class BoxMask:
 def box_mask(
     volume: Volume, bbox: BoundingBox, voxel_size_nm: VoxelSize, *, fill_missing: bool = True
 ) -> BoxMask:
-    """Return where *volume* is not zero, for the voxels of a box.
+    """Return a mask of the voxels of a box at which *volume* is not zero.
 
     Args:
-        volume: of the mask, any dtype; of several channels any may be non-zero.
-        bbox: in voxels of its own.
-        voxel_size_nm: of these, zyx.
-        fill_missing: what lies outside of the volume is zero; if not, it is an error.
+        volume: the mask volume, any dtype; a voxel is set if any channel is not zero.
+        bbox: the box, in voxels of *voxel_size_nm*.
+        voxel_size_nm: voxel size of *bbox*, zyx.
+        fill_missing: take voxels outside the mask volume as zero; otherwise they are an error.
 
     Raises:
-        ChunkError: voxels of the mask are smaller.
-        GeometryError: the box reaches outside of the mask, and may not.
+        ChunkError: the voxels of the mask are smaller than those of the boxes.
+        GeometryError: the box extends beyond the mask volume, without *fill_missing*.
     """
     ratio = _ratio(volume, voxel_size_nm, _CHUNK)
     centres = [
@@ -117,12 +117,12 @@ def box_mask(
 
 
 def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArray[Any]:
-    """Return where *volume* is not zero, at the chunk's resolution, as `box_mask` says.
+    """Return a mask of the voxels of a chunk at which *volume* is not zero, see `box_mask`.
 
     Args:
-        chunk: whose box and voxel size count.
+        chunk: gives box and voxel size.
         volume: of the mask.
-        fill_missing: what lies outside of the volume is zero; if not, it is an error.
+        fill_missing: take voxels outside the mask volume as zero; otherwise they are an error.
 
     Returns:
         (z, y, x) bool of the chunk's extent.
@@ -134,19 +134,19 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
 def touches_mask(
     volume: Volume, box: BoundingBox, voxel_size_nm: VoxelSize
 ) -> Callable[[BoundingBox], bool]:
-    """Return the function that tells whether a box touches the mask.
+    """Return a function: box -> whether the mask has a voxel in it.
 
-    The answer for a box depends on nothing else: a patch that reaches into two tasks has to be run
+    The result depends only on the box: a patch that extends over two tasks has to be run
     in both of them or in none.
 
     Args:
-        volume: of the mask, any dtype; what lies outside of it is zero.
+        volume: the mask volume, any dtype; voxels outside it count as zero.
         box: which is read once, as coarse as the mask is; of boxes that reach beyond it, the mask
             is read for each by itself.
-        voxel_size_nm: of the voxels that boxes are counted in, zyx.
+        voxel_size_nm: voxel size of the boxes, zyx.
 
     Raises:
-        ChunkError: voxels of the mask are smaller.
+        ChunkError: the voxels of the mask are smaller than those of the boxes.
     """
     ratio = _ratio(volume, voxel_size_nm, _CHUNK)
     around = _touched(box, ratio)
@@ -164,7 +164,7 @@ def touches_mask(
 def boxes_in_mask(
     volume: Volume, boxes: BoxGrid | Sequence[BoundingBox], voxel_size_nm: VoxelSize
 ) -> NDArray[np.bool_]:
-    """Return which boxes touch the mask; warns if some lie where there is none.
+    """Return which boxes have a voxel of the mask; warn of boxes outside the mask volume.
 
     Each voxel of the mask is read once for a grid, in pieces of whole blocks.
 
@@ -175,15 +175,15 @@ def boxes_in_mask(
     ```
 
     Args:
-        volume: of the mask, any dtype; what lies outside of it is zero.
+        volume: the mask volume, any dtype; voxels outside it count as zero.
         boxes: a grid, or a list.
-        voxel_size_nm: of the voxels that boxes are counted in, zyx.
+        voxel_size_nm: voxel size of the boxes, zyx.
 
     Returns:
         Bool: (z, y, x) of the grid's count, or one for each of the list.
 
     Raises:
-        ChunkError: voxels of the mask are smaller.
+        ChunkError: the voxels of the mask are smaller than those of the boxes.
     """
     ratio = _ratio(volume, voxel_size_nm, _TASKS)
     if isinstance(boxes, BoxGrid):
@@ -306,7 +306,7 @@ _TASKS = "the tasks", "choose another --mask-mip, or say the --voxel-size of the
 
 
 def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> Ratio:
-    """Return how many voxels of a chunk or a task one of the mask is as long as, zyx."""
+    """Return the size of a mask voxel in voxels of a chunk or task, zyx."""
     z, y, x = (_quotient(m, c) for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True))
     if min(z, y, x) < 1:
         msg = (

@@ -223,7 +223,7 @@ class VolumeOutput(OperatorBase):
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
         """Return the saver of the thumbnail, and its shrinkage along y and x.
 
-        Every task gets blocks of its own; a thumbnail that exists must have been made so.
+        Each task writes separate blocks; an existing thumbnail must have such blocks.
         """
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings

@@ -31,14 +31,14 @@ _CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that 
 
 @dataclass(frozen=True)
 class VolumeSpec:
-    """The description of a new volume; a format leaves out what it cannot store.
+    """The description of a new volume; formats ignore properties that they cannot store.
 
     Attributes:
         bounds: box of all its voxels; the block grid starts at ``bounds.start``.
         voxel_size_nm: nanometres, zyx.
         dtype: of the voxels.
         channels: number of channels, or ``None`` for an array without a channel axis.
-        kind: what the voxels mean.
+        kind: meaning of the voxels.
         block_size: extent of one stored block, voxels, zyx.
         encoding: compression by its name in the format, or ``None`` for the format's default.
         shard_size: extent of a shard of whole blocks, voxels, zyx, or ``None`` without shards.
@@ -62,11 +62,11 @@ class VolumeSpec:
     first_factors: tuple[Zyx, ...] = ()
 
     def step(self, mip: int) -> Zyx:
-        """Return how many voxels of level *mip* make one of the next coarser level, zyx."""
+        """Return the size of a voxel of level *mip* + 1 in voxels of level *mip*, zyx."""
         return self.first_factors[mip] if mip < len(self.first_factors) else self.factor
 
     def shrink(self, mip: int) -> Zyx:
-        """Return how many voxels of level 0 make one of level *mip*, zyx."""
+        """Return the size of a voxel of level *mip* in voxels of level 0, zyx."""
         return reduce(lambda a, b: a * b, map(self.step, range(mip)), Zyx(1, 1, 1))
 
     def level(self, mip: int, start: int = 0) -> VolumeSpec:

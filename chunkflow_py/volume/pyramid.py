@@ -45,7 +45,7 @@ class PyramidLevel:
 
     Attributes:
         mip: its number.
-        shrink: how many voxels of the pipeline's chunks make one of this level, zyx.
+        shrink: size of its voxels in voxels of the pipeline's chunks, zyx.
         bounds: of the level.
         write_unit: of the level, voxels, zyx.
         sharded: whether a write unit is a shard.
@@ -203,7 +203,7 @@ class PyramidOutput(OperatorBase):
         self._check(self._described(self._volumes), self._volumes[0].bounds, outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Make the levels of the chunk and write those that are wanted."""
+        """Compute the coarser levels of the chunk, and write the selected ones."""
         chunk = task.chunk(self.input_name)
         with self._lock:
             if self._volumes is None:
@@ -336,11 +336,11 @@ class PyramidOutput(OperatorBase):
 
 @dataclass
 class FinerReader(OperatorBase):
-    """Puts the voxels of the next finer level that make the task's box into every task.
+    """Loads the voxels of the finer level from which the task's box is computed.
 
     Attributes:
         fine: the finer level.
-        factor: how many of its voxels make one of the task's, zyx.
+        factor: size of the task's voxels in voxels of the finer level, zyx.
         output_name: name of the chunk in the task.
     """
 

@@ -243,13 +243,13 @@ class VolumeSaver:
         return None if self._planned is None else self._planned[0]
 
     def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*, cut to the bounds of `volume`, and return what is stored, see `Volume`.
+        """Write *chunk*, cut to the bounds of `volume`; return the stored objects, see `Volume`.
 
         Voxels of another type are converted if nothing is lost but rounding: a map to uint8
         (255·p, rounded half to even) and an integer to a wider one.
 
         Args:
-            chunk: what to write.
+            chunk: the chunk to write.
             time: time index of the task; the attribute `time` overrides it.
 
         Raises:

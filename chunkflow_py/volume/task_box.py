@@ -1,4 +1,4 @@
-"""The box of a volume that a task may write to: check what it writes, list what is stored there.
+"""Check that a task writes only to its box, and list the blocks stored there.
 
 ```
 tasks    |------ a ------|------ b ------|

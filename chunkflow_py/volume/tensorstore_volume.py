@@ -61,12 +61,12 @@ _MESSAGE_LENGTH = 300  # characters; TensorStore repeats the whole spec after th
 
 
 def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None = None) -> Spec:
-    """Return a spec of TensorStore from the values of options.
+    """Build a TensorStore spec from the values of options.
 
     Args:
         text: JSON, the name of a file with JSON, or an address of TensorStore.
         driver: of the array, if the spec does not name it.
-        kvstore: address or path of what it is stored in.
+        kvstore: address or path of the storage.
 
     Raises:
         OptionError: the spec is not JSON, or an option is missing.
@@ -126,9 +126,9 @@ class TensorStoreVolume:
         """Open the array.
 
         Args:
-            spec: as TensorStore takes it.
+            spec: spec of TensorStore.
             axes: names of the dimensions, such as ``xyzc`` (default: see the module).
-            cache_bytes: how much of what was decoded to keep.
+            cache_bytes: size of the cache of decoded blocks.
 
         Raises:
             VolumeNotFoundError: there is none.
@@ -191,7 +191,7 @@ class TensorStoreVolume:
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return nothing: no task writes objects of its own."""
+        """Return no objects: tasks do not write this volume."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
@@ -213,7 +213,7 @@ class TensorStoreSource(VolumeSource):
     Attributes:
         spec: of the array.
         axes: names of its dimensions (default: see the module).
-        cache_bytes: how much of what was decoded to keep (default: as the loader chooses).
+        cache_bytes: size of the cache of decoded blocks (default: as the loader chooses).
     """
 
     spec: Spec
@@ -256,7 +256,7 @@ def loader_of(
     Args:
         spec: of the array.
         axes: names of its dimensions (default: see the module).
-        cache_bytes: how much of what was decoded to keep (default: what tasks share).
+        cache_bytes: size of the cache of decoded blocks (default: the blocks that tasks share).
         settings: attributes of `VolumeLoader`.
     """
     return VolumeLoader(TensorStoreSource(spec, axes, cache_bytes), **settings)
@@ -293,7 +293,7 @@ def _translated(doing: str) -> Iterator[None]:
     """Translate errors of TensorStore to one sentence.
 
     Args:
-        doing: what is done, as in ``cannot …``.
+        doing: the operation, as in ``cannot …``.
     """
     try:
         yield

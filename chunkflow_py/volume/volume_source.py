@@ -22,7 +22,7 @@ class VolumeSource(ABC):
         is_shared: whether one volume, which is opened once, serves all tasks.
         thread_safe: whether several tasks may be read at the same time.
         tells_missing: whether a missing block can be distinguished from one that holds zeros.
-        removes_empty: whether to delete a volume of which only zeros were read.
+        removes_empty: whether to delete a volume that contains only zeros.
     """
 
     is_shared: bool = True
@@ -52,11 +52,11 @@ class VolumeSource(ABC):
 
         Args:
             region: of the task; a shared volume is the same for all.
-            cache_bytes: how much of what was decoded to keep for the next read.
-            is_whole: whether all of the volume is read, at once.
+            cache_bytes: size of the cache of decoded blocks.
+            is_whole: whether the whole volume will be read at once.
 
         Returns:
-            The volume, or ``None`` for a file of no bytes.
+            The volume, or ``None`` for an empty file.
 
         Raises:
             VolumeNotFoundError: there is none, or it has no such level.
@@ -85,7 +85,7 @@ class StoredVolume(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The level."""
+        """Normalised address of the level."""
         return (level_name(Location.parse(self.url), self.mip),)
 
     def open(

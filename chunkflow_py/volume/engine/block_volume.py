@@ -598,7 +598,7 @@ def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Ite
 
 
 def _stop(futures: Collection[Future[Any]]) -> None:
-    """Cancel the jobs that have not started, and wait for those that run."""
+    """Cancel the jobs that have not started, and wait for the running ones."""
     for future in futures:
         future.cancel()
     wait(futures)

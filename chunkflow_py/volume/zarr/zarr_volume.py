@@ -132,7 +132,7 @@ def _array_of(store: Store, path: str, mip: int, location: Location) -> ArrayNod
 
 
 def _shrinkage(finest: ArrayNode, coarse: ArrayNode) -> list[int]:
-    """Return how many voxels of the finest level one voxel of *coarse* covers, along each axis."""
+    """Return the size of a voxel of *coarse* in voxels of the finest level, along each axis."""
     return [round(a / b) for a, b in zip(finest.array.shape, coarse.array.shape, strict=True)]
 
 
