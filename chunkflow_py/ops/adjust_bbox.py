@@ -1,6 +1,7 @@
-"""Move the six faces of the task's box.
+r"""Move the six faces of the task's box.
 
-Example: chunkflow create-bbox -s 0 0 0 -z 20 64 64 adjust-bbox --corner-offset -2 0 0 2 0 0
+Example: chunkflow create-bbox --start 0 0 0 --size 20 64 64 \
+  adjust-bbox --corner-offset -2 0 0 2 0 0
 """
 
 from __future__ import annotations

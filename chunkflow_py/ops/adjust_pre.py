@@ -1,7 +1,7 @@
-"""Centre each T-bar in its dark spot.
+r"""Centre each T-bar in its dark spot.
 
-Example: chunkflow load-synapses -f tbars.h5 load-h5 -f em.h5 adjust-pre --img-threshold 60
-save-synapses -f adjusted.h5
+Example: chunkflow load-synapses --file-path tbars.h5 load-h5 --file-name em.h5 \
+  adjust-pre --img-threshold 60 save-synapses --file-path adjusted.h5
 
 A voxel is dark if it is below --img-threshold. Its depth is the distance to the nearest voxel that
 is not dark, at most --radius. Each T-bar moves to the deepest voxel within --radius along each

@@ -1,6 +1,7 @@
-"""Segment affinities: watershed, then merging.
+r"""Segment affinities: watershed, then merging.
 
-Example: chunkflow load-h5 -f affinity.h5 agglomerate --threshold 0.7 save-h5 -f seg.h5
+Example: chunkflow load-h5 --file-name affinity.h5 agglomerate --threshold 0.7 \
+  save-h5 --file-name seg.h5
 
 Two segments are merged while 1 - the mean affinity of their shared face is below --threshold:
 0.7 merges above a mean affinity of 0.3, and a higher threshold merges more. The affinities are

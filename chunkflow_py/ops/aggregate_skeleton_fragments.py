@@ -1,6 +1,7 @@
-"""Join the skeleton fragments of each object.
+r"""Join the skeleton fragments of each object.
 
-Example: chunkflow aggregate-skeleton-fragments -f precomputed://file:///data/seg --prefix 12
+Example: chunkflow aggregate-skeleton-fragments --fragments-path precomputed://file:///data/seg \
+  --prefix 12
 
 Run it after skeletonize has finished. The fragments of an object, which meet at task boundaries,
 become one skeleton without the pieces, branches and loops that cutting has made. --prefix selects

@@ -1,6 +1,6 @@
 """Label each voxel by its strongest channel.
 
-Example: chunkflow load-h5 -f classes.h5 channel-voting save-h5 -f labels.h5
+Example: chunkflow load-h5 --file-name classes.h5 channel-voting save-h5 --file-name labels.h5
 
 The first channel becomes label 1, because 0 is the background. The first of equal channels wins.
 """

@@ -1,6 +1,7 @@
-"""Equalize contrast locally (CLAHE), in 2D or 3D.
+r"""Equalize contrast locally (CLAHE), in 2D or 3D.
 
-Example: chunkflow load-h5 -f raw.h5 clahe --clip-limit 0.02 save-h5 -f equalised.h5
+Example: chunkflow load-h5 --file-name raw.h5 clahe --clip-limit 0.02 \
+  save-h5 --file-name equalised.h5
 
 Contrast limited adaptive histogram equalisation, by scikit-image. Its tiles are counted from the
 chunk's corner, and intensities are scaled by the darkest and brightest voxel of the chunk, so the

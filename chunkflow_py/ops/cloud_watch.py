@@ -1,6 +1,6 @@
 """Send the times of each task to Amazon CloudWatch.
 
-Example: chunkflow create-chunk save-h5 -f chunk.h5 cloud-watch --log-name em-run
+Example: chunkflow create-chunk save-h5 --file-name chunk.h5 cloud-watch --log-name em-run
 
 Each operator before this one becomes a metric in seconds, named after the operator's label. The
 dimension compute_device is the GPU or processor, and --log-name is the namespace. Region and

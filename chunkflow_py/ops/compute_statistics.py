@@ -1,6 +1,6 @@
 """Count the intensities of each task for whole volumes.
 
-Example: chunkflow load-h5 -f raw.h5 compute-statistics --statistics-path raw-statistics
+Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-path raw-statistics
 
 Each task stores its histogram as one small object below --statistics-path. `chunkflow
 sum-statistics URL` combines them into count, mean, standard deviation and percentiles, prints them,

@@ -1,6 +1,7 @@
-"""Label the connected components of a mask or map.
+r"""Label the connected components of a mask or map.
 
-Example: chunkflow load-h5 -f map.h5 connected-components -t 0.5 save-h5 -f pieces.h5
+Example: chunkflow load-h5 --file-name map.h5 connected-components --threshold 0.5 \
+  save-h5 --file-name pieces.h5
 
 An affinity map of three channels is averaged over its channels before the threshold. Without
 --threshold, neighbours of equal value are connected, and 0 is background.

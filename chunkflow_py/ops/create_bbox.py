@@ -1,6 +1,7 @@
-"""Make one task for a given box.
+r"""Make one task for a given box.
 
-Example: chunkflow create-bbox --start 0 0 0 --size 20 256 256 load-h5 -f raw.h5 save-h5 -f cut.h5
+Example: chunkflow create-bbox --start 0 0 0 --size 20 256 256 load-h5 --file-name raw.h5 \
+  save-h5 --file-name cut.h5
 """
 
 from __future__ import annotations

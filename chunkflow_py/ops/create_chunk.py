@@ -2,7 +2,7 @@
 
 uint16, uint32 and uint64 make labels; the patterns sin and random have four of them.
 
-Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 -f random.h5
+Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 --file-name random.h5
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Create the info file of a precomputed volume.
+r"""Create the info file of a precomputed volume.
 
-Example: chunkflow create-info -v file://em -z 64 512 512 -d uint8 -s 40 4 4 -b 64 64 64
+Example: chunkflow create-info --volume-path file://em --volume-size 64 512 512 --data-type uint8 \
+  --voxel-size 40 4 4 --block-size 64 64 64
 
 Without an option, domain, voxel size, type and channels are those of the chunk, if the pipeline has
 made one.

@@ -1,6 +1,7 @@
-"""Create an empty volume: precomputed, zarr or HDF5.
+r"""Create an empty volume: precomputed, zarr or HDF5.
 
-Example: chunkflow create-volume -v zarr://out.zarr -z 64 512 512 -d uint8 -s 40 4 4 -b 64 64 64
+Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 512 512 \
+  --data-type uint8 --voxel-size 40 4 4 --block-size 64 64 64
 
 Properties without an option are those of the volume of --like, else of the chunk, if the pipeline
 has made one. --sharded --task-memory 8GB chooses the largest shards that a task can write within

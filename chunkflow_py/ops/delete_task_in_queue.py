@@ -1,10 +1,10 @@
-"""Acknowledge the task's message.
+r"""Acknowledge the task's message.
 
 Without it, a task is acknowledged when the whole pipeline has finished it. With it, the task is not
 delivered again, even if a later operator fails.
 
-Example: chunkflow fetch-task-from-sqs -q affinity load-zarr -f em.zarr save-zarr -s copy.zarr \
-  delete-task-in-queue
+Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
+  save-zarr --store copy.zarr delete-task-in-queue
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Delete items and free their memory.
 
-Example: chunkflow create-chunk copy-var -t raw delete-var --var-names raw
+Example: chunkflow create-chunk copy-var --to-name raw delete-var --var-names raw
 """
 
 from __future__ import annotations

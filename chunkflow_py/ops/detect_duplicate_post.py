@@ -1,7 +1,7 @@
-"""Remove duplicate postsynaptic points.
+r"""Remove duplicate postsynaptic points.
 
-Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 detect-duplicate-post
---distance-threshold 10 save-synapses -f single.h5
+Example: chunkflow load-synapses --file-path synapses.h5 load-h5 --file-name segmentation.h5 \
+  detect-duplicate-post --distance-threshold 10 save-synapses --file-path single.h5
 
 Points of one segment that are close to each other are one contact; the point nearest to its T-bar
 is kept. --max-distance and --max-post-num remove further points. With --user, only points of that

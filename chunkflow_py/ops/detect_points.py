@@ -1,7 +1,7 @@
-"""Find the peaks of a map, such as cell centres.
+r"""Find the peaks of a map, such as cell centres.
 
-Example: chunkflow load-h5 -f map.h5 detect-points --min-distance 10 -o point_cloud
-save-points -f points.h5
+Example: chunkflow load-h5 --file-name map.h5 \
+  detect-points --min-distance 10 --output-name point_cloud save-points --file-path points.h5
 
 A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher;
 the peak of a flat top is its middle. The threshold is a fraction of the map's full scale, not of

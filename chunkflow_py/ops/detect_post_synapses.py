@@ -1,7 +1,7 @@
-"""Find postsynaptic points of T-bars in a map.
+r"""Find postsynaptic points of T-bars in a map.
 
-Example: chunkflow load-synapses -f tbars.h5 load-h5 -f post_map.h5 detect-post-synapses
-save-synapses -f synapses.h5
+Example: chunkflow load-synapses --file-path tbars.h5 load-h5 --file-name post_map.h5 \
+  detect-post-synapses save-synapses --file-path synapses.h5
 
 The map is the output of a network (inference). Each peak belongs to the nearest T-bar within
 --max-distance; each T-bar keeps its --max-post-num peaks of the highest confidence. T-bars that

@@ -1,7 +1,7 @@
-"""Find presynaptic points (T-bars) in a map.
+r"""Find presynaptic points (T-bars) in a map.
 
-Example: chunkflow load-h5 -f tbars.h5 detect-pre-synapses --threshold-rel 0.4
-save-synapses -f tbars_found.h5
+Example: chunkflow load-h5 --file-name tbars.h5 detect-pre-synapses --threshold-rel 0.4 \
+  save-synapses --file-path tbars_found.h5
 
 A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher.
 Each T-bar belongs to the task whose box it lies in. With a margin of three distances

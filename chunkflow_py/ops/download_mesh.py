@@ -1,6 +1,7 @@
-"""Save the meshes of objects as PLY or OBJ.
+r"""Save the meshes of objects as PLY or OBJ.
 
-Example: chunkflow download-mesh -v precomputed://file:///data/seg -i 34,25,38 -o meshes/
+Example: chunkflow download-mesh --volume-path precomputed://file:///data/seg --input 34,25,38 \
+  --out-pre meshes/
 
 --input is ids with commas between them, a text file of such ids, or the name of a chunk of labels
 that the line has loaded, whose objects then are ranked by their size, the largest first.

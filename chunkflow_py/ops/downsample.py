@@ -1,6 +1,6 @@
 """Shrink a chunk: average images, vote on labels.
 
-Example: chunkflow load-h5 -f em.h5 downsample --factor 1 2 2 save-h5 -f small.h5
+Example: chunkflow load-h5 --file-name em.h5 downsample --factor 1 2 2 save-h5 --file-name small.h5
 
 Coarse voxel k covers the fine voxels k·factor to (k+1)·factor, counted from the origin of the
 volume. If the chunk has only some of them, the coarse voxel is computed from these.

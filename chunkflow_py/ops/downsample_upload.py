@@ -1,6 +1,7 @@
-"""Write the coarser levels of a chunk into a volume.
+r"""Write the coarser levels of a chunk into a volume.
 
-Example: chunkflow generate-tasks -v em -c 256 256 256 load-volume -v em downsample-upload -v em
+Example: chunkflow generate-tasks --volume-path em --chunk-size 256 256 256 \
+  load-volume --volume-path em downsample-upload --volume-path em
 
 Each level is made from the next finer one. Levels in shards, and levels with blocks that
 two tasks would share, are refused before the first task; downsample-volume makes these when all

@@ -1,6 +1,7 @@
-"""Score a segmentation: VI, Rand, F1, Dice.
+r"""Score a segmentation: VI, Rand, F1, Dice.
 
-Example: chunkflow load-h5 -f seg.h5 load-h5 -f truth.h5 -o groundtruth evaluate-segmentation
+Example: chunkflow load-h5 --file-name seg.h5 \
+  load-h5 --file-name truth.h5 --output-name groundtruth evaluate-segmentation
 
 Rand and variation of information have two parts: split measures the cost of cutting true bodies,
 merge that of joining them. Object scores count the bodies with a segment of at least

@@ -1,10 +1,10 @@
-"""Take the tasks of one array job from a .npy file.
+r"""Take the tasks of one array job from a .npy file.
 
 The file is what generate-tasks --file-path writes. Job 0 takes the first --granularity boxes, job
 1 the next ones, and so on.
 
-Example: chunkflow fetch-task-from-file -f tasks.npy --slurm-job-array load-zarr -f em.zarr \
-  save-zarr -s copy.zarr
+Example: chunkflow fetch-task-from-file --file-path tasks.npy --slurm-job-array \
+  load-zarr --store em.zarr save-zarr --store copy.zarr
 """
 
 from __future__ import annotations

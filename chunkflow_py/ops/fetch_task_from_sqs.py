@@ -1,11 +1,12 @@
-"""Take tasks from a queue; acknowledge finished ones.
+r"""Take tasks from a queue; acknowledge finished ones.
 
 --queue-name is the name of an Amazon SQS queue, or the URL of any other queue.
 A task is leased until the pipeline has finished it. Then it is acknowledged, or returned to the
 queue if it failed, and the next one is taken. Leases are renewed while a task runs. If a worker
 dies, its lease expires and the task goes to another worker.
 
-Example: chunkflow fetch-task-from-sqs -q affinity load-zarr -f em.zarr save-zarr -s copy.zarr
+Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
+  save-zarr --store copy.zarr
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fill background enclosed by an object.
 
-Example: chunkflow load-h5 -f seg.h5 fill-segmentation-holes save-h5 -f filled.h5
+Example: chunkflow load-h5 --file-name seg.h5 fill-segmentation-holes save-h5 --file-name filled.h5
 
 Background that reaches the boundary of the chunk is not a hole. Objects inside of an object do not
 change.

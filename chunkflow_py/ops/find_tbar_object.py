@@ -1,7 +1,7 @@
-"""Find the segment that each T-bar lies in.
+r"""Find the segment that each T-bar lies in.
 
-Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 find-tbar-object
-save-synapses -f synapses_of_cells.h5
+Example: chunkflow load-synapses --file-path synapses.h5 load-h5 --file-name segmentation.h5 \
+  find-tbar-object save-synapses --file-path synapses_of_cells.h5
 
 The ids are kept with the synapses (dataset object_ids in HDF5). A T-bar outside of the chunk keeps
 its previous id, or gets 0.

@@ -1,6 +1,7 @@
-"""Blur an image or a map with a Gaussian, 2D or 3D.
+r"""Blur an image or a map with a Gaussian, 2D or 3D.
 
-Example: chunkflow load-h5 -f em.h5 gaussian-filter --sigma 1.5 save-h5 -f smooth.h5
+Example: chunkflow load-h5 --file-name em.h5 gaussian-filter --sigma 1.5 \
+  save-h5 --file-name smooth.h5
 
 --sigma is in voxels of a section; --sigma-z blurs over sections, too. Tasks of a larger volume need
 a margin of four standard deviations: give the loader --expand-margin-size auto.

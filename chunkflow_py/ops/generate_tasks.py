@@ -1,10 +1,11 @@
-"""Make a grid of tasks over a region or a volume.
+r"""Make a grid of tasks over a region or a volume.
 
 The tasks run here, unless they go to a queue (--queue-name) or into a file (--file-path).
 --bbox-file keeps the boxes of the grid that touch a box of a file, --mask those that touch a coarse
 mask. With --bbox-file and no --chunk-size, each box of the file is one task.
 
-Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 load-h5 -f raw.h5
+Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
+  load-h5 --file-name raw.h5
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Run a network over patches of a chunk; blend them.
+r"""Run a network over patches of a chunk; blend them.
 
-Example: chunkflow load-h5 -f em.h5 inference -m net.py -w net.pt -s 20 256 256 save-h5 -f aff.h5
+Example: chunkflow load-h5 --file-name em.h5 \
+  inference --convnet-model net.py --convnet-weight-path net.pt --input-patch-size 20 256 256 \
+  save-h5 --file-name aff.h5
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Invert intensities: dtype maximum minus voxel.
 
-Example: chunkflow load-h5 -f raw.h5 inverse save-h5 -f inverted.h5
+Example: chunkflow load-h5 --file-name raw.h5 inverse save-h5 --file-name inverted.h5
 
 Floating-point voxels, such as a probability map, become 1 minus the voxel; values outside of
 [0, 1] are an error.

@@ -1,6 +1,7 @@
-"""Find labels of neighbouring tasks to join.
+r"""Find labels of neighbouring tasks to join.
 
-Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 link-labels -v parts.zarr -l links
+Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 256 \
+  link-labels --volume-path parts.zarr --links-path links
 
 This is the second phase of labelling a whole volume; solve-labels comes next. The tasks must be the
 ones that made the labels, whose ids are unique in the volume (connected-components --global-ids).

@@ -1,6 +1,6 @@
 """Load an HDF5 dataset, whole or the part a task needs.
 
-Example: chunkflow load-h5 -f raw.h5 -s 64 256 256 save-h5 -f corner.h5
+Example: chunkflow load-h5 --file-name raw.h5 --cutout-size 64 256 256 save-h5 --file-name corner.h5
 
 A name without an extension is a prefix: with the task 0-64_0-256_0-256 in front, `-f raw_` reads
 raw_0-64_0-256_0-256.h5. An empty file, which save-h5 writes for a task without a result, gives

@@ -1,6 +1,6 @@
 """Load a JSON file as an item of the task.
 
-Example: chunkflow load-json -f settings.json --output-name settings
+Example: chunkflow load-json --file-path settings.json --output-name settings
 
 A name without .json is a prefix or a folder: with the task 0-64_0-512_0-512, `-f info_` reads
 info_0-64_0-512_0-512.json.

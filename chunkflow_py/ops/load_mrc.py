@@ -1,6 +1,6 @@
 """Load an MRC file, whole or the part a task needs.
 
-Example: chunkflow load-mrc -f tomogram.mrc save-h5 -f tomogram.h5
+Example: chunkflow load-mrc --file-name tomogram.mrc save-h5 --file-name tomogram.h5
 
 The voxel size is that of the header, converted from ångström to nm. Only the part that a task needs
 is read, unless the file is compressed (.mrc.gz). A name without an extension is a prefix: with the

@@ -1,6 +1,7 @@
-"""Load an N5 dataset, or a part of it.
+r"""Load an N5 dataset, or a part of it.
 
-Example: chunkflow load-n5 -f em.n5 -p volumes/raw/s0 -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
+Example: chunkflow load-n5 --n5-dir em.n5 --group-path volumes/raw/s0 --chunk-start 0 0 0 \
+  --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
 The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
 with its margin, or the whole dataset if there are no tasks. Axes, voxel size and offset are taken

@@ -1,6 +1,6 @@
 """Load a .npy file, whole or the part a task needs.
 
-Example: chunkflow load-npy -f raw.npy -s 40 4 4 save-h5 -f raw.h5
+Example: chunkflow load-npy --file-name raw.npy --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 A name without an extension is a prefix: with the task 0-64_0-256_0-256 in front, `-f raw_` reads
 raw_0-64_0-256_0-256.npy.

@@ -1,6 +1,6 @@
 """Load an NRRD file, whole or the part a task needs.
 
-Example: chunkflow load-nrrd -f raw.nrrd -s 40 4 4 save-h5 -f raw.h5
+Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 A header names its fastest axis first: that is x, unless its labels, its space directions or --order
 name another. Lengths without a unit are nanometres. A name without an extension is a prefix: with

@@ -1,6 +1,6 @@
 """Load PNG slices, all or only those of a task.
 
-Example: chunkflow load-png -p pngs/ -x 40 4 4 save-h5 -f raw.h5
+Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 The path is a folder, one file, or a prefix: `-p pngs/raw_` reads pngs/raw_00000.png and so on. The
 number of a slice is its z: the box of a task, or --chunk-size, selects slices by number. If all

@@ -1,6 +1,7 @@
-"""Load a part of a Neuroglancer precomputed volume.
+r"""Load a part of a Neuroglancer precomputed volume.
 
-Example: chunkflow load-precomputed -v file://em -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
+Example: chunkflow load-precomputed --volume-path file://em --chunk-start 0 0 0 \
+  --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
 The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
 with its margin, or the whole volume if there are no tasks.

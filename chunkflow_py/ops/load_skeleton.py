@@ -1,6 +1,6 @@
 """Load skeletons: SWC or precomputed.
 
-Example: chunkflow load-skeleton -p swc/ save-swc -p copies/
+Example: chunkflow load-skeleton --path swc/ save-swc --output-prefix copies/
 
 --path is an SWC file, a folder of SWC files, or a precomputed volume or folder of skeletons, on
 disk or in a bucket. The last number in the name of an SWC file is the id of its object. Coordinates

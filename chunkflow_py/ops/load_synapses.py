@@ -1,6 +1,7 @@
-"""Load synapses from an HDF5 or JSON file.
+r"""Load synapses from an HDF5 or JSON file.
 
-Example: chunkflow create-bbox -s 0 0 0 -z 64 512 512 load-synapses -f synapses.h5 --remove-outside
+Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
+  load-synapses --file-path synapses.h5 --remove-outside
 
 A name without .h5, .hdf5 or .json is a prefix or a folder: with the task 0-64_0-512_0-512,
 `-f syns_` reads syns_0-64_0-512_0-512.h5; --suffix replaces .h5. Readable are files of

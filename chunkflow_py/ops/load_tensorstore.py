@@ -1,6 +1,7 @@
-"""Load any array that TensorStore opens, or a part of it.
+r"""Load any array that TensorStore opens, or a part of it.
 
-Example: chunkflow load-tensorstore -d zarr3 -k gs://bucket/em -s 0 0 0 -z 64 512 512
+Example: chunkflow load-tensorstore --driver zarr3 --kvstore gs://bucket/em --chunk-start 0 0 0 \
+  --chunk-size 64 512 512
 
 Give the array as --spec, which is TensorStore's JSON or a file of it, or as --driver and
 --kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are taken from

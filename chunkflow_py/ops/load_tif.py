@@ -1,6 +1,6 @@
 """Load a TIFF file or a folder of TIFF slices.
 
-Example: chunkflow load-tif -f raw.tif -s 40 4 4 save-h5 -f raw.h5
+Example: chunkflow load-tif --file-name raw.tif --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 A name that has no extension and is not a folder is a prefix: with the task 0-64_0-256_0-256 in
 front, `-f raw_` reads raw_0-64_0-256_0-256.tif.

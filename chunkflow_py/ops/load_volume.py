@@ -1,6 +1,7 @@
-"""Load a part of a precomputed, zarr, N5 or HDF5 volume.
+r"""Load a part of a precomputed, zarr, N5 or HDF5 volume.
 
-Example: chunkflow load-volume -v s3://bucket/em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
+Example: chunkflow load-volume --volume-path s3://bucket/em.zarr --chunk-start 0 0 0 \
+  --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
 The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
 with its margin, or the whole volume if there are no tasks. The format is

@@ -1,6 +1,7 @@
-"""Load a zarr array or OME-Zarr image, or a part of it.
+r"""Load a zarr array or OME-Zarr image, or a part of it.
 
-Example: chunkflow load-zarr -f em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
+Example: chunkflow load-zarr --store em.zarr --chunk-start 0 0 0 --chunk-size 64 512 512 \
+  save-h5 --file-name cut.h5
 
 Axes, voxel size and offset are taken from the metadata: OME-Zarr 0.4 and 0.5, or attributes of a
 plain array.

@@ -1,6 +1,7 @@
-"""Map values from [-1, 1] to [0, 1].
+r"""Map values from [-1, 1] to [0, 1].
 
-Example: chunkflow load-h5 -f raw.h5 normalize-intensity mapto01 save-h5 -f unit.h5
+Example: chunkflow load-h5 --file-name raw.h5 normalize-intensity mapto01 \
+  save-h5 --file-name unit.h5
 
 Values outside of [-1, 1] are an error.
 """

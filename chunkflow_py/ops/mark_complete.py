@@ -1,7 +1,7 @@
-"""Write an empty file that marks a task as done.
+r"""Write an empty file that marks a task as done.
 
-Example: chunkflow generate-tasks -v file://em -c 64 512 512 load-volume -v file://em
-save-h5 -f out_ mark-complete -p done/
+Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 512 \
+  load-volume --volume-path file://em save-h5 --file-name out_ mark-complete --prefix done/
 
 The file name is the prefix, the task's box and the suffix; the prefix may be a URL, such as
 s3://bucket/done/. The outputs of the savers before it are durable before the file is written. A

@@ -1,6 +1,7 @@
-"""Set chunks to zero where a mask volume is zero.
+r"""Set chunks to zero where a mask volume is zero.
 
-Example: chunkflow load-h5 -f raw.h5 mask --volume-path zarr://mask.zarr --mip 0 save-h5 -f out.h5
+Example: chunkflow load-h5 --file-name raw.h5 mask --volume-path zarr://mask.zarr --mip 0 \
+  save-h5 --file-name out.h5
 
 The mask may be coarser, by any factor: each voxel uses the mask voxel that contains its centre, so
 that the result does not depend on how a volume is cut into tasks. Outside of its bounds the mask

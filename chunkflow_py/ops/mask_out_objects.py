@@ -1,6 +1,7 @@
-"""Remove objects that are small or not selected.
+r"""Remove objects that are small or not selected.
 
-Example: chunkflow load-h5 -f seg.h5 mask-out-objects --dust-size-threshold 100 save-h5 -f kept.h5
+Example: chunkflow load-h5 --file-name seg.h5 mask-out-objects --dust-size-threshold 100 \
+  save-h5 --file-name kept.h5
 
 Voxels are counted in the chunk, so an object that extends beyond it may count as small. Ids to keep
 are a list (34,56,78), or the path or URL of a JSON file that holds a list.

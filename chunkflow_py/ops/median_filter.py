@@ -1,6 +1,6 @@
 """Replace each voxel by the median around it.
 
-Example: chunkflow load-h5 -f em.h5 median-filter --size 3 1 1 save-h5 -f clean.h5
+Example: chunkflow load-h5 --file-name em.h5 median-filter --size 3 1 1 save-h5 --file-name clean.h5
 
 The default, 3 1 1, removes artefacts of a single slice. On a mask the median is the majority. Tasks
 of a larger volume need a margin of half the size: give the loader --expand-margin-size auto.

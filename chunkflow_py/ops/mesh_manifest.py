@@ -1,6 +1,6 @@
 """List each object's mesh fragments.
 
-Example: chunkflow mesh-manifest -v precomputed://file:///data/seg --digits 2
+Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --digits 2
 
 After mesh, each object needs a list of its fragments, the file ID:0. Tasks divide the objects by
 the first digits of their ids: with --digits 2 there are 100 tasks; --prefix 7 is the task of object

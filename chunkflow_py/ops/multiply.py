@@ -1,6 +1,7 @@
-"""Multiply chunks by another chunk.
+r"""Multiply chunks by another chunk.
 
-Example: chunkflow load-h5 -f raw.h5 load-h5 -f mask.h5 -o mask multiply -m mask save-h5 -f out.h5
+Example: chunkflow load-h5 --file-name raw.h5 load-h5 --file-name mask.h5 --output-name mask \
+  multiply --multiplier-name mask save-h5 --file-name out.h5
 """
 
 from __future__ import annotations

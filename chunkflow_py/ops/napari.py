@@ -1,6 +1,6 @@
 """Show chunks, points and skeletons in a napari window.
 
-Example: chunkflow load-h5 -f raw.h5 napari --inputs chunk
+Example: chunkflow load-h5 --file-name raw.h5 napari --inputs chunk
 
 The pipeline goes on when the window is closed. Coordinates are nanometres, zyx; affinities x, y, z
 are red, green and blue layers. Needs the extra: pip install 'chunkflow_py[napari]'. On a machine

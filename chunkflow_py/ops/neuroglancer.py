@@ -1,6 +1,6 @@
 """Show chunks, points, synapses, skeletons in Neuroglancer.
 
-Example: chunkflow load-h5 -f raw.h5 neuroglancer --inputs chunk --open
+Example: chunkflow load-h5 --file-name raw.h5 neuroglancer --inputs chunk --open
 
 The address is printed; Ctrl-C ends the view, and the pipeline goes on. Only this machine can
 connect, unless --bind-address allows others. Affinities x, y, z are red, green and blue. A double

@@ -1,6 +1,7 @@
-"""Clip histogram tails of slices; stretch the rest.
+r"""Clip histogram tails of slices; stretch the rest.
 
-Example: chunkflow load-h5 -f raw.h5 normalize-contrast --lower-clip-fraction 0.01 save-h5 -f n.h5
+Example: chunkflow load-h5 --file-name raw.h5 normalize-contrast --lower-clip-fraction 0.01 \
+  save-h5 --file-name n.h5
 
 Without --levels the histograms are those of the chunk, so one slice looks different from chunk to
 chunk. For a volume in chunks, first run compute-statistics --statistics-path URL and give that URL

@@ -1,6 +1,6 @@
 """Map an integer image linearly to [-1, 1].
 
-Example: chunkflow load-h5 -f raw.h5 normalize-intensity save-h5 -f normalized.h5
+Example: chunkflow load-h5 --file-name raw.h5 normalize-intensity save-h5 --file-name normalized.h5
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Stretch each slice between its own extremes.
+r"""Stretch each slice between its own extremes.
 
-Example: chunkflow load-h5 -f raw.h5 normalize-section-shang --nominalmax 255 save-h5 -f n.h5
+Example: chunkflow load-h5 --file-name raw.h5 normalize-section-shang --nominalmax 255 \
+  save-h5 --file-name n.h5
 
 The smallest and the largest intensity of a slice count as blank and saturated: the slice is
 stretched between the second smallest and the second largest one. These are computed per chunk, so

@@ -1,6 +1,7 @@
-"""Run your own Python function on the items of a task.
+r"""Run your own Python function on the items of a task.
 
-Example: chunkflow create-chunk plugin -f my_filter.py -i chunk -o chunk -a "size=(3,1,1)"
+Example: chunkflow create-chunk \
+  plugin --file my_filter.py --input-names chunk --output-names chunk --args "size=(3,1,1)"
 
 The file defines execute(*items, **arguments); it is searched for in the working directory and in
 $CHUNKFLOW_PLUGIN_DIR. Give its arguments as options, `--size 3 1 1`, or all in --args;

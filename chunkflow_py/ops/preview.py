@@ -1,6 +1,6 @@
 """Save a PNG sheet of chunks, each in three planes.
 
-Example: chunkflow load-h5 -f raw.h5 preview --inputs chunk --output-path preview.png
+Example: chunkflow load-h5 --file-name raw.h5 preview --inputs chunk --output-path preview.png
 
 For machines without a screen. Every plane goes through the middle of its chunk, at true
 proportions, with its position and a scale bar. Segmentations are shown in colours, affinities x, y,

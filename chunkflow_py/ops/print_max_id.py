@@ -1,6 +1,6 @@
 """Print the largest id of a segmentation.
 
-Example: chunkflow load-h5 -f seg.h5 print-max-id
+Example: chunkflow load-h5 --file-name seg.h5 print-max-id
 
 Prints one line per task to the standard output, with the task's box if it has one.
 """

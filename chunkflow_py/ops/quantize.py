@@ -1,6 +1,7 @@
-"""Turn an affinity or probability map into uint8.
+r"""Turn an affinity or probability map into uint8.
 
-Example: chunkflow load-h5 -f affinity.h5 quantize --mode z save-h5 -f thumbnail.h5
+Example: chunkflow load-h5 --file-name affinity.h5 quantize --mode z \
+  save-h5 --file-name thumbnail.h5
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Replace labels by the ids that solve-labels found.
+r"""Replace labels by the ids that solve-labels found.
 
-Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 load-volume -v parts.zarr
-relabel -t table save-volume -v zarr://labels.zarr
+Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 256 \
+  load-volume --volume-path parts.zarr relabel --table-path table \
+  save-volume --volume-path zarr://labels.zarr
 
 This is the last phase of labelling a whole volume. A task reads only the parts of the table that
 can contain its labels; labels that are not in the table stay.

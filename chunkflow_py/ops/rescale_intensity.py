@@ -1,6 +1,7 @@
-"""Map a range of intensities linearly to another.
+r"""Map a range of intensities linearly to another.
 
-Example: chunkflow load-h5 -f raw16.h5 rescale-intensity --low 300 --high 9000 --dtype uint8
+Example: chunkflow load-h5 --file-name raw16.h5 \
+  rescale-intensity --low 300 --high 9000 --dtype uint8
 
 Intensities outside of --low to --high are clipped. Without these options, the range is that of the
 chunk, so the result differs from chunk to chunk: for a volume in chunks give both, such as two

@@ -1,6 +1,6 @@
 """Save a chunk, synapses or points to an HDF5 file.
 
-Example: chunkflow create-chunk save-h5 -f chunk.h5
+Example: chunkflow create-chunk save-h5 --file-name chunk.h5
 
 A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
 out_0-64_0-256_0-256.h5. The file gets its name only when it is complete. Synapses and points

@@ -1,6 +1,6 @@
 """Save a chunk with its position to an NRRD file.
 
-Example: chunkflow create-chunk save-nrrd -f chunk.nrrd
+Example: chunkflow create-chunk save-nrrd --file-name chunk.nrrd
 
 The fastest axis is x, lengths are in nm, channels are the slowest axis. A name without an extension
 is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to out_0-64_0-256_0-256.nrrd. Without

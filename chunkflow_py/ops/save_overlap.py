@@ -1,8 +1,9 @@
-"""Store labels that a task shares with neighbours.
+r"""Store labels that a task shares with neighbours.
 
-Example: chunkflow generate-tasks -v aff.zarr -c 64 256 256
-load-volume -v aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids
-save-overlap -p overlaps crop-margin --crop-bbox save-volume -v zarr://parts.zarr
+Example: chunkflow generate-tasks --volume-path aff.zarr --chunk-size 64 256 256 \
+  load-volume --volume-path aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids \
+  save-overlap --overlap-path overlaps crop-margin --crop-bbox \
+  save-volume --volume-path zarr://parts.zarr
 
 link-labels compares these overlaps. Each task must have labelled a margin around its box, with ids
 that are unique in the volume (--global-ids). At each boundary with another task, a slab twice as

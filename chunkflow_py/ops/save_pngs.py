@@ -1,6 +1,6 @@
 """Save each slice of a chunk to a PNG file.
 
-Example: chunkflow create-chunk save-pngs -o pngs/
+Example: chunkflow create-chunk save-pngs --output-path pngs/
 
 The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
 an affinity map, the mean of the channels x and y is saved.

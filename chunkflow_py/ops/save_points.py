@@ -1,6 +1,7 @@
-"""Save points to an HDF5 file.
+r"""Save points to an HDF5 file.
 
-Example: chunkflow load-h5 -f map.h5 detect-points -o point_cloud save-points -f points.h5
+Example: chunkflow load-h5 --file-name map.h5 detect-points --output-name point_cloud \
+  save-points --file-path points.h5
 
 A name without .h5 or .hdf5 is a prefix or a folder: the task 0-64_0-512_0-512 writes `-f points_`
 to points_0-64_0-512_0-512.h5. The datasets are points (n, 3), voxel_size and confidences, all zyx.

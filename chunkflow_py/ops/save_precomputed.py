@@ -1,6 +1,6 @@
 """Write a chunk into a precomputed volume.
 
-Example: chunkflow create-chunk --size 64 128 128 save-precomputed -v file://out
+Example: chunkflow create-chunk --size 64 128 128 save-precomputed --volume-path file://out
 
 A new volume has the bounds of the volume that the pipeline reads, and blocks that fit the tasks,
 unless options override them; see create-info.

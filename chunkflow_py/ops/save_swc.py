@@ -1,6 +1,6 @@
 """Save skeletons to SWC files.
 
-Example: chunkflow load-skeleton -p seg save-swc -p swc/
+Example: chunkflow load-skeleton --path seg save-swc --output-prefix swc/
 
 Each skeleton is written to a file named PREFIX, id, .swc; the prefix may be a URL. With several
 tasks the box of the task comes before the id; to join the parts of an object, use skeletonize

@@ -1,6 +1,6 @@
 """Save synapses to an HDF5 or JSON file.
 
-Example: chunkflow load-synapses -f synapses.json save-synapses -f synapses.h5
+Example: chunkflow load-synapses --file-path synapses.json save-synapses --file-path synapses.h5
 
 A name without .h5, .hdf5 or .json is a prefix or a folder: the task 0-64_0-512_0-512 writes
 `-f syns_` to syns_0-64_0-512_0-512.h5. For a task without synapses (None) the file is empty.

@@ -1,6 +1,6 @@
 """Save a chunk to a TIFF file, one page per slice.
 
-Example: chunkflow create-chunk save-tif -f chunk.tif
+Example: chunkflow create-chunk save-tif --file-name chunk.tif
 
 A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
 out_0-64_0-256_0-256.tif. Without --file-name, the box is the name.

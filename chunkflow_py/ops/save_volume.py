@@ -1,6 +1,6 @@
 """Write a chunk into a volume of any format.
 
-Example: chunkflow create-chunk --size 64 128 128 save-volume -v zarr://out.zarr
+Example: chunkflow create-chunk --size 64 128 128 save-volume --volume-path zarr://out.zarr
 
 A new volume needs its format in the address (precomputed://, zarr://). It has the bounds of the
 volume that the pipeline reads, and blocks that fit the tasks, unless options override them;

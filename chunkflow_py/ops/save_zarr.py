@@ -1,6 +1,6 @@
 """Write a chunk into a zarr volume.
 
-Example: chunkflow create-chunk --size 64 128 128 save-zarr -s out.zarr
+Example: chunkflow create-chunk --size 64 128 128 save-zarr --store out.zarr
 
 A new volume is an OME-Zarr 0.5 image, or with --plain a bare array. Its bounds are those of the
 volume that the pipeline reads, and its blocks fit the tasks, unless options override them. Workers

@@ -1,11 +1,12 @@
-"""Choose sizes, create the output volume and make tasks.
+r"""Choose sizes, create the output volume and make tasks.
 
 The task size is the one that fits into memory and computes the fewest voxels twice: half of
 --max-ram-size is for chunks and blending buffers. Along y and x a task covers whole voxels of the
 levels up to --max-mip and of the thumbnail. The choice is printed with the command for workers;
 --dry-run before the command only prints it.
 
-Example: chunkflow setup-env --volume-start 0 0 0 -s 64 512 512 -l file://out -z 16 96 96 -x 6
+Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
+  --volume-path file://out --output-patch-size 16 96 96 --max-mip 6
 
 Positions are in voxels of mip 0; tasks are in those of --mip. The tasks run here, or are sent to
 --queue-name. With --crop-chunk-margin the patch grid starts at the corner of each chunk, as in

@@ -1,6 +1,7 @@
-"""Trace the centre lines of objects.
+r"""Trace the centre lines of objects.
 
-Example: chunkflow load-precomputed -v seg skeletonize --const 300 save-swc -p swc/
+Example: chunkflow load-precomputed --volume-path seg skeletonize --const 300 \
+  save-swc --output-prefix swc/
 
 For a volume in tasks, each task writes a fragment ID:BOX of each of its objects to --output-path,
 and aggregate-skeleton-fragments joins them: `generate-tasks ... load-precomputed

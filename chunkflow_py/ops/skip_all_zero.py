@@ -1,6 +1,7 @@
-"""Skip a task whose chunk is all zeros.
+r"""Skip a task whose chunk is all zeros.
 
-Example: chunkflow load-h5 -f raw.h5 skip-all-zero --prefix flags/ save-h5 -f copy.h5
+Example: chunkflow load-h5 --file-name raw.h5 skip-all-zero --prefix flags/ \
+  save-h5 --file-name copy.h5
 
 With --prefix, an empty file records the skip; its name is the prefix, the box and the suffix. The
 prefix may be a URL, such as s3://bucket/flags/.

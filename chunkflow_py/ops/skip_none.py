@@ -1,6 +1,7 @@
-"""Skip a task with an item that is None.
+r"""Skip a task with an item that is None.
 
-Example: chunkflow load-h5 -f raw.h5 skip-none --input-name chunk save-h5 -f copy.h5
+Example: chunkflow load-h5 --file-name raw.h5 skip-none --input-name chunk \
+  save-h5 --file-name copy.h5
 
 None means no result: loading an empty file, or a file without synapses, gives None. With --prefix,
 an empty file records the skip; its name is the prefix, the task's box and the suffix. The prefix

@@ -1,7 +1,8 @@
-"""Skip a task whose blocks are all stored.
+r"""Skip a task whose blocks are all stored.
 
-Example: chunkflow generate-tasks -v file://out -c 64 512 512
-skip-task-by-blocks-in-volume -v file://out load-h5 -f em.h5 save-volume --fill-missing -v file://out
+Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 512 \
+  skip-task-by-blocks-in-volume --volume-path file://out load-h5 --file-name em.h5 \
+  save-volume --fill-missing --volume-path file://out
 
 A block counts as stored if it exists. Savers leave out blocks of zeros without --fill-missing, so
 tasks with such blocks are not skipped. A run (submit, work) does not need this operator: its ledger

@@ -1,7 +1,8 @@
-"""Skip a task if its file exists, or is missing.
+r"""Skip a task if its file exists, or is missing.
 
-Example: chunkflow generate-tasks -v file://em -c 64 512 512 skip-task-by-file -p out_ -s .h5
-load-volume -v file://em save-h5 -f out_
+Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 512 \
+  skip-task-by-file --prefix out_ --suffix .h5 load-volume --volume-path file://em \
+  save-h5 --file-name out_
 
 The file name is the prefix, the task's box and the suffix, such as out_0-64_0-512_0-512.h5; the
 prefix may be a URL, such as s3://bucket/flags/. With a suffix that ends with a slash, a folder

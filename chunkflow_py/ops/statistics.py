@@ -1,6 +1,6 @@
 """Print statistics of intensities or objects.
 
-Example: chunkflow load-h5 -f raw.h5 statistics
+Example: chunkflow load-h5 --file-name raw.h5 statistics
 
 For an image: number of voxels, mean, standard deviation, minimum, maximum and percentiles of each
 channel. For a segmentation: number of objects (without 0), smallest and largest label, number of

@@ -1,6 +1,7 @@
-"""Stretch intensities between two thresholds.
+r"""Stretch intensities between two thresholds.
 
-Example: chunkflow load-h5 -f raw.h5 stretch-intensity --min-threshold 40 save-h5 -f bright.h5
+Example: chunkflow load-h5 --file-name raw.h5 stretch-intensity --min-threshold 40 \
+  save-h5 --file-name bright.h5
 
 Intensities below the thresholds become 0, those above become the largest of the dtype. The
 thresholds are the same for all chunks, so the result does not depend on how a volume is cut.

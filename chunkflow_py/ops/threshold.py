@@ -1,6 +1,6 @@
 """Turn a map into a mask by a threshold.
 
-Example: chunkflow load-h5 -f map.h5 threshold --threshold 0.5 save-h5 -f mask.h5
+Example: chunkflow load-h5 --file-name map.h5 threshold --threshold 0.5 save-h5 --file-name mask.h5
 
 The threshold is in the unit of the voxels: a uint8 map holds 255 times the probability, so give
 127.5 for a probability of 0.5 (0.5 is an error there). With several channels, such as those of a

@@ -1,6 +1,6 @@
 """Change the order of a chunk's axes.
 
-Example: chunkflow load-h5 -f written_as_xyz.h5 transpose save-h5 -f zyx.h5
+Example: chunkflow load-h5 --file-name written_as_xyz.h5 transpose save-h5 --file-name zyx.h5
 
 --axes lists the old axes that become z, y and x: with xyz, the new z is the old x. Offset, voxel
 size and domain are transposed, too, as are the channels of affinity and vector maps and the box of

@@ -1,6 +1,6 @@
 """Show an image, a segmentation or both in the microviewer.
 
-Example: chunkflow load-h5 -f raw.h5 view --image-chunk-name chunk --open
+Example: chunkflow load-h5 --file-name raw.h5 view --image-chunk-name chunk --open
 
 The viewer is that of cloud-volume. Its address is printed; Ctrl-C ends the view, and the pipeline
 goes on. Only this machine can connect, unless --bind-address allows others. Maps are shown in grey

@@ -1,11 +1,14 @@
-"""Command blocks of the pages spell chunkflow's options out: `--volume-path`, not `-v`."""
+"""Examples in pages and in help texts use long options: `--volume-path`, not `-v`."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from chunkflow_py.cli import catalog
 
 ROOT = Path(__file__).parents[2]
 # Pages that show lines of chunkflow 1.x as their users have them.
@@ -39,6 +42,15 @@ def test_commands_use_long_options(page: Path) -> None:
         assert found, "the page uses long options only: take it out of EXCEPTIONS"
     else:
         assert not found
+
+
+@pytest.mark.parametrize("name", catalog.commands())
+def test_the_example_of_a_command_uses_long_options(name: str) -> None:
+    """The example in the help of each command uses long options only."""
+    text = ast.get_docstring(ast.parse(Path(catalog.path_of(name)).read_text("utf-8"))) or ""
+    example = re.search(r"^Example: (chunkflow .*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert example
+    assert not short_options(f"```sh\n{example[1]}\n```\n")
 
 
 def test_short_options_are_found() -> None:

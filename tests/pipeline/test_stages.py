@@ -158,7 +158,10 @@ def test_command_is_named_and_described_by_its_file() -> None:
     assert command.name == "create-chunk"
     text = CliRunner().invoke(command, ["--help"], terminal_width=60).output
     assert "Create a synthetic chunk: sine pattern" in text
-    assert "Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 -f" in text
+    assert (
+        "Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 --file-name"
+        in text
+    )
 
 
 def test_command_that_returns_nothing_is_an_error() -> None:
