@@ -118,11 +118,11 @@ class Pipeline(base.Pipeline):
             OptionError: An operator was not made by a command, so that workers could not make it.
             ChunkflowError: Whatever is wrong with the pipeline, the store or the queue.
         """
-        from chunkflow_py.cli.run_pipelines import stage_lines
+        from chunkflow_py.cli.run_pipelines import step_pipelines
         from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
-        lines = stage_lines(self._parts(), step, mip=0, device_class=device_class)
+        lines = step_pipelines(self._parts(), step, mip=0, device_class=device_class)
         home = RunDirectory.parse(run or default_run(lines[-1].operators))
         return submit(home, lines, queue or default_queue(home.url), **options)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.cli.run_pipelines import worker_line
+from chunkflow_py.cli.run_pipelines import pipeline_of_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ def timed_line(folder: str, line: PipelineSource, feed: TaskFeed) -> Pipeline:
         line: of a stage with one operator.
         feed: its tasks.
     """
-    pipeline = worker_line(line, feed)
+    pipeline = pipeline_of_step(line, feed)
     times = array("d")
     (stage,) = pipeline.operators
     call, run = stage.call, pipeline.run

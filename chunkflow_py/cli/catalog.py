@@ -2,7 +2,7 @@
 
 Each file of `chunkflow_py/ops` is an operator and each file of `chunkflow_py/cli/subcommands` a
 subcommand. The file name is the command name, the first line of the docstring is the summary, and
-the decorator of the function ``command`` says of which kind it is. Other packages may add operators
+the decorator of the function ``command`` determines the kind. Other packages may add operators
 (`chunkflow_py.cli.installed_operators`).
 """
 
@@ -26,8 +26,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: 
 OPS = os.path.join(_PACKAGE, "ops")  # noqa: PTH118
 SUBCOMMANDS = os.path.join(_PACKAGE, "cli", "subcommands")  # noqa: PTH118
 
-# Sections of `chunkflow --help`, most used first. A command belongs where its decorator says, or in
-# the section that its constant SECTION names.
+# Sections of `chunkflow --help`, most used first. The decorator of a command determines its
+# section, unless its module has a constant SECTION.
 SECTIONS = {
     "source": "Make tasks (first in a pipeline)",
     "read": "Load",
@@ -40,7 +40,7 @@ SECTIONS = {
     "steer": "Skip, mark and move tasks",
     "items": "Handle items, and extend",
 }
-# Most used commands of a section, which come before the others.
+# Most used commands, listed first in their sections.
 FIRST = (
     *("generate-tasks", "load-zarr", "load-precomputed", "load-h5", "load-tif", "inference"),
     *("threshold", "gaussian-filter", "agglomerate", "connected-components", "save-zarr"),
@@ -89,12 +89,12 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of the operators of other packages; ours take precedence."""
+    """Return the names of operators of other packages, except names that this package uses."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 
 def is_known(name: str) -> bool:
-    """Return whether the command exists; search other packages last."""
+    """Return whether the command exists, in this package or in another one."""
     return name in commands() or name in more()
 
 
@@ -104,13 +104,13 @@ def _names(folder: str) -> tuple[str, ...]:
 
 
 def path_of(name: str) -> str:
-    """Return the path of the file of command *name*."""
+    """Return the path of the file that defines command *name*."""
     folder = SUBCOMMANDS if name in subcommands() else OPS
     return os.path.join(folder, f"{name.replace('-', '_')}.py")  # noqa: PTH118
 
 
 def by_section() -> dict[str, list[Entry]]:
-    """Return all commands by the titles of their sections, as `chunkflow --help` lists them."""
+    """Return title of a section -> its commands, in the order of `chunkflow --help`."""
     sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
     for name in (*commands(), *more()):
         entry = describe(name)
@@ -136,10 +136,10 @@ def describe(name: str) -> Entry:
     try:
         if path is not None:
             return _describe(name, path)
-    except ValueError:  # what is wrong is reported when the command is used
+    except ValueError:  # reported when the command is used
         pass
     package = installed_operators.installed()[name].split(".")[0]
-    return Entry(name, "items", f"Of the package {package}.")
+    return Entry(name, "items", f"Operator of the package {package}.")
 
 
 def _describe(name: str, path: str | Path) -> Entry:
@@ -147,7 +147,7 @@ def _describe(name: str, path: str | Path) -> Entry:
         text = file.read()
     summary, section = _SUMMARY.match(text), _SECTION.search(text)
     decorated = list(_COMMAND.finditer(text))
-    command = decorated[-1] if decorated else None  # new-operator also holds that of a template
+    command = decorated[-1] if decorated else None  # new-operator also contains a template of one
     if command is None or (kind := command[2] or _DECORATORS.get(command[1])) is None:
         msg = f"{path} has no function command under @transform, @operator, @source or @subcommand"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Read a command line without running it: one that a run has stored, or one in a program."""
+"""Parser of command lines that are not executed, such as the pipelines stored in a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def read_line(argv: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
     """Return the operators of a command line, without running them.
 
     Args:
-        argv: of the pipeline, without global options.
-        mip: the global option ``--mip``.
+        argv: arguments of the pipeline, without global options.
+        mip: value of the global option ``--mip``.
 
     Raises:
-        OptionError: the line cannot be read.
+        OptionError: the command line has an error.
     """
     from chunkflow_py.cli.main import OperatorGroup, cli
 
     reader = OperatorGroup("chunkflow", chain=True, params=cli.params)
     try:
-        stages = reader.main(
+        operators = reader.main(
             ["--mip", str(mip), *argv], prog_name="chunkflow", standalone_mode=False
         )
     except click.ClickException as error:
         raise OptionError(error.format_message()) from error
-    return list(stages)
+    return list(operators)

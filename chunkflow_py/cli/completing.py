@@ -33,16 +33,16 @@ class Place:
     """Position of the cursor in a command line.
 
     Attributes:
-        command: the last of the line; the program itself before the first.
-        argv: of arguments that the command has already.
-        given: its options that are there already.
-        awaiting: option whose value comes next.
-        follows: the command before was an operator, so that no subcommand can come.
-        in_run: the line is one of `submit`.
+        command: last command before the cursor, or the program itself.
+        values: number of arguments that the command already has.
+        given: options that the command already has.
+        awaiting: option whose value is at the cursor.
+        follows: whether the command is an operator, which no subcommand may follow.
+        in_run: whether the pipeline belongs to `submit`, `run` or `plan`.
     """
 
     command: click.Command
-    argv: int = 0
+    values: int = 0
     given: list[click.Parameter] = field(default_factory=list)
     awaiting: click.Option | None = None
     follows: bool = False
@@ -51,8 +51,8 @@ class Place:
     @property
     def arguments(self) -> list[click.Argument]:
         """Arguments of the command that have no value yet."""
-        found = [each for each in self.command.params if isinstance(each, click.Argument)]
-        return [each for n, each in enumerate(found) if n >= self.argv or each.nargs < 0]
+        arguments = [each for each in self.command.params if isinstance(each, click.Argument)]
+        return [each for n, each in enumerate(arguments) if n >= self.values or each.nargs < 0]
 
 
 def place_after(program: click.Command, argv: Sequence[str]) -> Place | None:
@@ -64,15 +64,15 @@ def place_after(program: click.Command, argv: Sequence[str]) -> Place | None:
     """
     place, rest = Place(program), list(argv)
     while rest:
-        word = rest.pop(0)
-        if word.startswith("-"):
-            _take_option(place, word, rest)
+        argument = rest.pop(0)
+        if argument.startswith("-"):
+            _take_option(place, argument, rest)
             if place.awaiting is not None:
                 return place
         elif place.arguments:
-            place.argv += 1
+            place.values += 1
         else:
-            command = _command(word)
+            command = _command(argument)
             if command is None:
                 return None
             is_subcommand = isinstance(command, ClickSubcommand)
@@ -81,14 +81,14 @@ def place_after(program: click.Command, argv: Sequence[str]) -> Place | None:
     return place
 
 
-def _take_option(place: Place, word: str, rest: list[str]) -> None:
-    """Take an option and its values from the front of *rest*."""
+def _take_option(place: Place, argument: str, rest: list[str]) -> None:
+    """Record the option in *argument* and remove its values from the front of *rest*."""
     older = OPTIONS.get(place.command.name or "", {})
-    name, value = split_argument(word)
+    name, value = split_argument(argument)
     option = _options(place.command).get(older.get(name, name))
     if option is None:
-        return  # mistyped, or of a newer version: the line goes on
-    count = count_arguments(option, word) - 1
+        return  # mistyped, or an option of a newer version: ignore it
+    count = count_arguments(option, argument) - 1
     if isinstance(option, MarginOption) and "auto" in (value, *rest[:1]):
         count = 0 if value else 1
     if count > len(rest):
@@ -101,11 +101,11 @@ def _options(command: click.Command) -> dict[str, click.Option]:
     return options_by_name(command.get_params(click.Context(command)))
 
 
-def _command(word: str) -> click.Command | None:
-    name = COMMANDS.get(word, word)
+def _command(spelling: str) -> click.Command | None:
+    name = COMMANDS.get(spelling, spelling)
     try:
         return catalog.load(name) if catalog.is_known(name) else None
-    except ChunkflowError:  # of another package, and broken
+    except ChunkflowError:  # an operator of another package that cannot be imported
         return None
 
 
@@ -142,16 +142,16 @@ def candidates(
 
 
 def _values(place: Place, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return values of an option or argument; text may always be the name of a file."""
-    found = param.shell_complete(click.Context(place.command), incomplete)
-    if not found and isinstance(param.type, click.types.StringParamType):
+    """Return the values of an option or argument; file names if it accepts any text."""
+    values = param.shell_complete(click.Context(place.command), incomplete)
+    if not values and isinstance(param.type, click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
-    return found
+    return values
 
 
 def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
     if isinstance(place.command, ClickSubcommand) and not place.in_run:
-        return []  # it stands alone
+        return []  # no command follows this subcommand
     entries = [
         catalog.describe(name)
         for name in [*catalog.commands(), *catalog.more()]
@@ -170,30 +170,25 @@ def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
 
 
 class _Zsh(shell_completion.ZshComplete):
-    """Completion for this shell, with the candidates of this module."""
-
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what may stand at the cursor; it takes the place of the whole word."""
-        return _whole(candidates(self.cli, args, incomplete), incomplete)
+        return _whole_arguments(candidates(self.cli, args, incomplete), incomplete)
 
 
 class _Fish(shell_completion.FishComplete):
-    """Completion for this shell, with the candidates of this module."""
-
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what may stand at the cursor; it takes the place of the whole word."""
-        return _whole(candidates(self.cli, args, incomplete), incomplete)
+        return _whole_arguments(candidates(self.cli, args, incomplete), incomplete)
 
 
-def _whole(found: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
+def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
+    """Return *items* with ``--option=`` in front, as these shells replace the whole argument."""
     name, joined, _ = incomplete.partition("=")
     if not (joined and name.startswith("--")):
-        return found
-    return [CompletionItem(f"{name}={each.value}", each.type, each.help) for each in found]
+        return items
+    return [CompletionItem(f"{name}={each.value}", each.type, each.help) for each in items]
 
 
 class _Bash(shell_completion.BashComplete):
-    """Reads the line as it was typed: bash would divide it at ``=`` and ``:`` as well."""
+    """Completion for bash that reads the line as typed; bash also splits it at ``=`` and ``:``."""
 
     source_template: ClassVar[str] = """\
 %(complete_func)s() {
@@ -213,19 +208,19 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        """Return the script; which version of bash reads it is not asked, as click does."""
+        """Return the script; unlike click, do not start bash to check its version."""
         template: str = self.source_template
         return template % self.source_vars()
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the arguments before the cursor, without the program, and the one at it."""
+        """Return the arguments between the program and the cursor, and the one at the cursor."""
         line = os.environ["COMP_WORDS"]
         argv = shell_completion.split_arg_string(line)[1:]
-        at_word = bool(argv) and not line[-1:].isspace()
-        return (argv[:-1], argv[-1]) if at_word else (argv, "")
+        is_in_argument = bool(argv) and not line[-1:].isspace()
+        return (argv[:-1], argv[-1]) if is_in_argument else (argv, "")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what may stand at the cursor, or after the last ``=`` or ``:`` before it."""
+        """Return the candidates; bash replaces the text after the last ``=`` or ``:``."""
         return candidates(self.cli, args, incomplete)
 
 
@@ -241,7 +236,7 @@ def script(program: click.Command, shell: str, variable: str) -> str:
     Args:
         program: the group of all commands.
         shell: one of `SHELLS`.
-        variable: environment variable by which the shell asks for completions.
+        variable: environment variable that the shell sets to request completions.
     """
     register()
     shell_class: Any = shell_completion.get_completion_class(shell)

@@ -1,4 +1,4 @@
-"""Report of an error that ends the command line: one sentence and an exit code."""
+"""Errors that end the command line, each reported as one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -33,33 +33,43 @@ class _TryAgain(click.ClickException):
 def failed(
     error: BaseException, *, debug: bool, kind: type[click.ClickException] = click.ClickException
 ) -> click.ClickException:
-    """Return what prints *error* as one sentence, and ends the process with the code of *kind*."""
+    """Return an exception of type *kind* that click prints as the sentence of *error*.
+
+    Args:
+        error: error that ended the command line.
+        debug: whether --debug is set; otherwise the sentence of a foreign error recommends it.
+        kind: type of the exception, which has the exit code.
+    """
     text = named(error)
     if not isinstance(error, ChunkflowError) and not debug:
-        text += "; run it with --debug to see where this comes from"
+        text += "; add --debug to see the traceback"
     return kind(text)
 
 
 @contextmanager
 def worker_fails_in_order() -> Iterator[None]:
-    """Give errors of workers codes of their own: 1 says that a run is complete but for failures.
+    """Convert errors of a worker into its exit codes.
 
-    2 if the pipeline, the address, the queue or the machine is refused: so will be the next worker
-    like it. 75 if it may work later, or was asked to stop. 70 for all that nobody foresaw, such as
-    worker processes that die before they begin: another machine may do better.
+    - 2: the pipeline, the address, the queue or the machine is refused; a worker that is started
+      again would be refused, too.
+    - 75: a temporary error, or a request to stop; try again later.
+    - 70: an unexpected error, such as worker processes that die before they are ready; another
+      machine may succeed.
+
+    An error never leads to 1, which means that the run is complete except for failed tasks.
     """
     from chunkflow_py.run.worker.worker_interruption import StopRequested, stops_on_signals
 
     try:
         with stops_on_signals(_TryAgain.exit_code):
             yield
-    except StopRequested as asked:
-        msg = f"stopped: got {asked}"
-        raise _TryAgain(msg) from asked
+    except StopRequested as request:
+        msg = f"stopped: got {request}"
+        raise _TryAgain(msg) from request
     except (click.ClickException, click.Abort, Exit, OptionError, Interrupted):
         raise
     except BaseException as error:
-        logger.debug("the error came from here", exc_info=True)
+        logger.debug("traceback of the error", exc_info=True)
         kind: type[click.ClickException] = _UsageFailed
         if isinstance(error, TransientError):
             kind = _TryAgain

@@ -17,10 +17,10 @@ class GpuUse(NamedTuple):
     """Utilisation of one GPU.
 
     Attributes:
-        number: of nvidia-smi.
-        busy: share of the time in which a kernel ran; ``None`` if the system does not tell.
-        used_bytes: of its memory, by all processes.
-        total_bytes: of its memory.
+        number: index of the GPU in nvidia-smi.
+        busy: share of the time in which a kernel ran, in [0, 1]; ``None`` if not reported.
+        used_bytes: bytes of its memory in use by all processes.
+        total_bytes: bytes of its memory.
     """
 
     number: str
@@ -30,25 +30,25 @@ class GpuUse(NamedTuple):
 
 
 class GpuWatch:
-    """Asks in a thread of its own, where there is an nvidia-smi.
+    """Background thread that polls nvidia-smi, if it is installed.
 
     Attributes:
-        now: what was found last; empty where there is no GPU.
+        now: utilisation at the last poll; empty without a GPU.
     """
 
     def __init__(self) -> None:
-        """Prepare; polling starts on entering."""
+        """Create the watch; entering it starts the thread."""
         self.now: list[GpuUse] = []
         self._ended = threading.Event()
 
     def __enter__(self) -> GpuWatch:
-        """Start polling."""
+        """Start the thread."""
         if shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             threading.Thread(target=self._run, name="gpu-use", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop polling; a running query ends by itself."""
+        """Ask the thread to stop; a running query is not interrupted."""
         self._ended.set()
 
     def text(self) -> str:
@@ -62,21 +62,21 @@ class GpuWatch:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            found = gpu_use()
-            if not found:
+            use = gpu_use()
+            if not use:
                 return
-            self.now = found
+            self.now = use
             self._ended.wait(PERIOD_S)
 
 
 def gpu_use() -> list[GpuUse]:
-    """Return what the GPUs do that this process may use; nothing if there is none."""
-    import subprocess  # lines without a GPU need none of it
+    """Return the utilisation of each GPU that this process may use; empty without a GPU."""
+    import subprocess  # not needed without a GPU
 
-    asked = "index,uuid,utilization.gpu,memory.used,memory.total"
+    fields = "index,uuid,utilization.gpu,memory.used,memory.total"
     try:
-        listed = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"],
+        output = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=_ANSWER_S,
@@ -85,17 +85,18 @@ def gpu_use() -> list[GpuUse]:
     except (OSError, subprocess.SubprocessError):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = None if visible is None else [each.strip() for each in visible.split(",")]
-    found = []
-    for line in listed.splitlines():
-        number, name, busy, used, total = [each.strip() for each in line.split(",")]
-        if wanted is not None and number not in wanted and not _is_named(name, wanted):
+    usable = None if visible is None else [each.strip() for each in visible.split(",")]
+    uses = []
+    for line in output.splitlines():
+        number, uuid, busy, used, total = [each.strip() for each in line.split(",")]
+        if usable is not None and number not in usable and not _is_named(uuid, usable):
             continue
         numbers = [int(each) if is_digits(each) else None for each in (busy, used, total)]
         share = None if numbers[0] is None else numbers[0] / 100
-        found.append(GpuUse(number, share, *((each or 0) * 2**20 for each in numbers[1:])))
-    return found
+        uses.append(GpuUse(number, share, *((each or 0) * 2**20 for each in numbers[1:])))
+    return uses
 
 
-def _is_named(name: str, wanted: list[str]) -> bool:
-    return any(each and name.startswith(each) for each in wanted)
+def _is_named(uuid: str, usable: list[str]) -> bool:
+    """Return whether one of *usable* is a prefix of the UUID, as CUDA_VISIBLE_DEVICES allows."""
+    return any(each and uuid.startswith(each) for each in usable)

@@ -1,8 +1,8 @@
 """Operators of other packages: entry points of the group ``chunkflow_py.operators``.
 
-They are read from the ``entry_points.txt`` of what lies on ``sys.path``, as importlib.metadata
-does, whose import alone would take longer than all of ``chunkflow --help``. Nothing of the packages
-is imported before one of their commands is named.
+This module reads the ``entry_points.txt`` files of packages on ``sys.path``. It does not use
+importlib.metadata, whose import alone takes longer than all of ``chunkflow --help``. A package is
+imported only when one of its commands is used.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ GROUP = "chunkflow_py.operators"
 @lru_cache(maxsize=1)
 def installed() -> dict[str, str]:
     """Return the operators of other packages: name of the command -> ``module`` or ``module:x``."""
-    found: dict[str, str] = {}
+    operators: dict[str, str] = {}
     for text in _entry_point_files():
         _, _, section = text.partition(f"[{GROUP}]\n")
         for line in section.partition("\n[")[0].splitlines():
-            name, is_one, target = line.partition("=")
-            if is_one:
-                found.setdefault(name.strip().replace("_", "-"), target.partition("[")[0].strip())
-    return found
+            name, equals, target = line.partition("=")
+            if equals:
+                command = name.strip().replace("_", "-")
+                operators.setdefault(command, target.partition("[")[0].strip())
+    return operators
 
 
 def _entry_point_files() -> Iterator[str]:
-    """Yield the entry point files of the packages on sys.path, in its order."""
+    """Yield the texts of entry point files that name the group, in the order of sys.path."""
     for folder in sys.path:
         try:
             entries = sorted(Path(folder).iterdir())
-        except OSError:  # zipped, or not there
+        except OSError:  # a zip file, or a missing folder
             continue
         for entry in entries:
             if entry.suffix in (".dist-info", ".egg-info"):
@@ -55,9 +56,9 @@ def _entry_point_files() -> Iterator[str]:
 
 
 def path_of(name: str) -> Path | None:
-    """Return the file of the operator, or ``None`` if that is not found without an import."""
+    """Return the file of the operator, or ``None`` if finding it would need an import."""
     package, *modules = installed()[name].partition(":")[0].split(".")
-    spec = find_spec(package)  # which imports nothing for a name without dots
+    spec = find_spec(package)  # imports nothing for a name without dots
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin)
@@ -72,7 +73,7 @@ def load(name: str) -> click.Command:
     """Import the operator and return its click command.
 
     Raises:
-        OptionError: It cannot be imported, or is not an operator.
+        OptionError: the module cannot be imported, or does not define an operator.
     """
     from chunkflow_py.pipeline.operator import OperatorCommand
 
@@ -80,11 +81,11 @@ def load(name: str) -> click.Command:
     try:
         command = getattr(import_module(module), attribute or "command", None)
     except ImportError as error:
-        msg = f"{name} of {module}, which is installed, cannot be imported: {error}"
+        msg = f"the operator {name} of the installed module {module} cannot be imported: {error}"
         raise OptionError(msg) from error
     if not isinstance(command, OperatorCommand):
         msg = (
-            f"{name} of {module}, which is installed, is not an operator; its entry point must "
+            f"{name} of the installed module {module} is not an operator; its entry point must "
             "name a module with a function command under @transform, @operator or @source"
         )
         raise OptionError(msg)

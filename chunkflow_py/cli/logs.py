@@ -1,7 +1,7 @@
-"""What is said on stderr: as lines for people, or as JSON lines for programs (``--log-json``).
+"""Log lines on stderr: text for people, or JSON lines for programs (``--log-json``).
 
-All of it goes through `logging`. A record with an ``event`` says the same twice: a sentence, and
-fields. Schema of the JSON lines: docs/progress.md.
+All messages go through `logging`. A record of an event holds a sentence for people and fields for
+programs. docs/progress.md has the schema of the JSON lines.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class _StderrHandler(logging.Handler):
     """Handler that writes to the current sys.stderr, which tests and callers may replace.
 
     Attributes:
-        level_before: of our loggers.
-        propagated_before: whether other handlers received our messages.
-        as_json: whether it writes JSON lines.
-        said_by_all: fields of every JSON line, such as the run.
+        level_before: level of our loggers before `configure_logging`.
+        propagated_before: whether our messages reached the root logger before.
+        as_json: whether the handler writes JSON lines.
+        common_fields: fields of every JSON line, such as the run.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -42,16 +42,16 @@ class _StderrHandler(logging.Handler):
         self.level_before = logging.NOTSET
         self.propagated_before = True
         self.as_json = as_json
-        self.said_by_all: dict[str, Any] = {}
+        self.common_fields: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, above a view of progress if there is one."""
+        """Write the record, above the view of progress if there is one."""
         with above_view():
             stream = sys.stderr.stream if isinstance(sys.stderr, _Lines) else None
             echo(self.format(record), file=stream, err=True)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, or several lines for people."""
+        """Return one JSON line, or text that may have several lines."""
         if not self.as_json:
             return super().format(record)
         fields: dict[str, Any] = dict(getattr(record, "fields", {}))
@@ -62,19 +62,19 @@ class _StderrHandler(logging.Handler):
         if record.exc_info:
             fields["traceback"] = logging.Formatter().formatException(record.exc_info)
         level = _LEVELS.get(record.levelno, "info")
-        about = self.said_by_all | fields
+        about = self.common_fields | fields
         return _line(record.created, level, getattr(record, "event", "log"), about)
 
 
 class _FileHandler(logging.FileHandler):
-    """Writes our log lines to a file, too."""
+    """Handler that also writes our log lines to a file; its class identifies it."""
 
 
 class _Lines(io.TextIOBase):
-    """Stands for stderr where that takes JSON lines: what anybody else prints becomes one.
+    """Replacement of stderr that turns each line printed by other code into a JSON line.
 
     Attributes:
-        stream: what it stands for.
+        stream: the original stderr.
     """
 
     encoding = "utf-8"
@@ -107,12 +107,12 @@ def configure_logging(
     level: str | None = None,
     log_file: str | None = None,
 ) -> None:
-    """Send our log lines to stderr: warnings always, what is done when *verbose*.
+    """Send our log lines to stderr.
 
     Args:
-        verbose: say what is done.
-        debug: say all.
-        as_json: as JSON lines, also what other libraries log and warn of.
+        verbose: log from level info, otherwise from warning.
+        debug: log from level debug.
+        as_json: write JSON lines, also for log messages and warnings of other libraries.
         level: lowest level to log, such as ``error``, instead of that of *verbose*.
         log_file: file to append the same lines to, with their time.
 
@@ -124,23 +124,23 @@ def configure_logging(
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     ours = logging.getLogger(_OURS)
     handler.level_before, handler.propagated_before = ours.level, ours.propagate
-    # Libraries add handlers to the root logger when they are imported; they would repeat each line.
+    # Some libraries add a handler to the root logger on import, which would repeat each line.
     ours.propagate = False
     ours.addHandler(handler)
-    usual = "info" if verbose else "warning"
-    ours.setLevel("DEBUG" if debug else (level or usual).upper())
+    default = "info" if verbose else "warning"
+    ours.setLevel("DEBUG" if debug else (level or default).upper())
     if log_file:
         ours.addHandler(_file_handler(log_file))
     if as_json:
         others = _StderrHandler(as_json=True)
-        others.said_by_all = handler.said_by_all
+        others.common_fields = handler.common_fields
         logging.getLogger().addHandler(others)
         logging.captureWarnings(capture=True)
         sys.stderr = _Lines(sys.stderr)
 
 
 def restore_logging() -> None:
-    """Undo `configure_logging`, so that a program that calls us keeps its own logging."""
+    """Undo `configure_logging`, so that a calling program keeps its own logging."""
     ours, root = logging.getLogger(_OURS), logging.getLogger()
     if isinstance(sys.stderr, _Lines):
         sys.stderr = sys.stderr.stream
@@ -157,38 +157,40 @@ def restore_logging() -> None:
         root.removeHandler(other)
 
 
-def says_json() -> bool:
+def writes_json() -> bool:
     """Return whether stderr receives JSON lines."""
     return any(handler.as_json for handler in _handlers())
 
 
-def say_in_all(**fields: Any) -> None:
+def add_json_fields(**fields: Any) -> None:
     """Add fields, such as the run and the worker, to every later JSON line."""
     for handler in _handlers():
-        handler.said_by_all.update(fields)
+        handler.common_fields.update(fields)
 
 
-def tell(logger: logging.Logger, level: int, event: str, message: str = "", **fields: Any) -> None:
+def log_event(
+    logger: logging.Logger, level: int, event: str, message: str = "", **fields: Any
+) -> None:
     """Log an event.
 
     Args:
-        logger: of the module.
-        level: of `logging`.
-        event: one of docs/progress.md.
-        message: for people; without one, the event is logged as JSON only.
-        fields: for programs; those that are ``None`` are left out.
+        logger: logger of the calling module.
+        level: level of the `logging` module.
+        event: name of the event; docs/progress.md lists them.
+        message: sentence for people; an event without one is logged as JSON only.
+        fields: values for programs; those that are ``None`` are left out.
     """
-    if logger.isEnabledFor(level) and (message or says_json()):
+    if logger.isEnabledFor(level) and (message or writes_json()):
         present = {name: value for name, value in fields.items() if value is not None}
         logger.log(level, "%s", message, extra={"event": event, "fields": present})
 
 
 def exit_line(code: int, error: str | None) -> str:
-    """Return the JSON line that is the last one of a process.
+    """Return the last JSON line of a process.
 
     Args:
-        code: of its exit.
-        error: why it is not 0, if a sentence says so.
+        code: exit code.
+        error: sentence about the error, or ``None``.
     """
     level = "error" if error else "info"
     fields = {"code": code} | ({"error": error} if error else {})
@@ -211,7 +213,7 @@ def _handlers() -> list[_StderrHandler]:
 
 
 def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
-    import json  # only where it is asked for
+    import json  # here, because --log-json is rare
 
     second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when))
     head = {"time": f"{second}.{int(when % 1 * 1000):03d}Z", "level": level, "event": event}
@@ -219,7 +221,7 @@ def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Return *value* as JSON takes it: seconds in microseconds, all text safe to show."""
+    """Return *value* for JSON: numbers rounded to six decimals, text without secrets."""
     match value:
         case str():
             from chunkflow_py.store.store_address import public

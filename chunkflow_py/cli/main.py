@@ -1,6 +1,7 @@
-"""The command line: operators in a row, or a subcommand; each is imported when it is named.
+"""Entry point of the command line: a pipeline of operators, or a subcommand.
 
-`chunkflow --help` must stay fast, so this module imports as little as possible at the top.
+A command is imported only when it is used, and this module imports as little as possible at the
+top, to keep `chunkflow --help` fast.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMPLETE = "_CHUNKFLOW_COMPLETE"  # environment variable by which a shell asks for completions
-GRACE_S = 3.0  # from ctrl-C to the end: time for what is being written to be finished
+COMPLETE = "_CHUNKFLOW_COMPLETE"  # environment variable that a shell sets to request completions
+GRACE_S = 3.0  # seconds after Ctrl-C in which running writes may finish
 
 HELP = """Run a pipeline of operators over a volume, or act on a run.
 
@@ -65,15 +66,15 @@ class Ahead(click.ParamType["int | None"]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """Return the number."""
+        """Return the number of tasks; ``None`` for ``auto``."""
         return None if value == "auto" else click.IntRange(min=0).convert(value, param, ctx)
 
 
 class OperatorGroup(Command, click.Group):
-    """The group of all commands; it finds them by file name and imports only those that are named.
+    """The group of all commands, which finds them by file name and imports only those in use.
 
-    The list of commands in ``--help``, completion and the suggestion for a mistyped name are
-    overridden because click would import every operator for them.
+    It overrides the list of commands in ``--help``, completion and the suggestions for mistyped
+    names, for which click would import every operator.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -85,17 +86,17 @@ class OperatorGroup(Command, click.Group):
         return [*catalog.commands(), *catalog.more()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one operator or subcommand."""
+        """Import the operator or subcommand; return ``None`` for an unknown name."""
         return catalog.load(cmd_name) if catalog.is_known(cmd_name) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the next command, by its older spelling too, or suggest the nearest name."""
+        """Return the next command, by its current or older name, or suggest similar names."""
         from chunkflow_py.cli import older_spellings
         from chunkflow_py.cli.command_parts import note_tail
 
-        if args[0] == "help":  # as of git and many others
+        if args[0] == "help":  # chunkflow help COMMAND, as git has it
             if len(args) == 1:
                 echo(ctx.get_help())
                 ctx.exit()
@@ -142,14 +143,14 @@ class OperatorGroup(Command, click.Group):
             raise explained(error, last_tail(ctx)) from error
         except Interrupted:
             if ctx.params["log_json"]:
-                raise click.Abort from None  # click prints an empty line before it says so
+                raise click.Abort from None  # Interrupted would print an empty line first
             raise
         except (click.ClickException, click.Abort, Exit):
             raise
-        except BaseException as error:  # sys.exit() in a plugin is a failure
+        except BaseException as error:  # includes sys.exit() in a plugin
             from chunkflow_py.cli.failed import failed
 
-            logger.debug("the error came from here", exc_info=True)
+            logger.debug("traceback of the error", exc_info=True)
             if isinstance(error, OptionError):
                 raise click.UsageError(str(error), ctx) from error
             raise failed(error, debug=ctx.params["debug"]) from error
@@ -173,20 +174,20 @@ class OperatorGroup(Command, click.Group):
     "--dry-run/--real-run",
     default=False,
     show_default=True,
-    help="Leave out the commands that save.",
+    help="Skip the commands that save.",
 )
 @click.option(
     "--in-place/--not-in-place",
     default=False,
     show_default=True,
-    help="Allow saving to the volume that is loaded; not in runs and queues, which may do a task "
-    "twice.",
+    help="Allow saving to the volume that is loaded; not for runs and queues, which may do a "
+    "task twice.",
 )
 @click.option(
     "--verbose/--quiet",
     default=True,
     show_default=True,
-    help="Log progress and show where the time went; or log errors only.",
+    help="Log progress and print a table of times, or log warnings and errors only.",
 )
 @click.option(
     "--progress/--no-progress",
@@ -218,7 +219,7 @@ class OperatorGroup(Command, click.Group):
     "--log-level",
     "-l",
     type=click.Choice(["debug", "info", "warning", "error", "critical"]),
-    hidden=True,  # of chunkflow 1.x, as the next one
+    hidden=True,  # an option of chunkflow 1.x, like the next one
 )
 @click.option("--log-file", "-f", type=click.Path(dir_okay=False, writable=True), hidden=True)
 @click.version_option(package_name="chunkflow_py", prog_name="chunkflow")
@@ -233,7 +234,7 @@ def cli(
     log_file: str | None,
     **_: object,
 ) -> None:
-    """Set up memory and logging; `run_pipeline` does the work."""
+    """Set up the allocator and logging; `run_pipeline` does the work."""
     from chunkflow_py.cli import logs
     from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
 
@@ -253,7 +254,7 @@ def cli(
 def run_pipeline(
     ctx: click.Context,
     /,
-    stages: Sequence[Operator | Source | Subcommand],
+    commands: Sequence[Operator | Source | Subcommand],
     *,
     ahead: int | None,
     dry_run: bool,
@@ -264,23 +265,23 @@ def run_pipeline(
     log_json: bool,
     **_: object,
 ) -> None:
-    """Check the pipeline, run it, and exit with 1 if a task failed; or let a subcommand act."""
+    """Run the pipeline and exit with 1 if a task failed, or let the subcommand act."""
     from chunkflow_py.cli.command_parts import check_source_first, operators_of, parts_of
 
-    if subcommand := _subcommand_of(stages):
-        if in_place and subcommand.takes_line:
+    if subcommand := _subcommand_of(commands):
+        if in_place and subcommand.takes_pipeline:
             raise OptionError(_APPLIED_TWICE.format(subcommand.name, "a run"))
-        subcommand.act(*([parts_of(ctx, stages)[1:]] if subcommand.takes_line else []))
+        subcommand.act(*([parts_of(ctx, commands)[1:]] if subcommand.takes_pipeline else []))
         return
     from chunkflow_py.cli import progress_report
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.pipeline.pipeline import Pipeline
 
-    check_source_first(stages)
-    source = stages[0] if isinstance(stages[0], Source) else None
+    check_source_first(commands)
+    source = commands[0] if isinstance(commands[0], Source) else None
     if in_place and source and source.hooks.declares("settle"):
         raise OptionError(_APPLIED_TWICE.format(source.name, "a queue"))
-    operators = list(operators_of(stages))
+    operators = list(operators_of(commands))
     show_progress = False if progress is None and not verbose else progress
     listener = progress_report.PipelineReport(show_progress=show_progress, show_table=verbose)
     pipeline = Pipeline(
@@ -288,7 +289,8 @@ def run_pipeline(
     )
     pipeline.check()
     tasks = pipeline.run()
-    # A queue takes back what fails, and the line goes on; what succeeds later has not failed.
+    # A queue takes back a failed task and the pipeline continues. If the task succeeds later, it no
+    # longer counts as failed.
     settle = source.hooks.settle if source and source.hooks.declares("settle") else None
     failed: set[str] = set()
     try:
@@ -303,51 +305,54 @@ def run_pipeline(
                 failed.discard(str(task))
             if settle is not None:
                 settle(task)
-            del task  # or its chunks would live on beside those of the next
+            del task  # free its chunks before the next task is made
     finally:
         tasks.close()
     if failed:
         more = ", …" if len(failed) > 10 else ""
         names = ", ".join(sorted(failed)[:10]) + more
-        if not log_json:  # each of them has been told
-            echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
+        if not log_json:  # otherwise each failure has been logged
+            count = f"{len(failed)} task{'' if len(failed) == 1 else 's'}"
+            echo(f"{count} failed and returned to the queue: {names}", err=True)
         ctx.exit(1)
 
 
 _APPLIED_TWICE = (
-    "{0}: a task of {1} may be done twice, and --in-place would apply the line twice to its box; "
-    "leave --in-place out and save to another volume or mip, or make the tasks by generate-tasks "
-    "in a line of its own"
+    "{0}: a task of {1} may be done twice, and --in-place would then apply the pipeline twice to "
+    "its box; leave --in-place out and save to another volume or mip, or run the pipeline behind "
+    "generate-tasks without {1}"
 )
 
 
-def _subcommand_of(stages: Sequence[Operator | Source | Subcommand]) -> Subcommand | None:
-    """Return the subcommand of a line that is one: it comes first, and most stand alone."""
+def _subcommand_of(commands: Sequence[Operator | Source | Subcommand]) -> Subcommand | None:
+    """Return the subcommand of a command line, if it has one.
+
+    Raises:
+        OptionError: the subcommand does not come first, or does not accept a pipeline after it.
+    """
     from chunkflow_py.cli.subcommands import Subcommand
 
-    subcommand = next((stage for stage in stages if isinstance(stage, Subcommand)), None)
+    subcommand = next((each for each in commands if isinstance(each, Subcommand)), None)
     if (
         subcommand is None
-        or len(stages) == 1
-        or (subcommand.takes_line and stages[0] is subcommand)
+        or len(commands) == 1
+        or (subcommand.takes_pipeline and commands[0] is subcommand)
     ):
         return subcommand
-    others = " ".join(stage.name for stage in stages if stage is not subcommand)
-    alone = "comes first" if subcommand.takes_line else "cannot be part of a pipeline"
-    msg = f"{subcommand.name} {alone}; leave {others} out, or {subcommand.name}"
-    if not subcommand.takes_line:
-        msg = msg.replace(";", " and stands alone;", 1)
+    others = " ".join(each.name for each in commands if each is not subcommand)
+    rule = "must come first" if subcommand.takes_pipeline else "cannot be part of a pipeline"
+    msg = f"{subcommand.name} {rule}; leave out {others}, or {subcommand.name}"
     raise OptionError(msg)
 
 
 class _Ending:
-    """Makes the first ctrl-C or SIGTERM end the process within `GRACE_S`, and the second at once.
+    """Signal handling that ends the process `GRACE_S` after Ctrl-C or SIGTERM, at once after two.
 
-    An interrupted line waits for the threads of its stages, and so does Python at its exit; a
-    forward pass or a slow download there must not keep anybody from leaving.
+    An interrupted pipeline waits for the threads of its stages, and so does Python at exit. A
+    forward pass or a slow download in such a thread must not delay the exit.
 
     Args:
-        log_json: whether the last words are JSON.
+        log_json: whether the last message is a JSON line.
 
     Attributes:
         code: exit code of an interrupted process: 130, or 143 after SIGTERM.
@@ -359,17 +364,17 @@ class _Ending:
         self._is_ending = False
 
     def __enter__(self) -> _Ending:
-        if threading.current_thread() is threading.main_thread():  # only there are they handled
+        if threading.current_thread() is threading.main_thread():  # only it can handle signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_ending:  # else what comes now ends it, to the last instant
+        if not self._is_ending:  # otherwise further signals must end the process until it exits
             restore_signals(self._before)
 
     def stay(self) -> None:
-        """Let this process go on after all."""
+        """Cancel the end of the process."""
         stay()
         restore_signals(self._before)
 
@@ -378,8 +383,8 @@ class _Ending:
         self._is_ending = True
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: self._leave())
-            # When all threads have ended Python gives up its handlers: one more signal in that
-            # instant would be what the process has ended with.
+            # At exit Python removes its handlers after all threads have ended. Another signal at
+            # that moment would change the exit code.
             atexit.register(signal.signal, each, signal.SIG_IGN)
         leave_within(GRACE_S, self._leave)
         raise Interrupted
@@ -392,10 +397,10 @@ class _Ending:
 
 
 def _keep_modules() -> None:
-    """Collect once, and leave the modules of the process to the system.
+    """Collect garbage once and exempt all objects from later collections.
 
-    Python looks through all objects several times as it takes its modules apart, which with
-    PyTorch takes about a second.
+    At exit Python would search all objects several times while it tears down its modules, which
+    takes about a second with PyTorch.
     """
     gc.collect()
     gc.freeze()
@@ -412,9 +417,8 @@ def _last_line(code: int, error: str | None, log_json: bool) -> str | None:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
-    A program that passes *args* may catch the exit and go on: nothing ends it later.
-
-    0 done, 1 a task failed, 2 usage, 130 interrupted, 143 by SIGTERM; `work` and `run` also 75.
+    Exit codes: 0 done, 1 a task failed, 2 usage error, 130 interrupted, 143 ended by SIGTERM;
+    `work` and `run` also 70 and 75. A program that passes *args* may catch SystemExit and continue.
     """
     if COMPLETE in os.environ:
         from chunkflow_py.cli import completing

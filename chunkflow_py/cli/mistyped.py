@@ -1,4 +1,4 @@
-"""What click refuses, with the split that would work: values without an option, one for three."""
+"""Better messages for two usage errors: a value without its option, and one number for three."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def explained(
     error: click.MissingParameter | click.BadOptionUsage, tail: Sequence[str]
 ) -> click.UsageError:
-    """Return *error* with what was probably meant.
+    """Return *error* with a spelling that works.
 
     Args:
-        error: a required option is missing, or one has too few values.
-        tail: the command line from the refused command on.
+        error: click's error: a required option is missing, or an option has too few values.
+        tail: arguments from the refused command to the end of the command line.
     """
     if isinstance(error, click.MissingParameter):
         value = next(iter(tail[1:]), "-")
@@ -30,11 +30,11 @@ def explained(
             return click.MissingParameter(hint, error.ctx, error.param)
         return error
     option = None
-    if tail and catalog.is_known(tail[0]):  # click does not say of which command the option is
+    if tail and catalog.is_known(tail[0]):  # click's error does not name the command
         option = options_by_name(catalog.load(tail[0]).params).get(error.option_name)
     if option is None or not isinstance(option.type, AxisType):
         return error
-    split = [split_argument(word) for word in tail]
+    split = [split_argument(argument) for argument in tail]
     names = [name for name, _ in split]
     if error.option_name not in names:
         return error

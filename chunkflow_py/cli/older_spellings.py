@@ -1,4 +1,4 @@
-"""Older names in a line: read as what they are called now, with one line of notice."""
+"""Older names of commands and options: translated to the current names, with a log line."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ logger = logging.getLogger(__name__)
 _NOTICES = "chunkflow_py.older_spellings"
 
 
-def modern_command(ctx: click.Context, word: str) -> str:
-    """Return what command *word* is called now.
+def modern_command(ctx: click.Context, name: str) -> str:
+    """Return the current name of the command that *name* once was.
 
     Raises:
-        OptionError: there is no such command any more; says what to do instead.
+        OptionError: the command was removed; the message names the replacement.
     """
-    if word in INSTEAD:
-        msg = f"{word} is not part of this program; {INSTEAD[word]}"
+    if name in INSTEAD:
+        msg = f"{name} is not part of this program; {INSTEAD[name]}"
         raise OptionError(msg)
-    if word in COMMANDS:
-        _say(ctx, word, COMMANDS[word])
-    return COMMANDS.get(word, word)
+    if name in COMMANDS:
+        _log_renamed(ctx, name, COMMANDS[name])
+    return COMMANDS.get(name, name)
 
 
 def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[str]) -> list[str]:
-    """Return *argv* with the options of *command* as they are called now.
+    """Return *argv* with the current names of the options of *command*.
 
     Args:
-        ctx: of the line.
-        command: the line goes on with.
-        argv: its options, then the commands that follow, which are left alone.
+        ctx: context of the command line.
+        command: command that *argv* belongs to.
+        argv: options of the command, then the commands after it, which do not change.
 
     Raises:
-        OptionError: there is no such option any more; says what to do instead.
+        OptionError: the option was removed; the message names the replacement.
     """
     older = OPTIONS.get(command.name or "", {})
     needless = OPTIONS_NEEDLESS.get(command.name or "", {})
@@ -60,48 +60,49 @@ def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[st
     while (older or needless or instead) and rest and rest[0].startswith("-"):
         name, value = split_argument(rest[0])
         if name in needless and tuple(rest[1 : 1 + len(needless[name])]) == needless[name]:
-            _say(ctx, " ".join((command.name or "", name, *needless[name])), None)
+            _log_renamed(ctx, " ".join((command.name or "", name, *needless[name])), None)
             del rest[: 1 + len(needless[name])]
             continue
         if name in instead and not ctx.resilient_parsing:
-            msg = f"{command.name} has no option {name} any more; {instead[name]}"
+            msg = f"{command.name} no longer has an option {name}; {instead[name]}"
             raise OptionError(msg)
         if name in older:
-            _say(ctx, f"{command.name} {name}", older[name])
+            _log_renamed(ctx, f"{command.name} {name}", older[name])
             rest[0] = older[name] if value is None else f"{older[name]}={value}"
             name = split_argument(rest[0])[0]
         option = options.get(name)
         if option is None:
-            break  # click says what is wrong with it
+            break  # click reports it
         count = count_arguments(option, rest[0])
         read += rest[:count]
         del rest[:count]
     return read + rest
 
 
-def near_commands(word: str, names: Collection[str]) -> list[str]:
-    """Return which of *names* a mistyped *word* may mean, be it by their older names."""
-    older = [COMMANDS[name] for name in get_close_matches(word, COMMANDS, n=1, cutoff=0.8)]
-    return list(dict.fromkeys([*older, *get_close_matches(word, names, n=3, cutoff=0.6)]))[:3]
+def near_commands(typed: str, names: Collection[str]) -> list[str]:
+    """Return up to three of *names* that *typed* resembles, by their current or older names."""
+    older = [COMMANDS[name] for name in get_close_matches(typed, COMMANDS, n=1, cutoff=0.8)]
+    return list(dict.fromkeys([*older, *get_close_matches(typed, names, n=3, cutoff=0.6)]))[:3]
 
 
 def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return *error* with what older options may have been meant."""
+    """Return *error* with the options that the typed one resembles, by current or older names."""
     command = error.ctx.command.name if error.ctx else None
     older: Mapping[str, str] = OPTIONS.get(command or "", {})
     near = [older[name] for name in get_close_matches(error.option_name, older)]
-    # Hyphens, which all of them begin with, make no two alike.
-    word = error.option_name.lstrip("-")
-    alike = [p for p in error.possibilities or [] if get_close_matches(word, [p.lstrip("-")])]
-    found = " or ".join(dict.fromkeys(map(repr, [*near, *alike])))
-    msg = f"No such option {error.option_name!r}." + (f" Did you mean {found}?" if found else "")
+    # The leading hyphens of both names do not count as a resemblance.
+    typed = error.option_name.lstrip("-")
+    alike = [p for p in error.possibilities or [] if get_close_matches(typed, [p.lstrip("-")])]
+    options = " or ".join(dict.fromkeys(map(repr, [*near, *alike])))
+    hint = f" Did you mean {options}?" if options else ""
+    msg = f"No such option {error.option_name!r}.{hint}"
     return click.NoSuchOption(error.option_name, msg, ctx=error.ctx)
 
 
-def _say(ctx: click.Context, old: str, new: str | None) -> None:
+def _log_renamed(ctx: click.Context, old: str, new: str | None) -> None:
     """Log, once per command line, that *old* is now called *new* or (``None``) is not needed."""
     logged: set[str] = ctx.meta.setdefault(_NOTICES, set())
     if old not in logged and not ctx.resilient_parsing:
         logged.add(old)
-        message = f"{old} is now called {new}" if new else f"{old} is not needed any more"
+        message = f"{old} is now called {new}" if new else f"{old} is no longer needed"
         logger.info(message)

@@ -1,4 +1,4 @@
-"""Run lines over whole volumes for a subcommand: progress, a list of what failed, the exit code."""
+"""Execution of a pipeline for a subcommand: progress, list of failed tasks, exit code."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from chunkflow_py.pipeline.pipeline import Pipeline
 
-_SHOWN = 20  # failures that are told in full
+_MOST_SHOWN = 20  # failures to print
 
 
 def run_phase(make: Callable[..., Pipeline], what: str) -> None:
-    """Run a line over all its tasks, whatever becomes of single ones.
+    """Run a pipeline over all its tasks, even if some of them fail.
 
     Args:
-        make: takes ``ahead``, ``listener`` and ``dry_run`` and returns the line.
-        what: is done, for the message, such as ``converting em``.
+        make: function of ``ahead``, ``listener`` and ``dry_run`` that returns the pipeline.
+        what: description for messages, such as ``converting em``.
 
     Raises:
-        ChunkflowError: tasks failed; they have been listed on stderr.
+        ChunkflowError: tasks failed; stderr lists the first ones.
     """
     from chunkflow_py.cli.progress_report import PipelineReport
     from chunkflow_py.run.whole_volume import run_all
@@ -35,17 +35,17 @@ def run_phase(make: Callable[..., Pipeline], what: str) -> None:
     report = PipelineReport(
         show_progress=False if progress is None and not verbose else progress, show_table=verbose
     )
-    line = make(ahead=options["ahead"], listener=report, dry_run=options["dry_run"])
+    pipeline = make(ahead=options["ahead"], listener=report, dry_run=options["dry_run"])
     failed = 0
-    for task in run_all(line):
+    for task in run_all(pipeline):
         failed += 1
-        if failed <= _SHOWN:
+        if failed <= _MOST_SHOWN:
             echo(f"Error: {task.outcome}", err=True)
-        elif failed == _SHOWN + 1:
-            echo("Error: further tasks failed, which are not listed", err=True)
+        elif failed == _MOST_SHOWN + 1:
+            echo(f"Error: further tasks failed; only the first {_MOST_SHOWN} are listed", err=True)
     if failed:
         msg = (
-            f"{what}: {failed} of {report.total} tasks failed, the others are done; fix the "
+            f"{what}: {failed} of {report.total} tasks failed, and the others are done; fix the "
             "cause and run the same command again"
         )
         raise ChunkflowError(msg)

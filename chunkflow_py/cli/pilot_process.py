@@ -1,7 +1,7 @@
-"""A pilot process: it does some tasks of a pipeline and reports what they took.
+"""Process of a pilot run, which executes some tasks and reports their memory and time.
 
-`chunkflow plan` starts ``python -m chunkflow_py.cli.pilot_process``. The request comes as JSON on
-stdin, events leave on stdout, see `chunkflow_py.planning.pilot`.
+`chunkflow plan` starts it by ``python -m chunkflow_py.cli.pilot_process``. It reads the request as
+JSON from stdin and writes events to stdout, see `chunkflow_py.planning.pilot`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NAME = "chunkflow_py.cli.pilot_process"  # of this module
 
 
 def main() -> None:
-    """Serve one request."""
+    """Read one request, run its tasks, and end the process."""
     keep_freed_memory()
     sleep_while_waiting()
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a plugin prints is not a result
+    os.dup2(2, 1)  # redirect what plugins print to stderr, away from the events
     request: dict[str, Any] = json.load(sys.stdin)
 
     def send(event: dict[str, Any]) -> None:
@@ -32,12 +32,12 @@ def main() -> None:
 
     try:
         _run(request, send)
-    except Exception as error:  # noqa: BLE001  (sent to the process that asked)
+    except Exception as error:  # noqa: BLE001  (sent to the process of plan)
         ours = isinstance(error, ChunkflowError)
         message = str(error) if ours else f"{type(error).__name__}: {error}"
         refused = isinstance(error, OptionError)
         send({"event": "failure", "failure": message, "refused": refused})
-    os._exit(0)  # nobody waits for tasks that have not ended
+    os._exit(0)  # without waiting for unfinished tasks
 
 
 def _run(request: dict[str, Any], send: Any) -> None:
@@ -47,13 +47,13 @@ def _run(request: dict[str, Any], send: Any) -> None:
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.pilot import PilotListener, pilot_pipeline, run_pilot
 
-    # Nothing that removes files, sends tasks or makes volumes may do so.
-    stages = read_line(["--dry-run", *request["argv"]], mip=request["mip"])
+    # --dry-run keeps operators from removing files, sending tasks and creating volumes.
+    operators = read_line(["--dry-run", *request["argv"]], mip=request["mip"])
     configure_logging(verbose=False, debug=False)
-    source = stages[0] if isinstance(stages[0], Source) else None
+    source = operators[0] if isinstance(operators[0], Source) else None
     listener = PilotListener(send, request["started"])
     pipeline = pilot_pipeline(
-        list(operators_of(stages)),
+        list(operators_of(operators)),
         source,
         request["numbers"],
         Path(request["scratch"]),

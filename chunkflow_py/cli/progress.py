@@ -6,9 +6,9 @@ events of a pipeline (pipeline.Listener) --> PipelineProgress --+
 events of a worker (its listener)        --> WorkerProgress ----+
 ```
 
-Both count tasks that ended in the same way. They differ in where the operators at work are known
-from (events, or snapshots of the worker processes), and in how the remaining time is estimated: a
-pipeline has its tasks for itself, a worker shares them with others.
+Both count tasks in the same way. They differ in the source of the running operators (events, or
+snapshots of the worker processes) and in the estimate of the remaining time: a pipeline has its
+tasks for itself, a worker shares them with other workers.
 
 ```
 #######.............  35%  3 of 8 tasks, 1 skipped   1:02 gone, ends in 1:55, Tue 14:02
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
 STAGES = ("read", "compute", "write")
-WINDOW_S = 60.0  # that a speed looks back, at least
-SAMPLES = 20  # and at least over so many steps: tasks may take minutes
+WINDOW_S = 60.0  # seconds that a speed is averaged over, at least
+SAMPLES = 20  # steps that a speed is averaged over, at least: tasks may take minutes
 
 
 class Pace:
     """Recent speed of a quantity that grows in steps.
 
     Args:
-        amount: that is there at the beginning.
+        amount: quantity at the beginning.
     """
 
     def __init__(self, amount: float = 0.0) -> None:
-        """Begin now."""
+        """Record *amount* as the first sample."""
         self._steps = deque([(time.monotonic(), amount)])
 
     def reached(self, amount: float) -> None:
-        """Note how much there is now."""
+        """Record the current quantity."""
         now = time.monotonic()
         self._steps.append((now, amount))
         while len(self._steps) > SAMPLES and self._steps[1][0] < now - WINDOW_S:
@@ -68,7 +68,7 @@ class Pace:
 
     @property
     def per_second(self) -> float | None:
-        """The speed until now, which falls while nothing comes; ``None`` before the first step."""
+        """Speed up to now, which falls between steps; ``None`` before the first step."""
         if len(self._steps) < 2:
             return None
         (since, first), (_, last) = self._steps[0], self._steps[-1]
@@ -80,12 +80,12 @@ class Activity:
     """An operator that is running on a task.
 
     Attributes:
-        operator: its name.
-        stage: of the operator: read, compute or write.
-        box: of the task.
-        since: seconds of the monotonic clock.
-        done: part of its work that is done, such as patches.
-        total: all of it; 0 if the operator does not report progress.
+        operator: name of the operator.
+        stage: stage of the operator: read, compute or write.
+        box: box of the task.
+        since: time of the start, seconds of the monotonic clock.
+        done: finished units of work, such as patches.
+        total: units of work; 0 if the operator does not report progress.
     """
 
     operator: str
@@ -97,35 +97,36 @@ class Activity:
 
     @property
     def share(self) -> float:
-        """Share of its work that is done; 0 if it is not known."""
+        """Share of the work that is done, in [0, 1]; 0 if unknown."""
         return self.done / self.total if self.total else 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self.since
 
     def __str__(self) -> str:
-        """Return the row that a view shows."""
+        """Return the text of a row of the view."""
         inside = f", {self.done} of {self.total}" if self.total else ""
         return f"{self.operator} {self.box}".strip() + f"{inside}, {duration(self.seconds)}"
 
 
 class Progress(ABC):
-    """Tasks that ended, their speed, and what is at work; safe to be used by several threads.
+    """Counts and speed of tasks, and the operators that are running; thread-safe.
 
     Args:
-        total: number of tasks, if it is known.
+        total: number of tasks, if known.
 
     Attributes:
-        done, skipped, failed: tasks that ended so here; a worker's failed tasks were given up.
-        voxels: of the boxes of tasks that are done or skipped.
-        written_bytes: by the same, where the ledger counts them.
-        seconds: by operator, of all tasks together.
+        done, skipped, failed: numbers of tasks that ended this way in this process. A worker counts
+            a task as failed when it gives it up.
+        voxels: voxels in the boxes of done and skipped tasks.
+        written_bytes: bytes that these tasks stored, if the ledger counts them.
+        seconds: name of an operator -> seconds, summed over all tasks.
     """
 
     def __init__(self, total: int | None) -> None:
-        """Begin with nothing done."""
+        """Set all counts to 0."""
         self.total = total
         self.done = self.skipped = self.failed = 0
         self.voxels = self.written_bytes = 0
@@ -136,31 +137,31 @@ class Progress(ABC):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the progress was created."""
         return time.monotonic() - self._began
 
     @property
     def voxels_per_second(self) -> float | None:
-        """Recent speed; ``None`` before there was a task with voxels."""
+        """Recent speed; ``None`` before the first task with voxels has ended."""
         with self._lock:
             return self._pace.per_second if self.voxels else None
 
     @property
     @abstractmethod
     def ended(self) -> int:
-        """Number of tasks that ended and are not run again."""
+        """Number of tasks that ended and will not run again."""
 
     @abstractmethod
     def share(self) -> float | None:
-        """Return the share of the work that is done, if it is known."""
+        """Return the share of the work that is done, in [0, 1]; ``None`` if unknown."""
 
     @abstractmethod
     def left_s(self) -> float | None:
-        """Return the estimated seconds until the end, once there is an estimate."""
+        """Return the estimated seconds until the end; ``None`` before there is an estimate."""
 
     @abstractmethod
     def outside_network(self) -> float | None:
-        """Return the share of the time in which no network ran, if the pipeline has one."""
+        """Return the share of the time in which no network ran; ``None`` without a network."""
 
     @abstractmethod
     def counted(self) -> str:
@@ -168,7 +169,7 @@ class Progress(ABC):
 
     @abstractmethod
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row for each stage or process with what it does now."""
+        """Return a row for each stage or worker process, with its current activity."""
 
     def _count(self, outcome: str, voxels: int) -> None:
         """Count a task that ended; call it with the lock held."""
@@ -183,38 +184,38 @@ class Progress(ABC):
 
 
 class PipelineProgress(Progress):
-    """The progress of a pipeline in this process.
+    """Progress of a pipeline in this process.
 
     Args:
-        operators: of the pipeline, in order.
-        total: number of tasks, if it is known.
+        operators: operators of the pipeline, in order.
+        total: number of tasks, if known.
     """
 
     def __init__(self, operators: Sequence[Operator] = (), total: int | None = None) -> None:
-        """Begin with nothing done."""
+        """Set all counts to 0."""
         super().__init__(total)
         self.operators = operators
         self.seconds = {operator.name: 0.0 for operator in operators}
         self._stage_of: dict[str, str] = {each.name: each.stage for each in operators}
         self._networks = [o.hooks for o in operators if o.hooks.declares("network_seconds")]
         self._active: dict[tuple[int, str], Activity] = {}
-        self._finished: dict[int, int] = {}  # task that has not ended -> operators that have
+        self._finished: dict[int, int] = {}  # id of a running task -> finished operators
 
     def operator_started(self, name: str, task: Task) -> None:
-        """Note that an operator begins on a task."""
+        """Record that an operator starts on a task."""
         box = "" if task.region is None else str(task)
         with self._lock:
             activity = Activity(name, self._stage_of[name], box, time.monotonic())
             self._active[id(task), name] = activity
 
     def operator_progressed(self, name: str, task: Task, done: int, total: int) -> None:
-        """Note how far an operator is."""
+        """Record the units of work that an operator has finished."""
         with self._lock:
             if activity := self._active.get((id(task), name)):
                 activity.done, activity.total = done, total
 
     def operator_finished(self, name: str, task: Task, seconds: float) -> None:
-        """Note that an operator is done with a task."""
+        """Record that an operator has finished a task."""
         with self._lock:
             self._active.pop((id(task), name), None)
             self._finished[id(task)] = self._finished.get(id(task), 0) + 1
@@ -236,20 +237,20 @@ class PipelineProgress(Progress):
 
     @property
     def network_s(self) -> float | None:
-        """Seconds for which the network has run; ``None`` if there is none."""
+        """Seconds for which the network has run; ``None`` without a network."""
         if not self._networks:
             return None
         return sum(hooks.network_seconds for hooks in self._networks)
 
     def outside_network(self) -> float | None:
-        """Return the share of the time in which the network did not run, if there is one."""
+        """Return the share of the time in which no network ran; ``None`` without a network."""
         network_s = self.network_s
         if network_s is None or not self.elapsed_s:
             return None
         return max(0.0, 1 - network_s / self.elapsed_s)
 
     def share(self) -> float | None:
-        """Return the share of the work that is done, all operators of a task counted alike."""
+        """Return the share of the work that is done; all operators of a task count alike."""
         if not self.total or not self.operators:
             return None
         with self._lock:
@@ -259,9 +260,9 @@ class PipelineProgress(Progress):
         return min(1.0, tasks / self.total)
 
     def left_s(self) -> float | None:
-        """Return the estimated seconds until the end, once there is an estimate."""
+        """Return the estimated seconds until the end; ``None`` before there is an estimate."""
         share = self.share()
-        if self.total == 1:  # operators are not alike: each is estimated by its own progress
+        if self.total == 1:  # operators differ, so estimate each by its own progress
             known = [activity for activity in self.active() if activity.done]
             return max(
                 (each.seconds * (each.total / each.done - 1) for each in known), default=None
@@ -269,7 +270,7 @@ class PipelineProgress(Progress):
         return self.elapsed_s * (1 / share - 1) if share and self.ended else None
 
     def active(self, stage: str | None = None) -> list[Activity]:
-        """Return the operators at work now, of one stage or of all, the oldest first."""
+        """Return the running operators, of one stage or of all, in the order of their starts."""
         with self._lock:
             chosen = [each for each in self._active.values() if stage in (None, each.stage)]
         return sorted(chosen, key=lambda activity: activity.since)
@@ -282,7 +283,7 @@ class PipelineProgress(Progress):
         return f"{self.ended}{total} task{'' if is_one else 's'}{_nonzero(counts)}"
 
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row for each stage that the pipeline has."""
+        """Return a row for each stage of the pipeline."""
         present = set(self._stage_of.values())
         for stage in STAGES:
             if stage in present:
@@ -292,36 +293,36 @@ class PipelineProgress(Progress):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is kept of any task."""
+        """Whether no task is running."""
         return not (self._finished or self._active)
 
 
 class WorkerProgress(Progress):
-    """The progress of a worker on one step of a run.
+    """Progress of a worker on one step of a run.
 
     Args:
-        step: its name.
+        step: name of the step.
         total: number of tasks of the step.
 
     Attributes:
-        failures: attempts that failed here.
-        snapshot: what the worker does now, if it is known.
+        failures: number of failed attempts of this worker.
+        snapshot: current activity of the worker processes, if known.
     """
 
     total: int
 
     def __init__(self, step: str = "", total: int = 0) -> None:
-        """Begin with nothing done."""
+        """Set all counts to 0."""
         super().__init__(total)
         self.step = step
         self.failures = 0
         self.snapshot: WorkerSnapshot | None = None
-        self._recorded: tuple[int, int] | None = None  # by all, and by this worker at that time
+        self._recorded: tuple[int, int] | None = None  # tasks of all workers, and of this one then
         self._tasks = Pace()
 
     def task_ended(self, record: Record) -> int:
         """Count a task that this worker has recorded; return its voxels."""
-        from chunkflow_py.monitor.run_facts import voxels_of  # a pipeline needs none of it
+        from chunkflow_py.monitor.run_facts import voxels_of  # here: pipelines do not need it
 
         voxels = voxels_of(record)
         with self._lock:
@@ -334,7 +335,7 @@ class WorkerProgress(Progress):
         return voxels
 
     def recorded(self, number: int) -> None:
-        """Note how many tasks all workers have recorded, by the ledger."""
+        """Record the number of tasks that the ledger has of all workers."""
         with self._lock:
             is_first = self._recorded is None
             self._recorded = number, self.ended
@@ -350,7 +351,7 @@ class WorkerProgress(Progress):
 
     @property
     def by_all(self) -> int | None:
-        """Number of tasks that all workers have recorded; ``None``: the ledger was not read yet."""
+        """Number of tasks that all workers recorded; ``None`` before the ledger was read."""
         with self._lock:
             return self._by_all() if self._recorded is not None else None
 
@@ -359,7 +360,7 @@ class WorkerProgress(Progress):
         return min(self.total, number + self.ended - own)
 
     def share(self) -> float | None:
-        """Return the share of the step that is recorded, if it is known."""
+        """Return the share of the step's tasks that are recorded; ``None`` if unknown."""
         done = self.by_all
         return None if done is None or not self.total else done / self.total
 
@@ -372,7 +373,7 @@ class WorkerProgress(Progress):
         return left / pace if left and pace else None
 
     def outside_network(self) -> float | None:
-        """Return the share of the processes' time in which no network ran, if they have one."""
+        """Return the share of process time in which no network ran; ``None`` without a network."""
         processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:
@@ -396,7 +397,7 @@ class WorkerProgress(Progress):
 
 
 def task_voxels(task: Task) -> int | None:
-    """Return the voxels of a task's box, or those of the largest of its chunks if it has none."""
+    """Return the number of voxels in a task's box; without a box, in its largest chunk."""
     if task.bbox is not None:
         return task.bbox.size.product()
     boxes = [getattr(item, "bbox", None) for item in task.items.values()]
@@ -446,13 +447,13 @@ def _nonzero(counts: Iterable[tuple[int, str]]) -> str:
 
 
 def bar(share: float, width: int = 20) -> str:
-    """Return a bar, filled from the left."""
+    """Return a progress bar of *width* characters; *share* is in [0, 1]."""
     filled = min(width, int(share * width + 0.5))
     return "#" * filled + "." * (width - filled)
 
 
 def voxel_speed(per_second: float) -> str:
-    """Return voxels a second with the prefixes of the SI, such as ``12.4 Mvoxel/s``."""
+    """Return voxels per second with an SI prefix, such as ``12.4 Mvoxel/s``."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if per_second >= factor:
             return f"{per_second / factor:.3g} {prefix}voxel/s"

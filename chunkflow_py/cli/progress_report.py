@@ -1,7 +1,8 @@
-"""What a person and a program see of a pipeline while it runs; `WorkerReport` does the same.
+"""Report of a running pipeline: view on a terminal, log lines, and a table of times.
 
-On a terminal one view changes in place; elsewhere every task has a line. At the end a table shows
-where the time went. A program reads the same as JSON lines (``--log-json``, docs/progress.md).
+On a terminal a view is updated in place; elsewhere each task has a line. A table at the end shows
+the time of each operator. With ``--log-json`` the same information is written as JSON lines
+(docs/progress.md). `WorkerReport` does the same for a worker.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.cli.gpu_use import GpuWatch
-from chunkflow_py.cli.logs import says_json, tell
+from chunkflow_py.cli.logs import log_event, writes_json
 from chunkflow_py.cli.progress import (
     PipelineProgress,
     Progress,
@@ -39,37 +40,37 @@ LEDGER_S = 60.0  # between two reads of the ledger, which are made for a termina
 
 
 class ProgressReport(ABC):
-    """Shows the view of a progress while it goes on, and its table at the end.
+    """View of the progress of a pipeline or worker, and its table of times at the end.
 
     Args:
-        show_progress: the view, or a line for each task.
-        show_table: the table of times at the end.
+        show_progress: whether to show the view, or a line for each task.
+        show_table: whether to print the table of times at the end.
     """
 
     def __init__(self, *, show_progress: bool, show_table: bool) -> None:
-        """Show nothing yet."""
+        """Accept the settings; nothing is shown yet."""
         self.show_progress, self.show_table = show_progress, show_table
         self._shown = ExitStack()
 
     @property
     def shows_view(self) -> bool:
-        """Whether progress is a view that changes in place."""
-        return self.show_progress and not says_json() and is_terminal(sys.stderr)
+        """Whether progress is shown as a view that is updated in place."""
+        return self.show_progress and not writes_json() and is_terminal(sys.stderr)
 
     @property
     def shows_tasks(self) -> bool:
-        """Whether each task has a line."""
+        """Whether each task is reported on a line of its own."""
         return self.show_progress and not self.shows_view
 
     def _show(self, progress: Progress, gpu: GpuWatch) -> None:
         self._shown.enter_context(Screen(sys.stderr, lambda: progress_rows(progress, gpu)))
 
-    def _tell_end(
+    def _report_end(
         self, event: str, progress: Progress, *, shows_table: bool, **fields: Any
     ) -> None:
         """Erase the view, log the counts, and print the table."""
         self._shown.close()
-        tell(
+        log_event(
             logger,
             logging.INFO,
             event,
@@ -81,40 +82,40 @@ class ProgressReport(ABC):
             voxels=progress.voxels,
             **fields,
         )
-        if shows_table and not says_json():
+        if shows_table and not writes_json():
             echo(self.table(), err=True)
 
     @abstractmethod
     def table(self) -> str:
-        """Return the table of times."""
+        """Return the table of times, without a line end."""
 
 
 class PipelineReport(ProgressReport, Listener):
-    """Shows the progress of a pipeline in this process.
+    """Report of a pipeline that runs in this process.
 
     Args:
-        show_progress: the view, or a line for each task; ``None``: yes.
-        show_table: the table of times at the end.
+        show_progress: whether to show the view, or a line for each task; ``None``: yes.
+        show_table: whether to print the table of times at the end.
 
     Attributes:
-        progress: of the pipeline.
+        progress: counts of the pipeline's tasks.
     """
 
     def __init__(self, *, show_progress: bool | None, show_table: bool) -> None:
-        """Begin with nothing counted."""
+        """Set all counts to 0."""
         super().__init__(show_progress=show_progress is not False, show_table=show_table)
         self.progress = PipelineProgress()
 
     @property
     def total(self) -> int | None:
-        """Number of tasks, if it is known."""
+        """Number of tasks, if known."""
         return self.progress.total
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
         """Show the view, if stderr is a terminal."""
         self.progress = PipelineProgress(operators, tasks)
         names = [operator.name for operator in operators]
-        tell(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
+        log_event(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
         if self.shows_view:
             gpu = GpuWatch()
             if self.progress.network_s is not None:
@@ -122,32 +123,33 @@ class PipelineReport(ProgressReport, Listener):
             self._show(self.progress, gpu)
 
     def operator_started(self, label: str, task: Task) -> None:
-        """Show which operator is at work on which task."""
-        if logger.isEnabledFor(logging.DEBUG):  # formatting takes longer than a task may
-            text = f"{task}: {label} begins"
-            tell(logger, logging.DEBUG, "operator_started", text, task=_name(task), operator=label)
+        """Show the operator and its task."""
+        if logger.isEnabledFor(logging.DEBUG):  # formatting may take longer than a small task
+            text = f"{task}: {label} starts"
+            fields = {"task": _name(task), "operator": label}
+            log_event(logger, logging.DEBUG, "operator_started", text, **fields)
         self.progress.operator_started(label, task)
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
-        """Show how far it is."""
+        """Show the units of work that the operator has finished."""
         self.progress.operator_progressed(label, task, done, total)
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
-        """Count its time."""
+        """Add the operator's time to the table."""
         if logger.isEnabledFor(logging.DEBUG):
             text = f"{task}: {label} took {seconds:.3f} s"
             fields = {"task": _name(task), "operator": label, "seconds": seconds}
-            tell(logger, logging.DEBUG, "operator_finished", text, **fields)
+            log_event(logger, logging.DEBUG, "operator_finished", text, **fields)
         self.progress.operator_finished(label, task, seconds)
 
     def task_finished(self, task: Task) -> None:
         """Count the task, and log it."""
         voxels = self.progress.task_ended(task)
         text = ""
-        # The table at the end says it of an only task; the reason of a skip was logged before.
+        # The table shows the times of a single task. The reason of a skip was logged before.
         if task.outcome is None and self.total != 1 and self.shows_tasks:
             text = f"{task}: {task_times(task.seconds, voxels)}"
-        tell(
+        log_event(
             logger,
             logging.ERROR if task.failed else logging.INFO,
             "task_finished",
@@ -163,7 +165,7 @@ class PipelineReport(ProgressReport, Listener):
         """Erase the view, and print the table."""
         progress = self.progress
         network_s = progress.network_s
-        self._tell_end(
+        self._report_end(
             "run_finished",
             progress,
             shows_table=self.show_table,
@@ -172,10 +174,10 @@ class PipelineReport(ProgressReport, Listener):
         )
 
     def table(self) -> str:
-        """Return where the time went: seconds of each operator, all tasks together.
+        """Return a table of the seconds of each operator, summed over all tasks.
 
-        Stages overlap, so the sum over operators may exceed the elapsed time; so may the seconds of
-        an operator that works on several tasks at once.
+        Stages overlap, so the sum over operators may exceed the elapsed time. So may the seconds of
+        a single operator that works on several tasks at once.
         """
         progress = self.progress
         rows = dict(progress.seconds)
@@ -184,7 +186,7 @@ class PipelineReport(ProgressReport, Listener):
         return "\n".join(table_lines(rows, progress) + self._traffic_lines())
 
     def _traffic_lines(self) -> list[str]:
-        """Return what each loader has read, and how much of that was needed."""
+        """Return a line for each loader: bytes read, decoded and needed, and missing blocks."""
         lines = []
         for operator in self.progress.operators:
             traffic = operator.hooks.traffic
@@ -207,14 +209,14 @@ class PipelineReport(ProgressReport, Listener):
         return lines
 
     def print_failure(self, task: Task, *, debug: bool) -> None:
-        """Print why a task failed and what was not run."""
-        # The sentence stands alone: no view below it, no table after it.
+        """Print the error of a task and the number of tasks that were not run."""
+        # The message is the last output: erase the view, and print no table after it.
         self._shown.close()
         self.show_table = False
         if debug and task.outcome is not None:
             logger.error("traceback", exc_info=task.outcome)
-        if says_json():
-            return  # it was logged when the task ended
+        if writes_json():
+            return  # the failure was logged when the task ended
         echo(f"Error: {task.outcome}", err=True)
         if self.total is not None and self.total > 1:
             ended = self.progress.ended
@@ -223,7 +225,7 @@ class PipelineReport(ProgressReport, Listener):
 
 
 def task_times(seconds: Mapping[str, float], voxels: int | None) -> str:
-    """Return where the time of a task went, in one line."""
+    """Return the seconds of a task, in total and by operator, and its speed as one line."""
     total = sum(seconds.values())
     parts = ", ".join(f"{name} {each:.2f}" for name, each in seconds.items())
     speed = f", {voxel_speed(voxels / total)}" if voxels and total else ""
@@ -260,5 +262,5 @@ def _outcome(task: Task) -> dict[str, str | None]:
 
 
 def _amount(size: int) -> str:
-    """Return a number of bytes as it is printed, in bytes if it is far less than a megabyte."""
+    """Return a size as text, in bytes if it is below 0.1 MB."""
     return describe_bytes(size) if size >= 1e5 else f"{size:,} bytes"

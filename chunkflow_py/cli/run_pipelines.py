@@ -1,4 +1,4 @@
-"""The lines of a run: from what was typed to what is submitted, and back in the workers."""
+"""Pipelines of the steps of a run: parsed from the command line, and rebuilt in workers."""
 
 from __future__ import annotations
 
@@ -19,61 +19,63 @@ if TYPE_CHECKING:
 
     from chunkflow_py.cli.command_parts import Part
     from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.worker.worker_process import TaskFeed
 
-THEN = "then"  # the subcommand that divides the stages of a line
+THEN = "then"  # the subcommand that separates the steps of a run
 
 
-def stage_lines(
+def step_pipelines(
     parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
 ) -> list[StepPipeline]:
-    """Return the stages of a line, which the subcommand ``then`` divides.
+    """Return the pipelines of a run, which the subcommand ``then`` separates.
 
     Args:
-        parts: of the line.
-        first: name of the first stage, if it was given one.
-        mip: the global option.
+        parts: commands of the command line after the subcommand.
+        first: name of the first step (default: that of its main operator).
+        mip: value of the global option ``--mip``.
         device_class: ``same`` or ``any``.
 
     Raises:
-        OptionError: a stage is empty, or does not begin with a source.
+        OptionError: a step is empty, or does not begin with a source.
     """
     groups: list[tuple[str | None, list[Part]]] = [(first, [])]
     for part in parts:
-        if isinstance(part.stage, Subcommand) and part.stage.name == THEN:
-            groups.append((part.stage.act(), []))
+        if isinstance(part.command, Subcommand) and part.command.name == THEN:
+            groups.append((part.command.act(), []))
         else:
             groups[-1][1].append(part)
-    lines: list[StepPipeline] = []
+    steps: list[StepPipeline] = []
     for name, group in groups:
-        stages = [part.stage for part in group]
-        if others := [stage.name for stage in stages if isinstance(stage, Subcommand)]:
+        number = len(steps) + 1
+        commands = [part.command for part in group]
+        if others := [command.name for command in commands if isinstance(command, Subcommand)]:
             msg = (
-                f"stage {len(lines) + 1} holds {', '.join(others)}, which cannot be part of a "
+                f"step {number} contains {', '.join(others)}, which cannot be part of a "
                 "pipeline; leave it out"
             )
             raise OptionError(msg)
-        if not stages or not isinstance(stages[0], Source):
-            begun = f"begins with {stages[0].name}" if stages else "is empty"
+        if not commands or not isinstance(commands[0], Source):
+            problem = f"begins with {commands[0].name}" if commands else "is empty"
             msg = (
-                f"stage {len(lines) + 1} {begun}; a stage of a run begins with generate-tasks and "
-                "goes on with what is done with each task"
+                f"step {number} {problem}; a step of a run must begin with generate-tasks, "
+                "followed by the operators for each task"
             )
             raise OptionError(msg)
-        check_source_first(stages)
-        _check_tasks_stay(stages[0])
-        operators = tuple(operators_of(stages))
+        check_source_first(commands)
+        _check_tasks_stay(commands[0])
+        operators = tuple(operators_of(commands))
         if not operators:
             msg = (
-                f"stage {len(lines) + 1} ends with {stages[0].name} and has nothing to do for a "
-                "task; go on with what is done with each task"
+                f"step {number} ends with {commands[0].name} and has no operator; add the "
+                "operators that each task needs"
             )
             raise OptionError(msg)
-        argv = tuple(part.argv for part in group if any(operators_of([part.stage])))
-        lines.append(
+        argv = tuple(part.argv for part in group if any(operators_of([part.command])))
+        steps.append(
             StepPipeline(
-                name or _name(operators, {line.name for line in lines}),
-                stages[0],
+                name or _name(operators, {step.name for step in steps}),
+                commands[0],
                 operators,
                 argv,
                 group[0].argv,
@@ -81,14 +83,14 @@ def stage_lines(
                 device_class,
             )
         )
-    return lines
+    return steps
 
 
 def _check_tasks_stay(source: Source) -> None:
-    """Refuse a source that is to hand its tasks over, which is what a run does.
+    """Refuse a source that sends its tasks to a queue or a file, because the run sends them.
 
     Raises:
-        OptionError: names the option.
+        OptionError: --queue-name or --file-path is given.
     """
     body = source.body
     if not isinstance(body, TaskGenerator):
@@ -96,14 +98,14 @@ def _check_tasks_stay(source: Source) -> None:
     for option, place in (("--queue-name", body.queue_name), ("--file-path", body.file_path)):
         if place:
             msg = (
-                f"{source.name} {option} {place} would hand the tasks over, which a run does by "
-                f"itself; leave {option} out, and say the queue with submit --queue"
+                f"{source.name} {option} {place} is not allowed in a run, which sends the tasks "
+                f"itself; leave {option} out and name the queue with submit --queue"
             )
             raise OptionError(msg)
 
 
 def _name(operators: Sequence[Operator], taken: set[str]) -> str:
-    """Return a name for a stage: that of its main operator."""
+    """Return the name of a step: that of its main operator, numbered if it is taken."""
     computing = [each for each in operators if each.stage == "compute"]
     network = [each for each in computing if each.hooks.placement is not None]
     main = (network or computing or list(operators))[-1].name.partition("#")[0]
@@ -111,31 +113,38 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def worker_line(line: PipelineSource, feed: TaskFeed) -> Pipeline:
-    """Return the line of a stage of a run, checked; called in the processes of workers.
+def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
+    """Return the checked pipeline of a step; called in worker processes.
 
     Raises:
-        OptionError: the line is wrong, or runs code and may not.
+        OptionError: the pipeline has an error, or would run code although --no-code is set.
     """
-    enter_folder(line.folder)
-    expect_outputs(line.earlier)
-    if not line.allow_code and "plugin" in line.argv:  # which may run it while the line is read
+    enter_folder(stored.folder)
+    expect_outputs(stored.earlier)
+    if not stored.allow_code and "plugin" in stored.argv:  # parsing its options may run its code
         _refuse_code(("a plugin",))
-    operators = list(operators_of(read_line(line.argv, mip=line.mip)))
-    if not line.allow_code:
+    operators = list(operators_of(read_line(stored.argv, mip=stored.mip)))
+    if not stored.allow_code:
         _refuse_code(tuple(code for operator in operators for code in operator.runs_code))
-    feed.boxes = line.plan.boxes
-    pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
+    feed.boxes = stored.plan.boxes
+    pipeline = worker_pipeline(operators, Source("work", feed), stored.ahead)
     pipeline.check()
     check_outputs_exist(operators)
     return pipeline
 
 
+def sent_again(count: int, run: RunDirectory) -> str:
+    """Return the message of a subcommand that sent *count* tasks of a run again."""
+    tasks = "task" if count == 1 else "tasks"
+    if run.spec.queue:
+        return f"sent {count} {tasks} again to {run.spec.queue}"
+    return f"reset {count} {tasks}; repeat the same chunkflow run --on dask://… to do them"
+
+
 def _refuse_code(code: tuple[str, ...]) -> None:
-    """Refuse a line that runs code, whatever its spec says of it."""
     if code:
         msg = (
-            f"the line runs {', '.join(code)}, which --no-code refuses, though the run's spec does "
-            "not say that it does; find out who made the run"
+            f"--no-code refuses this pipeline because it runs {', '.join(code)}, which the run's "
+            "spec does not declare; find out who made the run before you trust it"
         )
         raise OptionError(msg)

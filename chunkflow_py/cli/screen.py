@@ -7,13 +7,13 @@ INFO: what was printed before
 compute  inference  31 of 68
 ```
 
-A line that anybody prints, another process too, stands where the cursor rests, and the view is
-drawn again below it. To erase the view is to erase what is below the cursor, however a terminal
-that was resized has folded it, and whoever dies without doing so leaves a prompt above it. Each
-drawing is one write, which newer terminals show at once (mode 2026), so that nothing flickers.
+A line that this or another process prints appears at the cursor, and the view is drawn again below
+it. Erasing everything below the cursor erases the view, even if a resized terminal has wrapped its
+lines. If the process dies without erasing the view, the shell's prompt appears above it. Each
+drawing is one write, which newer terminals show atomically (mode 2026), so nothing flickers.
 
-The sequences are those of ECMA-48; ``?7`` (fold lines) and ``?2026`` are private modes, which
-terminals that do not know them ignore.
+The control sequences are those of ECMA-48. ``?7`` (wrap lines) and ``?2026`` are private modes;
+terminals without them ignore them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Row(NamedTuple):
     """One line of a view.
 
     Attributes:
-        text: it is cut where the terminal ends.
-        style: ``bold``, ``dim``, ``red`` or nothing.
+        text: text of the line, cut at the width of the terminal.
+        style: ``bold``, ``dim``, ``red`` or empty.
     """
 
     text: str
@@ -49,15 +49,15 @@ class Row(NamedTuple):
 
 
 class Screen:
-    """A view on a terminal, drawn by a thread of its own.
+    """View on a terminal, drawn by a background thread.
 
     Args:
-        stream: of the terminal.
-        rows: returns what to show; called in several threads.
+        stream: stream of the terminal.
+        rows: function that returns the lines to show; several threads call it.
     """
 
     def __init__(self, stream: TextIO, rows: Callable[[], Sequence[Row]]) -> None:
-        """Show nothing yet."""
+        """Prepare the view; entering it shows it."""
         self._stream, self._rows = stream, rows
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -65,14 +65,14 @@ class Screen:
         self._is_styled = not os.environ.get("NO_COLOR")
 
     def __enter__(self) -> Screen:
-        """Show the view."""
+        """Show the view and start the thread."""
         _shown.append(self)
         self.draw()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing of it."""
+        """Erase the view and stop the thread."""
         with self._lock:
             if self._ended.is_set():
                 return
@@ -82,7 +82,7 @@ class Screen:
         self._thread.join(1)
 
     def draw(self) -> None:
-        """Show what there is to show now."""
+        """Draw the current rows."""
         rows = self._rows()
         with self._lock:
             if not self._ended.is_set():
@@ -104,12 +104,12 @@ class Screen:
         columns, height = _size(self._stream)
         most = height - 2
         if len(rows) > most:
-            left = len(rows) - most + 1
-            rows = [*rows[: max(0, most - 1)], Row(f"… and {left} more")][: max(0, most)]
+            hidden = len(rows) - most + 1
+            rows = [*rows[: max(0, most - 1)], Row(f"… and {hidden} more")][: max(0, most)]
         lines = [self._line(row, columns - 1) for row in rows]
         back = f"\x1b[{len(lines)}A" if lines else ""
         below = "".join(f"\n{line}{_TO_THE_END}" for line in lines)
-        # What somebody has printed moves the cursor into the view, whose line is erased there.
+        # Printed text may have moved the cursor into the view: erase the rest of that line.
         return f"{_BEGIN}{_TO_THE_END}{below}\x1b[J{back}\r{_END}"
 
     def _line(self, row: Row, columns: int) -> str:
@@ -125,7 +125,7 @@ class Screen:
 
 
 def clipped(text: str, columns: int) -> str:
-    """Return what of *text* fits into so many columns, without control characters."""
+    """Return *text* without control characters, cut with an ellipsis to fit into *columns*."""
     from unicodedata import category, combining, east_asian_width
 
     kept: list[str] = []
@@ -143,19 +143,19 @@ def clipped(text: str, columns: int) -> str:
 
 
 def above_view() -> AbstractContextManager[None]:
-    """Let whoever prints inside print above the view, if there is one."""
+    """Return a context in which output appears above the view, if there is one."""
     return _shown[-1].above() if _shown else nullcontext()
 
 
 def erase_view() -> None:
-    """Erase the view, if there is one, from whichever thread is about to end the process."""
+    """Erase the view, if there is one; for a thread that is about to end the process."""
     if _shown:
         with suppress(OSError):
             os.write(2, _ERASE.encode())
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether a view can be shown there."""
+    """Return whether *stream* is a terminal that can show a view."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

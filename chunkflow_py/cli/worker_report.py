@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.cli.gpu_use import GpuWatch
-from chunkflow_py.cli.logs import say_in_all, says_json, tell
+from chunkflow_py.cli.logs import add_json_fields, log_event, writes_json
 from chunkflow_py.cli.progress import WorkerProgress
 from chunkflow_py.cli.progress_report import ProgressReport, table_lines, task_times
 from chunkflow_py.errors import ChunkflowError
@@ -32,24 +32,24 @@ LEDGER_S = 60.0  # between two reads of the ledger, which are made for a termina
 
 
 class WorkerReport(ProgressReport, WorkerListener):
-    """Shows the progress of a worker, and serves its metrics.
+    """Report of the progress of a worker, and server of its metrics.
 
     Args:
-        home: of the run.
+        run_directory: run directory of the worker's run.
         options: ``verbose`` and ``progress`` of the command line; ``worker_name``,
             ``metrics_port`` and ``metrics_address`` of the subcommand.
 
     Attributes:
-        progress: of the step that the worker is at.
+        progress: counts of the current step.
     """
 
-    def __init__(self, home: RunDirectory, options: dict[str, Any]) -> None:
-        """Show nothing yet."""
+    def __init__(self, run_directory: RunDirectory, options: dict[str, Any]) -> None:
+        """Accept the options; nothing is shown or served yet."""
         is_verbose, progress = options["verbose"], options["progress"]
         super().__init__(
             show_progress=is_verbose if progress is None else progress, show_table=is_verbose
         )
-        self._home, self._worker = home, options["worker_name"]
+        self._run_directory, self._worker = run_directory, options["worker_name"]
         self._port, self._address = options["metrics_port"], options["metrics_address"]
         self.progress = WorkerProgress()
         self._gpu = GpuWatch()
@@ -58,20 +58,20 @@ class WorkerReport(ProgressReport, WorkerListener):
         self._run = ExitStack()  # open for the whole run; self._shown for a step
 
     def __enter__(self) -> WorkerReport:
-        """Serve metrics, if they were asked for.
+        """Start serving metrics, if a port is given.
 
         Raises:
-            OptionError: the port cannot be listened on.
+            OptionError: the port is not available.
             MissingExtraError: prometheus_client is not installed.
         """
-        run = without_secrets(self._home.url)
-        say_in_all(run=run, worker=self._worker)
+        run = without_secrets(self._run_directory.url)
+        add_json_fields(run=run, worker=self._worker)
         if self._port is not None:
             from chunkflow_py.monitor.worker_metrics import Metrics
 
             self._metrics = Metrics(run, self._worker)
             url = self._run.enter_context(self._metrics.served(self._port, self._address))
-            tell(logger, logging.INFO, "metrics_served", f"metrics are at {url}", url=url)
+            log_event(logger, logging.INFO, "metrics_served", f"metrics are at {url}", url=url)
         if self._metrics is not None or self.shows_view:
             self._run.enter_context(self._gpu)
         return self
@@ -82,21 +82,21 @@ class WorkerReport(ProgressReport, WorkerListener):
         self._run.close()
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Begin a view."""
+        """Show the view of the step."""
         self.progress = WorkerProgress(stage, tasks)
-        say_in_all(stage=stage)
-        tell(logger, logging.INFO, "stage_started", tasks=tasks)
+        add_json_fields(stage=stage)
+        log_event(logger, logging.INFO, "stage_started", tasks=tasks)
         if self._metrics is not None:
             self._metrics.stage_started(stage, tasks)
         if self.shows_view:
-            reader = _LedgerReader(self._home.address, self.progress)
+            reader = _LedgerReader(self._run_directory.address, self.progress)
             self._shown.callback(reader.stop)
             reader.start()
             self._show(self.progress, self._gpu)
 
     def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
-        """Log it."""
-        tell(logger, logging.INFO, "process_ready", process=number, profile=profile)
+        """Log that a worker process is ready, with its compute profile."""
+        log_event(logger, logging.INFO, "process_ready", process=number, profile=profile)
 
     def task_ended(self, record: Record) -> None:
         """Count the task, and log it."""
@@ -110,7 +110,7 @@ class WorkerReport(ProgressReport, WorkerListener):
             is_skipped = record.state == "skipped"
             how = f"skipped: {record.reason}" if is_skipped else task_times(record.seconds, voxels)
             text = f"{record.box}: {how}"
-        tell(
+        log_event(
             logger,
             logging.INFO,
             "task_finished",
@@ -126,13 +126,13 @@ class WorkerReport(ProgressReport, WorkerListener):
         )
 
     def task_failed(self, failure: FailedAttempt) -> None:
-        """Count it."""
+        """Count the failed attempt."""
         self.progress.failures += 1
         if self._metrics is not None:
             self._metrics.task_failed(failure)
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
-        """Take a snapshot of the worker, if it is time."""
+        """Take a snapshot of the worker, at most every `SNAPSHOT_S` unless it is the last."""
         now = time.monotonic()
         if now < self._next_snapshot and not is_last:
             return
@@ -145,7 +145,7 @@ class WorkerReport(ProgressReport, WorkerListener):
     def stage_ended(self, outcome: WorkerOutcome) -> None:
         """Erase the view, and print the table."""
         progress = self.progress
-        self._tell_end(
+        self._report_end(
             "stage_finished",
             progress,
             shows_table=self.show_table and bool(progress.seconds),
@@ -157,7 +157,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         )
 
     def table(self) -> str:
-        """Return where the time of the step went here: seconds of all processes together."""
+        """Return a table of the seconds of each operator, summed over the worker's processes."""
         progress = self.progress
         rows = dict(progress.seconds)
         if (outside := progress.outside_network()) is not None:
@@ -165,18 +165,18 @@ class WorkerReport(ProgressReport, WorkerListener):
         return "\n".join(table_lines(rows, progress))
 
 
-def tell_exit(code: int, text: str) -> None:
-    """Report how a worker ended: on stdout if all is well, else on stderr."""
+def report_exit(code: int, text: str) -> None:
+    """Print how a worker ended: on stdout if the exit code is 0, else on stderr."""
     if code == 0:
         echo(text)
-    elif says_json():
-        tell(logger, logging.ERROR, "work_stopped", text, code=code)
+    elif writes_json():
+        log_event(logger, logging.ERROR, "work_stopped", text, code=code)
     else:
         echo(text, err=True)
 
 
 class _LedgerReader(threading.Thread):
-    """Reads now and then from the ledger how many tasks all workers have recorded."""
+    """Thread that reads the number of recorded tasks of all workers from the ledger."""
 
     def __init__(self, address: str, progress: WorkerProgress) -> None:
         super().__init__(name="ledger-reader", daemon=True)
@@ -184,15 +184,15 @@ class _LedgerReader(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Read until it is stopped; a read that fails is tried again at the next turn."""
+        """Read every `LEDGER_S` until stopped; after an error, read again at the next turn."""
         while not self._ended.is_set():
             try:
                 ledger = RunDirectory.parse(self._address).ledger(self._progress.step)
                 self._progress.recorded(ledger.ended())
             except ChunkflowError as error:
-                logger.debug("the ledger cannot be read for now: %s", error)
+                logger.debug("cannot read the ledger for now: %s", error)
             self._ended.wait(LEDGER_S)
 
     def stop(self) -> None:
-        """Stop reading."""
+        """Ask the thread to stop."""
         self._ended.set()

@@ -23,17 +23,17 @@ _TASK_LIMITS = {"auto": None, "none": math.inf}
 
 
 class SecondsOr(click.ParamType["float | str"]):
-    """Seconds, or one of some names."""
+    """Option type: a number of seconds, or a name such as ``auto``."""
 
     def __init__(self, *names: str) -> None:
-        """Take the names."""
+        """Accept these names besides numbers."""
         self._names = names
         self.name = " or ".join(("seconds", *names))
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
-        """Return the number, or the name."""
+        """Return the number of seconds, or the name."""
         return value if value in self._names else float(_SECONDS.convert(value, param, ctx))
 
 
@@ -104,7 +104,7 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
-    """Check the options, and return a function that makes the worker settings from them.
+    """Check the options, and return a function that derives the worker settings from them.
 
     Raises:
         OptionError: two options contradict each other.
@@ -153,23 +153,23 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
 
 
 def _devices(listed: str | None) -> tuple[str, ...]:
-    """Return the devices that processes are to see, one each; nothing: all see what there is."""
+    """Return the device of each process; empty if all processes may use all devices."""
     if listed is None:
         return ()
     if listed != "all":
         names = tuple(part.strip() for part in listed.split(","))
         if all(is_digits(name) for name in names):
             return names
-        msg = f"--gpus {listed} must be all, or numbers such as 0,1"
+        msg = f"--gpus {listed} is neither all nor a list of numbers; write --gpus 0,1"
         raise OptionError(msg)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        found = tuple(filter(None, visible.split(",")))
+        devices = tuple(filter(None, visible.split(",")))
     else:
         from chunkflow_py.run.worker.worker_limits import gpu_numbers
 
-        found = gpu_numbers()
-    if not found:
-        msg = "--gpus all: this machine has no GPU that nvidia-smi lists; leave the option out"
+        devices = gpu_numbers()
+    if not devices:
+        msg = "--gpus all: nvidia-smi lists no GPU on this machine; leave --gpus out"
         raise OptionError(msg)
-    return found
+    return devices

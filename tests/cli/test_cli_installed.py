@@ -69,7 +69,7 @@ def test_names_of_this_package_go_first(package):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("broken", "broken of chunkflow_gamma.nothing, which is installed, cannot be imported"),
+        ("broken", "broken of the installed module chunkflow_gamma.nothing cannot be imported"),
         ("no-operator", "is not an operator; its entry point must name a module with a function"),
         ("gama", "Did you mean gamma?"),
     ],
@@ -79,7 +79,7 @@ def test_what_cannot_be_loaded_ends_with_2(package, name, said):
     result = run(name)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
-    assert "Of the package chunkflow_gamma." in run("--help").output
+    assert "Operator of the package chunkflow_gamma." in run("--help").output
 
 
 def test_listing_packages_imports_no_importlib_metadata(package):
@@ -114,7 +114,7 @@ def test_the_skeleton_passes_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Double_It", "; double-it is one"),
+        ("Double_It", "; try double-it"),
         ("load-h5", "a command load-h5 already"),
         ("_", "joined"),
     ],

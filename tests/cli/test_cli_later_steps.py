@@ -14,7 +14,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 from rigs.variants import gate_runs
 
 from chunkflow_py import BoundingBox, Chunk, open_volume
-from chunkflow_py.cli.run_pipelines import worker_line
+from chunkflow_py.cli.run_pipelines import pipeline_of_step
 from chunkflow_py.errors import OperatorError
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.ledger.ledger_record import Record
@@ -53,7 +53,8 @@ def work(run="r", most=100):
         most -= len(numbers)
         source = TaskSource((), lambda: map(plan.region, numbers))  # noqa: B023 run at once
         wrong = []
-        for task, number in zip(worker_line(pipeline_source(home, stage), source).run(), numbers):
+        pipeline = pipeline_of_step(pipeline_source(home, stage), source)
+        for task, number in zip(pipeline.run(), numbers):
             if isinstance(task.outcome, OperatorError):
                 wrong.append(str(task.outcome))
                 continue

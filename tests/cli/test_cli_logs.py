@@ -14,7 +14,13 @@ import click
 import pytest
 from rigs.event_schema import documented, events_of
 
-from chunkflow_py.cli.logs import configure_logging, exit_line, restore_logging, say_in_all, tell
+from chunkflow_py.cli.logs import (
+    add_json_fields,
+    configure_logging,
+    exit_line,
+    log_event,
+    restore_logging,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +40,8 @@ def restored() -> Any:
 def test_an_event_is_a_sentence_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """And nothing, if there is no sentence."""
     configure_logging(verbose=True, debug=False)
-    tell(ours, logging.INFO, "stage_started", tasks=3)
-    tell(ours, logging.INFO, "stage_started", "three tasks", tasks=3)
+    log_event(ours, logging.INFO, "stage_started", tasks=3)
+    log_event(ours, logging.INFO, "stage_started", "three tasks", tasks=3)
     ours.warning("take %s", "care")
     assert capsys.readouterr().err == "INFO: three tasks\nWARNING: take care\n"
 
@@ -64,8 +70,8 @@ def test_handlers_of_libraries_do_not_repeat_our_lines(
 def test_json_lines_hold_the_same_and_more(capsys: pytest.CaptureFixture[str]) -> None:
     """Fields beside the sentence, what all lines say, tracebacks, and what libraries say."""
     configure_logging(verbose=True, debug=False, as_json=True)
-    say_in_all(run="file:///r", worker="w")
-    tell(ours, logging.INFO, "stage_started", tasks=3, message="")
+    add_json_fields(run="file:///r", worker="w")
+    log_event(ours, logging.INFO, "stage_started", tasks=3, message="")
     ours.debug("too fine")
     try:
         raise ValueError  # noqa: TRY301
@@ -116,7 +122,7 @@ def test_json_lines_hold_no_secret(
     """Names, passwords and signatures are left out of addresses, wherever they stand."""
     configure_logging(verbose=True, debug=False, as_json=True)
     ours.warning(said)
-    tell(ours, logging.INFO, "process_ready", process=0, profile={"a": [said]})
+    log_event(ours, logging.INFO, "process_ready", process=0, profile={"a": [said]})
     text = capsys.readouterr().err + exit_line(1, said)
     assert "hunter2" not in text
     first, second, last = map(json.loads, text.splitlines())
@@ -126,8 +132,8 @@ def test_json_lines_hold_no_secret(
 def test_quiet_json_lines_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
     """--quiet keeps warnings and errors, in JSON as for people."""
     configure_logging(verbose=False, debug=False, as_json=True)
-    tell(ours, logging.INFO, "stage_started", tasks=3)
-    tell(ours, logging.ERROR, "task_finished", outcome="failed", error="e", seconds=0.5)
+    log_event(ours, logging.INFO, "stage_started", tasks=3)
+    log_event(ours, logging.ERROR, "task_finished", outcome="failed", error="e", seconds=0.5)
     (only,) = events_of(capsys.readouterr().err)
     assert only["outcome"] == "failed"
 

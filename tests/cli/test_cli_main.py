@@ -159,11 +159,11 @@ def test_a_file_without_a_command_is_named(
         ("tine", "No such command 'tine'. Did you mean tune?"),
         (
             "tune create-chunk",
-            "tune cannot be part of a pipeline and stands alone; leave create-chunk out",
+            "tune cannot be part of a pipeline; leave out create-chunk, or tune",
         ),
         (
             "say create-chunk tune",
-            "tune cannot be part of a pipeline and stands alone; leave say create-",
+            "tune cannot be part of a pipeline; leave out say create-",
         ),
         ("--treshold", "No such option"),
         ("create-chunk --sise 1 2 3", "Did you mean '--size'?"),
@@ -242,7 +242,7 @@ def test_default_says_where_the_time_went(chunkflow: Run) -> None:
 
 
 def test_dry_run_saves_nothing(chunkflow: Run) -> None:
-    """--dry-run leaves out the commands that save."""
+    """--dry-run skips the commands that save."""
     result = chunkflow("--dry-run", "create-chunk", "say")
     assert (result.code, result.out) == (0, "")
 
@@ -275,7 +275,7 @@ def test_debug_prints_the_traceback_of_a_task(chunkflow: Run) -> None:
     assert "Traceback (most recent call last)" in result.err
     assert "fail_third.py" in result.err
     assert "raise ChunkError" in result.err
-    assert "DEBUG: 0-1_0-1_0-1: fail-third begins" in result.err
+    assert "DEBUG: 0-1_0-1_0-1: fail-third starts" in result.err
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,7 @@ def test_debug_prints_the_traceback_of_a_task(chunkflow: Run) -> None:
         ("ours", "Error: no such model"),
         (
             "foreign",
-            "Error: ZeroDivisionError: division by zero; "
-            "run it with --debug to see where this comes from",
+            "Error: ZeroDivisionError: division by zero; add --debug to see the traceback",
         ),
     ],
 )
@@ -297,7 +296,7 @@ def test_errors_of_set_up_are_one_sentence(chunkflow: Run, how: str, sentence: s
     assert debugged.code == 1
     assert "Traceback" in debugged.err
     assert "refuse.py" in debugged.err
-    assert debugged.err.splitlines()[-1] == sentence.partition("; run it")[0]
+    assert debugged.err.splitlines()[-1] == sentence.partition("; add --debug")[0]
 
 
 def test_logging_is_left_as_it_was(chunkflow: Run) -> None:

@@ -146,11 +146,11 @@ def test_what_is_not_here_is_answered_with_what_to_do_instead(name: str) -> None
     ],
 )
 def test_options_for_what_is_always_done_are_left_out(line: str) -> None:
-    """The line runs, and a notice says that they are not needed any more."""
+    """The command runs, and a notice says that they are no longer needed."""
     run("load-h5 -f image.h5 save -v file://mask")
     result = run(line)
     assert result.exit_code == 0, result.output
-    assert " is not needed any more" in result.stderr
+    assert " is no longer needed" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_options_that_are_gone_are_answered_with_what_to_do_instead(
     remedy = older_names.OPTIONS_INSTEAD[command][option]
     result = run(f"{command} {option} 1")
     assert result.exit_code == 2
-    assert f"has no option {option} any more; {remedy}" in " ".join(result.stderr.split())
+    assert f"no longer has an option {option}; {remedy}" in " ".join(result.stderr.split())
     every = {o for name in catalog.names() for p in catalog.load(name).params for o in p.opts}
     assert {*re.findall(r"--[\w-]+", remedy)} <= every
 

@@ -237,10 +237,10 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
     [
         ("plan", "there is no pipeline to plan"),
         (f"plan --instance g5.large {TASKS} {LOAD} {SAVE}", "known are g5.xlarge"),
-        (f"plan {LOAD} {TASKS} {SAVE}", "stage 1 begins with load-zarr"),
+        (f"plan {LOAD} {TASKS} {SAVE}", "step 1 begins with load-zarr"),
         (
             f"plan submit --run r {TASKS} {LOAD} {SAVE}",
-            "holds submit, which cannot be part of a pipeline",
+            "contains submit, which cannot be part of a pipeline",
         ),
         (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all tasks"),
     ],

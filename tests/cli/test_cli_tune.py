@@ -219,10 +219,10 @@ def test_the_table_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert third.split()[4:] == ["-", "-", "-", "-", "-", "it", "died"]
     assert not empty
     text = "\n".join(notes)
-    assert "On cpu AVX2." in text
+    assert "Measured on cpu AVX2." in text
     assert "The network uses native_group_norm: a voxel of its output depends on the whole" in text
     assert (
         "Faster, but beyond the tolerance of 0.02 or the memory of 2.0 GB: torch bfloat16" in text
     )
-    assert "The time was too short for all; --seconds gives more." in text
-    assert notes[-1] == "None is within the memory and the tolerance."
+    assert "The time limit was reached before all combinations; raise --seconds." in text
+    assert notes[-1] == "No combination is within the memory and the tolerance."

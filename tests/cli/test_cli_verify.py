@@ -131,7 +131,7 @@ def test_a_record_is_gone_from_a_page(run):
     replace_lines(run, without(lines_of(run), 2))
     found = say("verify r", code=1).splitlines()
     assert "not recorded" in found[0]
-    assert "1 findings" in found[-1]
+    assert "1 finding;" in found[-1]
     mend(run, 1)
 
 
@@ -141,7 +141,7 @@ def test_a_page_that_says_everything_twice(run):
     path = Path(changed(run)["written"][0][0].removeprefix("file://"))
     path.unlink()
     replace_lines(run, lines_of(run) * 2)
-    assert "1 findings" in say("verify r", code=1).splitlines()[-1]
+    assert "1 finding;" in say("verify r", code=1).splitlines()[-1]
     mend(run, 1)
 
 
@@ -303,7 +303,7 @@ def test_a_run_of_an_older_version(run):
     for record in records:
         (loose / f"0.{record.number}.0.record").write_text(record.to_json())
     assert "8 of 8 tasks done" in say("status r")
-    assert "not checked: recorded by an older version (0.1.0)" in say("verify r", code=1)
+    assert "an older version (0.1.0) recorded this run" in say("verify r", code=1)
     Path(records[0].written[0].url.removeprefix("file://")).unlink()
     assert "is missing" in say("verify r", code=1)
     for line in ("work r", "repair r", "retry r --failed"):

@@ -36,7 +36,7 @@ CODES = {
 }
 FIRST_SEED = int(os.environ.get("DRILL_SEED", "0"))
 SAMPLE, MANY = 1, 36  # damaged runs of a recipe
-UNEXPECTED = ("Traceback (most recent call last)", "run it with --debug")
+UNEXPECTED = ("Traceback (most recent call last)", "add --debug")
 NO_START = 70, "has failed to start"  # exit code where the output cannot be opened, and why
 ROUNDS = 3  # of repair, work and verify
 RECIPES = {name: recipe for name, recipe in recipes().items() if recipe.rounds}

@@ -19,7 +19,7 @@ from drills.warm_program import WarmProgram
 PATIENCE_S = 60
 FIRST_SEED = int(os.environ.get("DRILL_SEED", "0"))
 SAMPLE, MANY = 2, 60
-UNEXPECTED = ("Traceback (most recent call last)", "run it with --debug")
+UNEXPECTED = ("Traceback (most recent call last)", "add --debug")
 CAP = 2  # failures after which a task is given up
 WORKERS = 4  # one after the other: one that is short of memory stops
 

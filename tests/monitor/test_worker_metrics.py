@@ -212,4 +212,4 @@ def test_what_is_missing_is_named(monkeypatch):
 def test_dask_has_metrics_of_its_own():
     """The option is of processes that are supervised here."""
     told = say("run --on dask://host:8786 --metrics-port 0 create-chunk", code=2)
-    assert "--metrics-port is of local processes" in told
+    assert "--metrics-port serves metrics of local processes only" in told

@@ -79,13 +79,13 @@ def test_what_is_skipped_is_acknowledged(url):
 
 
 def test_what_fails_is_given_back_and_the_line_goes_on(url):
-    """One failure costs one task: it is listed, in the queue again, and the exit code is 1."""
+    """A failure costs one task: it is listed and returned to the queue; the exit code is 1."""
     result, counts = run(url, f"{plugin(fails=2)} save-h5 -f out_")
     assert result.exit_code == 1
     assert counts == Counts(1, 0, 0)
     assert written() == [f"out_{box}.h5" for box in BOXES if box != BOXES[1]]
     assert f"plugin failed on task {BOXES[1]}: ValueError: poison" in result.output
-    assert f"Failed and in the queue again, 1 in all: {BOXES[1]}" in result.output
+    assert f"1 task failed and returned to the queue: {BOXES[1]}" in result.output
 
 
 def test_delete_task_in_queue_acknowledges_at_its_place(url):

@@ -17,7 +17,7 @@ import pytest
 from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.command_parts import operators_of
 from chunkflow_py.cli.main import main
-from chunkflow_py.cli.run_pipelines import worker_line
+from chunkflow_py.cli.run_pipelines import pipeline_of_step
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import OptionError
 from chunkflow_py.run.dask import dask_run
@@ -148,7 +148,7 @@ def submitted(tmp_path, commands):
 def carried_out(home, cluster, **settings):
     """Carry a run out; what has failed is tried again at once."""
     working = WorkOptions(WorkerSettings(retry_s=0.05, **settings), "client")
-    return run_on_dask(home, cluster.scheduler_address, worker_line, working)
+    return run_on_dask(home, cluster.scheduler_address, pipeline_of_step, working)
 
 
 def records(home):
@@ -362,7 +362,11 @@ def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
     home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
     same, *others = versions_here()
     order = WorkOrder(
-        home.address, "work", worker_line, AttemptLimits(), versions=(same, ("dask", "2020.1.0"))
+        home.address,
+        "work",
+        pipeline_of_step,
+        AttemptLimits(),
+        versions=(same, ("dask", "2020.1.0")),
     )
     with pytest.raises(NotEndedError, match="it has dask .*, but the client has 2020.1.0") as said:
         perform(order, 0)
@@ -380,7 +384,7 @@ def test_no_scheduler(tmp_path, raw, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         working = WorkOptions(WorkerSettings(), "client")
-        code, said = run_on_dask(home, address, worker_line, working)
+        code, said = run_on_dask(home, address, pipeline_of_step, working)
     assert (code, address in said) == (75, True)
 
 
@@ -391,7 +395,7 @@ def test_what_the_cluster_decides_is_refused(tmp_path):
         WorkerSettings(processes=3, devices=("0",)), "client", until_complete=False
     )
     with pytest.raises(OptionError, match="--processes, --gpus, --no-until-complete"):
-        run_on_dask(home, "tcp://127.0.0.1:1", worker_line, working)
+        run_on_dask(home, "tcp://127.0.0.1:1", pipeline_of_step, working)
 
 
 def test_pipelines_are_released(tmp_path, raw, cluster):

@@ -357,7 +357,7 @@ def test_failures_are_listed(tmp_path):
     assert done.exit_code == 1
     assert done.output.count("load failed on task") == 1
     assert torn.name.removesuffix(".gz") in done.output
-    assert "1 of 60 tasks failed, the others are done" in done.output
+    assert "1 of 60 tasks failed, and the others are done" in done.output
     found = open_volume(target).read(BOUNDS).array
     assert 0 < (found != array).sum() <= 2 * 8 * 16 * 16
 

@@ -279,7 +279,7 @@ def test_a_failing_phase_tells_all(tmp_path):
     done = run("downsample-volume", url, "--task-size", 8, 8, 8)
     assert done.exit_code == 1
     assert done.output.count("load failed on task") in (1, 2)
-    assert "tasks failed, the others are done" in done.output
+    assert "tasks failed, and the others are done" in done.output
     level = open_volume(url, 1)
     assert level.read(level.bounds).array.any()
     assert not open_volume(url, 2).read(open_volume(url, 2).bounds).array.any()

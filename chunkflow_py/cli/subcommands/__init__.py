@@ -30,66 +30,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subcommand:
-    """A subcommand with its options, ready to act.
+    """A subcommand whose options have been checked.
 
     Attributes:
-        name: as it was typed.
-        act: does it all; results go to stdout, everything else to the log. Takes the parts of the
-            line after it if *takes_line*, else nothing.
-        takes_line: whether a line comes after it.
+        name: name as typed.
+        act: carries out the subcommand. It prints results to stdout and logs everything else. It
+            receives the parts of the pipeline if *takes_pipeline*, else no argument.
+        takes_pipeline: whether a pipeline follows the subcommand.
     """
 
     name: str
     act: Callable[..., Any]
-    takes_line: bool = False
+    takes_pipeline: bool = False
 
 
 class ClickSubcommand(Command):
     """A click command that returns a subcommand instead of doing work."""
 
-    takes_line = False
+    takes_pipeline = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take options after arguments, too, which no chain of commands does."""
+        """Accept options after arguments as well; click does not in a chain of commands."""
         if any(isinstance(param, click.Argument) for param in self.params):
             ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Subcommand:
-        """Call the command with its options; what it returns runs later."""
-        return Subcommand(str(ctx.info_name), super().invoke(ctx), self.takes_line)
+        """Check the options; the returned subcommand acts later."""
+        return Subcommand(str(ctx.info_name), super().invoke(ctx), self.takes_pipeline)
 
 
 class ClickPipelineSubcommand(ClickSubcommand):
-    """A subcommand that is followed by a line."""
+    """A subcommand that a pipeline follows, such as ``submit``."""
 
-    takes_line = True
+    takes_pipeline = True
 
 
 def refuse_dry_run() -> None:
     """Refuse --dry-run for a subcommand that starts, carries out or repairs a run.
 
     Raises:
-        OptionError: It was given, although others rely on what the subcommand does.
+        OptionError: --dry-run was given.
     """
     if is_dry_run():
         name = click.get_current_context().info_name
         msg = (
-            f"--dry-run leaves out commands that save, and {name} works on a run, which others "
-            "see; leave one of them out, or see with chunkflow plan what a pipeline would take"
+            f"--dry-run cannot be combined with {name}, which changes a run that other workers "
+            "share; leave --dry-run out, or use chunkflow plan to estimate a pipeline"
         )
         raise OptionError(msg)
 
 
 def subcommand(function: Callable[..., Callable[[], None]]) -> ClickSubcommand:
-    """Make a subcommand that stands alone on its line."""
+    """Make a subcommand that no other command follows."""
     return _decorate(function, ClickSubcommand)
 
 
 def pipeline_subcommand(
     function: Callable[..., Callable[[Sequence[Part]], None]],
 ) -> ClickSubcommand:
-    """Make a subcommand that acts on the line after it."""
+    """Make a subcommand that acts on the pipeline after it."""
     return _decorate(function, ClickPipelineSubcommand)
 
 
@@ -99,6 +99,6 @@ def _decorate(function: Callable[..., Any], cls: type[ClickSubcommand]) -> Click
     return click.command(
         function.__module__.rpartition(".")[2].replace("_", "-"),
         cls=cls,
-        # After \b click leaves lines as they are: an example can be pasted.
+        # click does not rewrap the paragraph after \b, so that an example can be pasted.
         help=text.replace("\nExample:", "\n\b\nExample:"),
     )(function)

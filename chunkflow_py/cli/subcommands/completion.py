@@ -2,9 +2,10 @@
 
 Example: chunkflow completion bash
 
-For good: eval "$(chunkflow completion bash)" as a line of ~/.bashrc, the same with zsh of ~/.zshrc
-after compinit; chunkflow completion fish > ~/.config/fish/completions/chunkflow.fish for fish. In a
-line of several commands, options are those of the last one.
+To load the script in every shell, add eval "$(chunkflow completion bash)" to ~/.bashrc, or the same
+with zsh to ~/.zshrc after compinit; for fish, run chunkflow completion fish >
+~/.config/fish/completions/chunkflow.fish. In a pipeline, the options of the last command are
+completed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> Callable[[], None]:
-    """Take the shell; the script is printed when the subcommand acts."""
+    """Accept the name of the shell."""
 
     def act() -> None:
         from chunkflow_py.cli.completing import script

@@ -1,9 +1,9 @@
 """Copy a whole volume into another format or place.
 
-Formats are those of load-volume and save-volume. What options do not say is as in the source. A
-line that was interrupted goes on where it stopped: what is stored already is not written again.
-What DST is a copy of is kept in its chunkflow_convert.json (HDF5: an attribute), and a DST that
-holds anything else is refused.
+SRC and DST may have any format that load-volume and save-volume support. Properties without an
+option are copied from SRC. After an interruption, run the same command again: it continues and does
+not write stored blocks again. DST records its source in chunkflow_convert.json (HDF5: an
+attribute). A DST that holds anything but a copy of SRC is refused.
 
 Example: chunkflow convert s3://bucket/em zarr://em.zarr --block-size 64 128 128
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.shared_options import parallel_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.ops.options.saving_options import ENCODINGS, check_shard
 from chunkflow_py.ops.options.volume_options import (
@@ -22,6 +23,7 @@ from chunkflow_py.ops.options.volume_options import (
     fill_missing_option,
 )
 from chunkflow_py.pipeline.params import channels_option, mip_option, zyx_option
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,35 +33,42 @@ if TYPE_CHECKING:
 
 # fmt: off
 @subcommand
+@option_headings(
+    {
+        "Part to copy": ("mip", "channels", "time"),
+        "New volume": ("dtype", "block_size", "shard_size", "encoding", "factor", "max_mip"),
+        "Tasks": ("task_size", "parallel", "overwrite"),
+        "Cloud access": ("use_https", "requester_pays"),
+    }
+)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @mip_option(help="Level of SRC, which becomes level 0 of DST.  [default: the global --mip]")
 @channels_option("-c")
 @click.option("--time", type=click.IntRange(min=0),
-              help="The one time point to copy.  [default: all]")
-@click.option("--dtype", help="Type of the voxels of DST.  [default: as they are]")
+              help="Time point to copy.  [default: all]")
+@click.option("--dtype", help="Type of the voxels of DST.  [default: as in SRC]")
 @zyx_option("--block-size", "-b", minimum=1,
             help="Block of DST, voxels, zyx.  [default: as in SRC]")
-@zyx_option("--shard-size", minimum=1, help="Blocks of DST that are written as one, voxels, zyx.")
+@zyx_option("--shard-size", minimum=1, help="Shard of DST (blocks written as one), voxels, zyx.")
 @click.option("--encoding", type=click.Choice(ENCODINGS),
               help="Compression of DST.  [default: the format's]")
 @zyx_option("--factor", "-f", minimum=1,
-            help="Shrinkage from level to level of DST, zyx.  [default: as in SRC, else 2 2 2]")
+            help="Downsampling factor between levels of DST, zyx.  [default: as in SRC, else "
+                 "2 2 2]")
 @click.option("--max-mip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="The coarsest level to prepare; downsample-volume makes them.")
-@zyx_option("--task-size", minimum=1,
-            help="Extent of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
-@click.option("--parallel", "-p", type=click.IntRange(min=1),
-              help="Blocks to encode or decode at the same time.  [default: one a core]")
+              help="Coarsest level to create, empty; downsample-volume fills the levels.")
+@task_size_option("Extent of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+@parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,
-              help="Write what is stored already, too; or leave it out.")
+              help="Write stored blocks again, or skip them.")
 @fill_missing_option()
 @access_options()
 def command(
     source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,
     parallel: int | None, fill_missing: bool, **options: Any,
 ) -> Callable[[], None]:
-    """Check the options; the volumes are opened when the subcommand acts."""
+    """Check the sizes; the volumes are opened when the subcommand acts."""
     # fmt: on
     if block_size is not None:
         check_shard(shard_size, block_size)

@@ -1,12 +1,12 @@
 """Check this machine, stores and queues before a run.
 
-Each line is ok, a note, or a problem with what to do; any problem makes the exit code 1. Stores and
-queues are only looked at, unless --write is given: then a small object is written and removed, and
-a queue of its own beside each. No secret is printed.
+Each line is ok, a note, or a problem with its remedy; any problem makes the exit code 1. Stores and
+queues are only read. With --write, doctor also writes and removes a small object in each store and
+creates and removes a test queue beside each queue. No secret is printed.
 
 Example: chunkflow doctor --store s3://bucket/affinity --queue sqs://affinity
 
-doctor --policy RUN prints what producer and workers of a run have to be allowed, and no more.
+doctor --policy RUN prints the least permissions that the submitter and the workers of a run need.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.params import NAMES
 from chunkflow_py.pipeline.terminal import echo
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 # fmt: off
 @subcommand
 @click.option("--store", "stores", multiple=True, metavar="URL",
-              help="Folder, prefix or volume to try; may be given several times.")
+              help="Folder, prefix or volume to check; may be given several times.")
 @click.option("--queue", "-q", "queues", multiple=True, metavar="URL",
-              help="Queue to look at; may be given several times.")
+              help="Queue to check; may be given several times.")
 @click.option("--write", is_flag=True,
-              help="Try writing, too: objects and queues of its own, which are removed again.")
+              help="Check writing as well, with test objects and queues that are removed again.")
 @click.option("--only", type=NAMES, metavar="NAMES",
-              help="Checks to make, such as disk,gpu.  [default: all]")
+              help="Checks to run, such as disk,gpu.  [default: all]")
 @click.option("--policy", metavar="RUN",
-              help="Print the least rights that this run needs, for AWS and Google; check nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+              help="Print the least permissions for this run, for AWS and Google; check nothing.")
+@json_option()
 def command(
     stores: tuple[str, ...], queues: tuple[str, ...], write: bool, only: tuple[str, ...] | None,
     policy: str | None, as_json: bool,
 ) -> Callable[[], None]:
-    """Take the options; all is tried when the subcommand acts."""
+    """Accept the options; the checks run when the subcommand acts."""
     # fmt: on
 
     def act() -> None:
@@ -64,7 +65,10 @@ def command(
             result = {"findings": [each.to_json() for each in findings], "problems": problems}
             echo(json.dumps(result, indent=2))
         elif not (stores or queues or only):
-            echo("Give --store URL and --queue URL to try those, and the clock.", err=True)
+            echo(
+                "To check a store, a queue and the clock as well, add --store URL and --queue URL.",
+                err=True,
+            )
         if problems:
             click.get_current_context().exit(1)
 
@@ -74,10 +78,10 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse checks that do not exist, and those of what is not named, if there are no others.
+    """Refuse unknown checks, and a list of checks none of which has a store or queue to check.
 
     Raises:
-        OptionError: names the nearest that does, or the option that is missing.
+        OptionError: names the nearest check, or the missing option.
     """
     from difflib import get_close_matches
 
@@ -88,11 +92,11 @@ def _check_names(
         if name not in CHECKS:
             near = get_close_matches(name, CHECKS, n=1, cutoff=0.0)[0]
             checks = ", ".join(CHECKS)
-            msg = f"--only {name} is not a check; did you mean {near}? There are {checks}"
+            msg = f"--only {name} is not a check; did you mean {near}? The checks are {checks}"
             raise OptionError(msg)
     named = {"store": stores, "queue": queues, "clock": (*stores, *queues)}
     if names and not any(named.get(name, names) for name in names):
         options = {"store": "--store URL", "queue": "--queue URL"}
-        what = options.get("".join(names), "--store URL or --queue URL")
-        msg = f"--only {','.join(names)} looks at what is named, and nothing is; give {what}"
+        missing = options.get("".join(names), "--store URL or --queue URL")
+        msg = f"--only {','.join(names)} has nothing to check; add {missing}"
         raise OptionError(msg)

@@ -1,8 +1,8 @@
 """Make the coarser levels of a whole volume.
 
 Each level is made from the next finer one: the mean for images, the most frequent label for
-segmentations. The levels must have been created with the volume (create-volume --max-mip). Tasks
-are as large as what is written as one, so levels in shards and large blocks are made, too.
+segmentations. The levels must have been created with the volume (create-volume --max-mip). Each
+task covers whole write units, so sharded levels and levels of large blocks can be made as well.
 
 Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.shared_options import parallel_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.volume_options import (
@@ -22,7 +23,6 @@ from chunkflow_py.ops.options.volume_options import (
     fill_missing_option,
     requester_pays_option,
 )
-from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,31 +37,29 @@ logger = logging.getLogger(__name__)
 @click.option("--start-mip", "-s", type=click.IntRange(min=1), default=1, show_default=True,
               help="First level to make.")
 @click.option("--stop-mip", "-p", type=click.IntRange(min=2),
-              help="Level to stop before.  [default: behind the last one that the volume has]")
+              help="First level not to make.  [default: make all levels that the volume has]")
 @click.option("--mode", type=click.Choice(["auto", "mean", "mode"]), default="auto",
               show_default=True,
-              help="Average, or the most frequent value; auto: that for labels.")
+              help="Average, or most frequent value; auto: most frequent for labels.")
 @click.option("--sparse/--dense", default=False, show_default=True,
-              help="Of labels, let 0 win only where there is nothing else; or count it like the "
+              help="For labels: ignore 0 unless all fine voxels are 0, or count it like the "
                    "others.")
-@zyx_option("--task-size", minimum=1,
-            help="Extent of a task, voxels of the level that is made, zyx.  [default: whole blocks "
-                 "or shards, about 64 MiB]")
+@task_size_option("Extent of a task, voxels of the new level, zyx.  [default: whole blocks or "
+                  "shards, about 64 MiB]")
 @click.option("--resume/--overwrite", default=False, show_default=True,
-              help="Leave out what is stored already; or make it again.")
+              help="Skip stored blocks, or write them again.")
 @fill_missing_option()
-@click.option("--parallel", type=click.IntRange(min=1),
-              help="Blocks to encode or decode at the same time.  [default: one a core]")
+@parallel_option()
 @requester_pays_option()
 def command(
     volume_path: str, start_mip: int, stop_mip: int | None, **options: Any
 ) -> Callable[[], None]:
-    """Check the levels; they are opened when the subcommand acts."""
+    """Check the order of the levels; the volume is opened when the subcommand acts."""
     # fmt: on
     if stop_mip is not None and stop_mip <= start_mip:
         msg = (
-            f"--stop-mip {stop_mip} must lie behind --start-mip {start_mip}; {start_mip + 1} makes "
-            "one level"
+            f"--stop-mip {stop_mip} must be above --start-mip {start_mip}; --stop-mip "
+            f"{start_mip + 1} makes one level"
         )
         raise OptionError(msg)
 
@@ -72,11 +70,11 @@ def command(
 
 
 def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[str, Any]) -> None:
-    """Make the levels from *start_mip* up to but without *stop_mip*.
+    """Make the levels from *start_mip* up to, but not including, *stop_mip*.
 
     Raises:
-        VolumeNotFoundError: the volume has not all of them.
-        ChunkflowError: tasks of a level failed; no coarser one is begun.
+        VolumeNotFoundError: the volume lacks one of the levels.
+        ChunkflowError: tasks of a level failed; coarser levels are not started.
     """
     from chunkflow_py.cli.phase import run_phase
     from chunkflow_py.errors import VolumeNotFoundError
@@ -89,18 +87,18 @@ def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[st
         parallel=options["parallel"],
         access=access_from(options),
     )
-    there = open_volume(url, start_mip - 1, opening=opening).mips
-    stop = max(there) + 1 if stop_mip is None else stop_mip
-    missing = set(range(start_mip, max(stop, start_mip + 1))) - set(there)
+    mips = open_volume(url, start_mip - 1, opening=opening).mips
+    stop = max(mips) + 1 if stop_mip is None else stop_mip
+    missing = set(range(start_mip, max(stop, start_mip + 1))) - set(mips)
     if missing:
         msg = (
-            f"{url} has no mip {min(missing)}, only {', '.join(map(str, there))}; create it with "
+            f"{url} has no mip {min(missing)}, only {', '.join(map(str, mips))}; create it with "
             f"create-volume --max-mip {max(missing)}, or give another --stop-mip"
         )
         raise VolumeNotFoundError(msg)
     for mip in range(start_mip, stop):
         logger.info("making mip %d of %s", mip, url)
-        line = partial(
+        make_pipeline = partial(
             downsampling,
             url,
             mip,
@@ -110,4 +108,4 @@ def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[st
             resume=options["resume"],
             opening=opening,
         )
-        run_phase(line, f"making mip {mip} of {url}")
+        run_phase(make_pipeline, f"making mip {mip} of {url}")

@@ -1,6 +1,7 @@
 """Write the file of a new operator, and its test.
 
-The file is called by its path, `plugin -f NAME.py`, or becomes a command as part of a package.
+Run the new operator by its path, with `plugin --file NAME.py`, or add it to a package that installs
+it as a command.
 
 Example: chunkflow new-operator double-it --folder operators
 """
@@ -46,18 +47,18 @@ def {module}(chunk: Chunk, factor: int = 2) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype; it is not changed.
-        factor: what they are multiplied with.
+        factor: factor of all voxels.
 
     Returns:
-        A chunk of the same place and shape.
+        A chunk of the same box and shape.
     """
     return chunk.with_array(chunk.array * factor)
 
 
 @transform
-@click.option("--factor", type=int, default=2, show_default=True, help="What to multiply with.")
+@click.option("--factor", type=int, default=2, show_default=True, help="Factor of all voxels.")
 def command(factor: int) -> Callable[[Chunk], Chunk]:
-    """Take the options once; what is returned is called for every task."""
+    """Receive the options once; the returned function is called for every task."""
     return partial({module}, factor=factor)
 '''
 
@@ -76,14 +77,14 @@ CHUNK = Chunk(np.arange(24).reshape(2, 3, 4), (10, 20, 30), (40, 4, 4))
 
 
 def test_voxels_are_multiplied():
-    """Place and voxel size stay, and so does the input."""
+    """The result has the box and voxel size of the input, which does not change."""
     result = {module}(CHUNK, factor=3)
     np.testing.assert_array_equal(result.array, np.arange(24).reshape(2, 3, 4) * 3)
     assert (result.bbox, result.voxel_size_nm) == (CHUNK.bbox, CHUNK.voxel_size_nm)
     assert CHUNK.array.max() == 23
 
 
-def test_it_works_in_a_line():
+def test_it_works_in_a_pipeline():
     """The options of the command reach the function."""
     (operator,) = read_line(["plugin", "-f", str(FILE), "--factor", "3", "-o", "result"])
     task = operator.call(Task(items={{"chunk": CHUNK}}))
@@ -93,16 +94,19 @@ def test_it_works_in_a_line():
 
 @subcommand
 @click.argument("name")
-@click.option("--folder", default=".", show_default=True, help="Where to write the two files.")
+@click.option("--folder", default=".", show_default=True, help="Folder of the two files.")
 def command(name: str, folder: str) -> Callable[[], None]:
     """Check the name; the files are written when the subcommand acts."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         near = "-".join(re.findall(r"[a-z0-9]+", name.lower().lstrip("0123456789")))
-        hint = f"; {near} is one" if near else ""
-        msg = f"{name!r} is not a command name: small letters and digits, joined by -{hint}"
+        hint = f"; try {near}" if near else ""
+        msg = (
+            f"{name!r} is not a command name, which consists of lower-case letters and digits, "
+            f"joined by hyphens{hint}"
+        )
         raise OptionError(msg)
     if catalog.is_known(name):
-        msg = f"there is a command {name} already; choose another name"
+        msg = f"a command {name} already exists; choose another name"
         raise OptionError(msg)
     module = name.replace("-", "_")
     texts = {
@@ -111,7 +115,7 @@ def command(name: str, folder: str) -> Callable[[], None]:
     }
     for path in texts:
         if path.exists():
-            msg = f"{path} is there already and is not overwritten; choose another name or folder"
+            msg = f"{path} already exists and is not overwritten; choose another name or folder"
             raise OptionError(msg)
 
     def act() -> None:

@@ -1,8 +1,8 @@
 """Estimate tasks, bytes, memory, time and cost.
 
-Nothing is made. A few tasks are done as a pilot, by processes of their own, which write into a
-folder that is removed, so that memory and time are measured. All problems are listed, each with the
-nearest value that works; the exit code is then 2, else 0.
+plan writes no output. To measure memory and time, it executes a few tasks as a pilot run, in
+separate processes that write into a temporary folder. It lists all problems, each with the nearest
+value that works; the exit code is 2 if there are any, else 0.
 
 Example: chunkflow plan --machines 20 --instance g5.xlarge
 
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option, price_file_option
 from chunkflow_py.cli.subcommands import Subcommand, pipeline_subcommand
 from chunkflow_py.cli.subcommands.tune import MemoryType
-from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,30 +33,35 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 # fmt: off
 @pipeline_subcommand
+@option_headings(
+    {
+        "Machines": ("machines", "processes", "instance", "memory", "price", "price_file"),
+        "Measurement": ("rehearse", "seconds", "seconds_per_task", "speeds"),
+    }
+)
 @click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
               help="Machines that work at the same time.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Processes on each machine; as many pilots run side by side.")
+              help="Worker processes per machine; the pilot run uses the same number.")
 @click.option("--instance", metavar="TYPE",
-              help="Type of machine, such as g5.xlarge, whose price and memory are known.")
+              help="Machine type, such as g5.xlarge, to look up its price and memory.")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
-              help="Memory of a machine, such as 16GB.  [default: that of the instance, else of "
-                   "this one]")
+              help="Memory of a machine, such as 16GB.  [default: that of --instance, else of "
+                   "this machine]")
 @click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS",
-              help="Price of a machine, an hour.  [default: that of the instance]")
-@click.option("--price-file", type=_FILE, help="Table of prices instead of the built-in one.")
+              help="Price of a machine per hour.  [default: that of --instance]")
+@price_file_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
-              help="Measure memory and time with a pilot; or estimate only.")
+              help="Measure memory and time with a pilot run, or only estimate them.")
 @click.option("--seconds", type=_POSITIVE, default=60, show_default=True,
-              help="Time for the pilot, seconds.")
+              help="Time limit of the pilot run, seconds.")
 @click.option("--seconds-per-task", type=_POSITIVE,
-              help="In one process, instead of what is measured.")
+              help="Seconds per task in one process, instead of the measured ones.")
 @click.option("--speeds", type=_FILE,
-              help="What tune --json has printed: the speed of the network, instead of what is "
-                   "measured.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+              help="Output of tune --json: speed of the network, instead of the measured one.")
+@json_option("Print JSON instead of text.")
 def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
-    """Take the options; all is done when the whole line has been read."""
+    """Accept the options; the pipeline after them is planned when the subcommand acts."""
     # fmt: on
 
     def act(parts: Sequence[Part]) -> None:
@@ -75,7 +81,7 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
             seconds_per_task=options["seconds_per_task"],
             speeds=options["speeds"],
         )
-        plan = plan_run(_lines(parts), settings)
+        plan = plan_run(_planned_steps(parts), settings)
         if as_json:
             import json
 
@@ -88,33 +94,33 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
     return act
 
 
-def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
-    """Return the steps of a run; a pipeline without tasks is a single step."""
+def _planned_steps(parts: Sequence[Part]) -> list[PlannedStep]:
+    """Return the steps of a run; a pipeline without a source of tasks is a single step."""
     from chunkflow_py.cli.command_parts import check_source_first, operators_of
-    from chunkflow_py.cli.run_pipelines import stage_lines
+    from chunkflow_py.cli.run_pipelines import step_pipelines
     from chunkflow_py.errors import OptionError
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.run_plan import PlannedStep
 
     params = click.get_current_context().find_root().params
     mip, ahead = params["mip"], params["ahead"]
-    stages = [part.stage for part in parts]
-    if any(isinstance(stage, Source | Subcommand) for stage in stages):
+    commands = [part.command for part in parts]
+    if any(isinstance(command, Source | Subcommand) for command in commands):
         return [
             PlannedStep(
-                line.name,
-                line.operators,
-                line.source,
-                (*line.source_arguments, *(word for argv in line.arguments for word in argv)),
+                step.name,
+                step.operators,
+                step.source,
+                (*step.source_arguments, *(each for argv in step.arguments for each in argv)),
                 mip,
                 ahead,
             )
-            for line in stage_lines(parts, None, mip=mip, device_class="any")
+            for step in step_pipelines(parts, None, mip=mip, device_class="any")
         ]
-    check_source_first(stages)
-    operators = tuple(operators_of(stages))
+    check_source_first(commands)
+    operators = tuple(operators_of(commands))
     if not operators:
-        msg = "there is no pipeline to plan; write it after plan and its options"
+        msg = "there is no pipeline to plan; write one after plan and its options"
         raise OptionError(msg)
-    argv = tuple(word for part in parts for word in part.argv)
+    argv = tuple(each for part in parts for each in part.argv)
     return [PlannedStep("line", operators, None, argv, mip, ahead)]

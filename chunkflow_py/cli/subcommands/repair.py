@@ -1,7 +1,8 @@
 """Redo only missing or damaged tasks of a run.
 
-Checks as verify does, restores metadata of outputs, removes objects where a task stores nothing,
-and sends tasks again to the workers that run or are started afterwards.
+repair checks the run as verify does. It restores metadata of outputs and removes objects at places
+where the tasks store nothing. It sends missing and damaged tasks again, for workers that are
+running or start later.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """
@@ -22,25 +23,23 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("run")
 def command(run: str) -> Callable[[], None]:
-    """Take the address; the run is opened when the subcommand acts."""
+    """Accept the address; the run is opened when the subcommand acts."""
     refuse_dry_run()
 
     def act() -> None:
-        from chunkflow_py.cli.run_pipelines import worker_line
+        from chunkflow_py.cli.run_pipelines import pipeline_of_step, sent_again
         from chunkflow_py.run.repair import repair_run
         from chunkflow_py.run.run_directory import RunDirectory
 
-        done = repair_run(home := RunDirectory.parse(run), worker_line)
+        done = repair_run(run_directory := RunDirectory.parse(run), pipeline_of_step)
         for address in done.restored:
             echo(f"restored {address}")
         if removed := len(done.removed):
-            what = "object" if removed == 1 else "objects"
-            echo(f"removed {removed} {what} that the tasks would not overwrite")
-        count = done.sent
-        where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
-        echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
-        for name, tasks in done.later.items():
-            what = "task has" if tasks == 1 else "tasks have"
-            echo(f"stage {name}: {tasks} {what} read that, and will be done again after it")
+            objects = "object" if removed == 1 else "objects"
+            echo(f"removed {removed} {objects} that no task would overwrite")
+        echo(sent_again(done.sent, run_directory))
+        for name, count in done.later.items():
+            tasks = "task" if count == 1 else "tasks"
+            echo(f"step {name}: {count} {tasks} that read the repaired output will run again")
 
     return act

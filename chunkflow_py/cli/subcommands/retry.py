@@ -1,6 +1,6 @@
 """Send failed tasks of a run again.
 
-Their failures are forgotten, so that each has all its attempts again.
+retry resets the failure count of each, so that it gets all its attempts again.
 
 Example: chunkflow retry s3://bucket/affinity.run --failed
 """
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 @subcommand
 @click.argument("run")
-@click.option("--failed", is_flag=True, help="Those that failed; there are no others to retry.")
+@click.option("--failed", is_flag=True, help="Retry all failed tasks; required.")
 def command(run: str, failed: bool) -> Callable[[], None]:
-    """Take the options; the run is opened when the subcommand acts."""
+    """Require --failed; the run is opened when the subcommand acts."""
     refuse_dry_run()
     if not failed:
-        msg = "say --failed; chunkflow repair does again what is missing or damaged"
+        msg = "add --failed to retry failed tasks; chunkflow repair redoes missing or damaged ones"
         raise OptionError(msg)
 
     def act() -> None:
+        from chunkflow_py.cli.run_pipelines import sent_again
         from chunkflow_py.run.repair import retry_run
         from chunkflow_py.run.run_directory import RunDirectory
 
-        count = retry_run(home := RunDirectory.parse(run))
-        where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
-        echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
+        count = retry_run(run_directory := RunDirectory.parse(run))
+        echo(sent_again(count, run_directory))
 
     return act

@@ -1,8 +1,8 @@
 """Show the progress of a run.
 
-Tasks that ended are counted from the run's records; what waits or is being worked on is what the
-queue says, which for SQS is about right. With --watch it looks again until no task is left: on a
-terminal in place, else a line when something has changed.
+Finished and failed tasks are counted from the run's records; waiting and running ones are the
+numbers that the queue reports, which are approximate for SQS. With --watch the status is shown
+again until no task is left: on a terminal in place, elsewhere as one line whenever it changes.
 
 Example: chunkflow status s3://bucket/affinity.run --json
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.terminal import echo
 
@@ -30,30 +31,31 @@ _WATCH_S = 10.0
 
 @subcommand
 @click.argument("run", required=False, metavar="RUN")
-@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+@json_option()
 @click.option(
     "--failed",
     "most",
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="How many failed tasks to list with their reasons.",
+    help="Number of failed tasks to list with their reasons.",
 )
 @click.option("--failures", is_flag=True,
-              help="List also the attempts on these tasks, and on those that will be tried again: "
-                   "class, worker, reason and traceback; --json has them always.")  # fmt: skip
+              help="Also list the failed attempts of these tasks, and of tasks that will be "
+                   "retried: class, worker, reason and traceback. --json always includes "
+                   "them.")  # fmt: skip
 @click.option(
     "--watch",
     is_flag=False,
     flag_value="",
     metavar="[SECONDS]",
-    help="Look again every so many seconds (10 unless given) until no task is left.",
+    help="Show the status every SECONDS (default 10) until no task is left.",
 )
 @click.pass_context
 def command(
     ctx: click.Context, run: str | None, as_json: bool, most: int, failures: bool, watch: str | None
 ) -> Callable[[], None]:
-    """Take the options; the run is opened when the subcommand acts."""
+    """Parse --watch; the run is opened when the subcommand acts."""
     if run is None and watch and _seconds(watch) is None:
         run, watch = watch, ""  # status --watch RUN
     if run is None:
@@ -67,19 +69,20 @@ def command(
         from chunkflow_py.monitor.run_status import status_of
         from chunkflow_py.run.run_directory import RunDirectory
 
-        home = RunDirectory.parse(run)
+        run_directory = RunDirectory.parse(run)
 
-        def look() -> RunStatus:
-            status = status_of(home, most, attempts=failures or as_json)
-            home.check_not_deleted()  # or all that is gone would look like nothing done
+        def read_status() -> RunStatus:
+            status = status_of(run_directory, most, attempts=failures or as_json)
+            # Without this check a deleted run would look like one without finished tasks.
+            run_directory.check_not_deleted()
             return status
 
         if seconds is not None:
-            _watch(look, seconds, as_json)
+            _watch(read_status, seconds, as_json)
         elif as_json:
-            echo(json.dumps(status_of(home, most, attempts=True).to_json()))
+            echo(json.dumps(status_of(run_directory, most, attempts=True).to_json()))
         else:
-            echo("\n".join(status_of(home, most, attempts=failures).lines()))
+            echo("\n".join(status_of(run_directory, most, attempts=failures).lines()))
 
     return act
 
@@ -92,48 +95,51 @@ def _seconds(text: str) -> float | None:
     return seconds if 0 < seconds < float("inf") else None
 
 
-def _watch(look: Callable[[], RunStatus], seconds: float, as_json: bool) -> None:
-    """Show a status until no task is left: in place on a terminal, else what changes as lines."""
+def _watch(read_status: Callable[[], RunStatus], seconds: float, as_json: bool) -> None:
+    """Show the status until no task is left: in place on a terminal, elsewhere each change."""
     import sys
 
     from chunkflow_py.cli.screen import is_terminal
 
     if is_terminal(sys.stdout) and not as_json:
-        _watch_in_place(look, seconds)
+        _watch_in_place(read_status, seconds)
         return
     before = None
-    for status in _snapshots(look, seconds):
-        if (now := _what_counts(status)) != before:
+    for status in _statuses(read_status, seconds):
+        if (now := _counts(status)) != before:
             echo(json.dumps(status.to_json()) if as_json else _line(status))
         before = now
 
 
-def _watch_in_place(look: Callable[[], RunStatus], seconds: float) -> None:
+def _watch_in_place(read_status: Callable[[], RunStatus], seconds: float) -> None:
     import sys
     import time
 
     from chunkflow_py.cli.screen import Row, Screen
 
-    rows = [Row("looking …")]
+    rows = [Row("reading the run …")]
     with Screen(sys.stdout, lambda: rows):
-        for status in _snapshots(look, seconds):
+        for status in _statuses(read_status, seconds):
             head, *rest = status.lines()
-            when = f"as of {time.strftime('%H:%M:%S')}, every {seconds:g} s until no task is left"
-            rows = [Row(head, "bold"), *map(Row, rest), Row(f"  {when}; Ctrl-C ends it", "dim")]
+            footer = (
+                f"  updated at {time.strftime('%H:%M:%S')}, every {seconds:g} s until no task is "
+                "left; Ctrl-C stops watching"
+            )
+            rows = [Row(head, "bold"), *map(Row, rest), Row(footer, "dim")]
     echo("\n".join(status.lines()))
 
 
-def _snapshots(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
-    """Yield a status every so many seconds, the last one when no task is left."""
+def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
+    """Yield the status at this interval; the last one is that of a run without tasks left."""
     import time
 
     from chunkflow_py.errors import TransientError
 
     while True:
         try:
-            status = look()
+            status = read_status()
         except TransientError as error:
-            logger.warning("%s; looking again in %g s", error, seconds)
+            logger.warning("%s; trying again in %g s", error, seconds)
         else:
             yield status
             if status.state != "unfinished":
@@ -141,8 +147,8 @@ def _snapshots(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunSta
         time.sleep(seconds)
 
 
-def _what_counts(status: RunStatus) -> object:
-    """Return the parts of a status whose change is worth a line; speeds change always."""
+def _counts(status: RunStatus) -> object:
+    """Return the parts of a status whose change is printed, which excludes speeds."""
     steps = [
         (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
         for step in status.stages

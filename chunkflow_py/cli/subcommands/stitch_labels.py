@@ -1,17 +1,18 @@
 """Join labels across tasks: one id for each object.
 
-LABELS were made task by task, with ids that are unique in the volume (connected-components or
-agglomerate with --global-ids). Labels that touch across task boundaries are linked; with
---overlap-path it is segments that share voxels (see save-overlap). All linked ids become the
-smallest of them, in OUTPUT. For connected components this is what labelling the volume at once
-would give, whatever the size of the tasks.
+The ids of LABELS must be unique in the volume (connected-components or agglomerate with
+--global-ids). Labels that touch across a task boundary are linked; with --overlap-path, segments
+that share voxels are linked instead (see save-overlap). In OUTPUT, all ids that are linked become
+the smallest of them. For connected components, OUTPUT is the same as if the volume had been
+labelled at once, whatever the size of the tasks.
 
 The boxes of the tasks and the connectivity are recorded with LABELS. Only labels of older versions
 and other programs need --chunk-size and --connectivity.
 
-Links and their table are kept beside OUTPUT. A line that was interrupted goes on where it stopped;
-after LABELS have been made again, give --overwrite.
-As stages of a run, on many machines: link-labels, solve-labels, relabel.
+Links and their table are stored beside OUTPUT. After an interruption, run the same command again:
+it continues. If LABELS have been made again, add --overwrite.
+
+To do the same on many machines, use link-labels, solve-labels and relabel as steps of a run.
 
 Example: chunkflow stitch-labels parts.zarr zarr://labels.zarr
 """
@@ -23,12 +24,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from chunkflow_py.cli.shared_options import parallel_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.label_options import CONNECTIVITY, overlap_options
 from chunkflow_py.ops.options.saving_options import ENCODINGS
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.params import mip_option, zyx_option
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,40 +44,48 @@ logger = logging.getLogger(__name__)
 
 # fmt: off
 @subcommand
+@option_headings(
+    {
+        "How labels were made": ("chunk_size", "connectivity", "values_path"),
+        "Overlaps": ("overlap_path", "minimum_overlap", "minimum_overlap_voxels"),
+        "New volume": ("block_size", "encoding"),
+        "Tasks": ("work_path", "task_size", "parallel", "overwrite"),
+        "Cloud access": ("use_https", "requester_pays"),
+    }
+)
 @click.argument("labels", required=False, metavar="LABELS")
 @click.argument("output", required=False, metavar="OUTPUT")
 @click.option("--volume-path", "-v", metavar="LABELS", help="Volume of the labels.")
-@click.option("--output-path", "-o", metavar="OUTPUT", help="Volume to make; uint64.")
+@click.option("--output-path", "-o", metavar="OUTPUT", help="Volume to create, uint64.")
 @zyx_option("--chunk-size", "-s", minimum=1,
-            help="Box size of the tasks that made the labels, from the volume's first voxel on, "
-                 "zyx.  [default: as recorded with LABELS]")
+            help="Box size of the tasks that made LABELS, voxels, zyx; the first box begins at the "
+                 "first voxel.  [default: as recorded with LABELS]")
 @mip_option(help="Level of LABELS, which becomes level 0 of OUTPUT.  [default: --mip before the "
                  "subcommand]")
 @click.option("--connectivity", "-c", type=CONNECTIVITY,
-              help="Neighbours share a face (6), also an edge (18), also a corner (26).  [default: "
-                   "as recorded with LABELS; else 6]")
+              help="Neighbours share a face (6), a face or edge (18), or also a corner (26).  "
+                   "[default: as recorded with LABELS, else 6]")
 @click.option("--values-path", metavar="URL",
-              help="Volume that was labelled, where it was a segmentation and no mask: labels are "
-                   "linked where its values are the same.")
+              help="Segmentation whose components LABELS are: link labels only where its values "
+                   "are equal. Not needed for the components of a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
-              help="What save-overlap stored: link segments by the voxels they share.")
+              help="Address of the overlaps that save-overlap stored: link segments by the voxels "
+                   "they share.")
 @overlap_options()
 @click.option("--work-path", "-w", metavar="URL",
               help="Folder or prefix for links and their table.  [default: OUTPUT.stitch]")
 @zyx_option("--block-size", "-b", minimum=1,
-            help="Block of OUTPUT, voxels, zyx.  [default: as LABELS have]")
+            help="Block of OUTPUT, voxels, zyx.  [default: as in LABELS]")
 @click.option("--encoding", type=click.Choice(ENCODINGS),
               help="Compression of OUTPUT.  [default: the format's]")
-@zyx_option("--task-size", minimum=1,
-            help="Extent of a task that relabels, voxels, zyx.  [default: about 64 MiB of whole "
-                 "blocks]")
-@click.option("--parallel", type=click.IntRange(min=1),
-              help="Blocks to encode or decode at the same time.  [default: one a core]")
+@task_size_option("Extent of a relabelling task, voxels, zyx.  [default: about 64 MiB of whole "
+                  "blocks]")
+@parallel_option()
 @click.option("--overwrite/--resume", default=False, show_default=True,
-              help="Do all of it again; or leave out what is there.")
+              help="Repeat all tasks, or skip finished ones.")
 @access_options()
 def command(**options: Any) -> Callable[[], None]:
-    """Check the options; volumes are opened when the subcommand acts."""
+    """Check that the options are consistent; volumes are opened when the subcommand acts."""
     # fmt: on
     for argument, option in (("labels", "volume_path"), ("output", "output_path")):
         given, named = options.pop(argument), options[option]
@@ -103,16 +114,16 @@ def command(**options: Any) -> Callable[[], None]:
 
 
 def stitch_labels(stitching: Stitching) -> None:
-    """Link, solve and relabel.
+    """Link labels, solve the links, and relabel the volume.
 
     Raises:
-        ChunkflowError: tasks failed; no later phase is begun.
+        ChunkflowError: tasks failed; later phases are not started.
     """
     from chunkflow_py.cli.phase import run_phase
 
     if click.get_current_context().find_root().params["dry_run"]:
         stitching.linking().check()
-        logger.info("dry run: nothing is linked")
+        logger.info("dry run: checked the labels; linked nothing")
         return
     stitching.begin()
     run_phase(stitching.linking, f"linking {stitching.labels}")

@@ -1,12 +1,12 @@
 """Check a pipeline, make a run of it, send its tasks.
 
-The line begins with generate-tasks, as when it is tried on a laptop. What it writes to is created;
-pipeline, network and queue are kept at --run, so that its address is all that workers need. The
-same line again goes on where a broken submission stopped.
+The pipeline begins with generate-tasks, as on a laptop. submit creates its output volumes and
+stores the pipeline, the network and the address of the queue in the run directory (--run), whose
+address is all that workers need. To continue an interrupted submission, run the same command again.
 
 Example: chunkflow submit --run s3://bucket/affinity.run --queue sqs://affinity
 
-The line follows these options: generate-tasks … load-zarr … inference … save-zarr …
+The pipeline follows these options: generate-tasks … load-zarr … inference … save-zarr …
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.cli.shared_options import clear_output_option, run_option
 from chunkflow_py.cli.subcommands import pipeline_subcommand, refuse_dry_run
-from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,46 +27,51 @@ if TYPE_CHECKING:
 
 # fmt: off
 @pipeline_subcommand
-@click.option("--run", metavar="URL",
-              help="Where the run is kept.  [default: beside the output, OUTPUT.run]")
+@option_headings(
+    {
+        "Queue": ("queue", "create_queue", "shared_queue"),
+        "Steps": ("stage", "fork"),
+    }
+)
+@run_option()
 @click.option("--queue", "-q", metavar="URL",
               help="Queue of the tasks: sqs://NAME, file:///shared/folder, sqlite:///file.  "
-                   "[default: sqlite in the run, where that is a folder]")
+                   "[default: SQLite in the run directory, if that is a folder]")
 @click.option("--create-queue/--no-create-queue", default=True, show_default=True,
-              help="Make the queue, and that of its dead letters, unless they are there.")
+              help="Create a missing queue and its dead-letter queue.")
 @click.option("--shared-queue", is_flag=True,
-              help="Take a queue that holds tasks of another run, though workers of both wait.")
-@click.option("--stage", help="Name of the first stage.  [default: that of its main operator]")
+              help="Accept a queue that holds tasks of another run, although workers of the two "
+                   "runs delay each other.")
+@click.option("--stage", help="Name of the first step.  [default: that of its main operator]")
 @click.option("--fork", metavar="URL",
-              help="Take over the stages of this run whose output would be the same.")
+              help="Reuse the steps of this run whose output would be the same.")
 @click.option("--device-class", type=click.Choice(["same", "any"]), default="same",
               show_default=True,
-              help="same: all workers give the same bytes, others are refused; any: a mixed fleet, "
-                   "within a tolerance.")
-@click.option("--clear-output", is_flag=True,
-              help="Delete what other runs have stored inside the boxes of this run's tasks.")
+              help="same: refuse workers that would compute different bytes; any: accept a mixed "
+                   "fleet, whose results agree within a tolerance.")
+@clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network here, to estimate the memory of a worker.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
-    """Take the options; the run is made when the pipeline has been read."""
+    """Accept the options; the run is made when the subcommand acts."""
     # fmt: on
     refuse_dry_run()
 
     def act(parts: Sequence[Part]) -> None:
-        from chunkflow_py.cli.run_pipelines import stage_lines
+        from chunkflow_py.cli.run_pipelines import step_pipelines
         from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
         mip = click.get_current_context().find_root().params["mip"]
-        lines = stage_lines(parts, stage, mip=mip, device_class=device_class)
-        home = RunDirectory.parse(run or default_run(lines[-1].operators))
+        steps = step_pipelines(parts, stage, mip=mip, device_class=device_class)
+        run_directory = RunDirectory.parse(run or default_run(steps[-1].operators))
         submission = submit(
-            home,
-            lines,
-            queue or default_queue(home.url),
+            run_directory,
+            steps,
+            queue or default_queue(run_directory.url),
             create_queue=create_queue,
             shared_queue=shared_queue,
             fork=None if fork is None else RunDirectory.parse(fork),

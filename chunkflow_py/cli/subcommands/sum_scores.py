@@ -1,6 +1,7 @@
-"""Add up and print what evaluate-segmentation stored.
+"""Score a volume from stored overlaps of its tasks.
 
-They are those of the whole volume, as if it had been compared at once.
+evaluate-segmentation --table-path stores the overlaps. The scores are the same as if the whole
+volume had been compared at once.
 
 Example: chunkflow sum-scores s3://bucket/tables --json
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.ops.options.scoring_options import scoring_options
 from chunkflow_py.pipeline.terminal import echo
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("url")
 @scoring_options
-@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+@json_option()
 def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
-    """Take the options; the tables are read when the subcommand acts."""
+    """Accept the options; the tables are read when the subcommand acts."""
 
     def act() -> None:
         from chunkflow_py.segmentation.evaluate import score, score_table

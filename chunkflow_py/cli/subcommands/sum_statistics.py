@@ -1,7 +1,7 @@
-"""Add up and print what compute-statistics stored.
+"""Combine the stored intensity statistics of tasks.
 
-The table has a line for each channel. --output writes the statistics file that
-`inference --normalize zscore|percentile --normalize-statistics FILE` takes.
+compute-statistics stores them. The table has a line for each channel. --output writes the
+statistics file for `inference --normalize zscore|percentile --normalize-statistics FILE`.
 
 Example: chunkflow sum-statistics raw-statistics --output statistics.json
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.terminal import echo
@@ -26,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 @subcommand
 @click.argument("url")
-@click.option("--output", "-o", metavar="FILE", help="Write the statistics into this file, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+@click.option("--output", "-o", metavar="FILE", help="Also write the statistics to this file.")
+@json_option()
 @click.option("--percentiles", "-p", metavar="P,P,…",
-              help="Percentiles to tell, 0 to 100, in JSON.  "
+              help="Percentiles for --output and --json, 0 to 100.  "
                    "[default: 0,0.1,1,2,5,50,95,98,99,99.8,99.9,100]")  # fmt: skip
 def command(
     url: str, output: str | None, as_json: bool, percentiles: str | None
 ) -> Callable[[], None]:
     """Check the percentiles; the counts are read when the subcommand acts."""
-    wanted = None if percentiles is None else _percentiles(percentiles)
+    chosen = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:
         from chunkflow_py.core.histogram import PERCENTILES
@@ -48,10 +49,10 @@ def command(
         from chunkflow_py.store.task_counts import describe_counts
 
         histogram, about = VolumeStatistics(url).whole()
-        document = statistics_document(histogram, wanted or PERCENTILES)
+        document = statistics_document(histogram, chosen or PERCENTILES)
         if output is not None:
             if (about["coverage"] or 1) < 1:
-                logger.warning("%s holds statistics of %s", output, describe_counts(about))
+                logger.warning("%s is incomplete: it covers %s", output, describe_counts(about))
             write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
         if as_json:
             more = {"not_finite": histogram.not_finite, **about}
@@ -60,17 +61,17 @@ def command(
         echo(f"{describe_counts(about)}; {about['dtype']} voxels")
         echo(table(document["channels"]))
         if histogram.not_finite:
-            echo(f"{histogram.not_finite} voxels are NaN or infinite and do not count")
+            echo(f"{histogram.not_finite} voxels are NaN or infinite and were not counted")
 
     return act
 
 
 def _percentiles(text: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(part) for part in text.split(","))
+        percentiles = tuple(float(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or not all(0 <= value <= 100 for value in found):
+        percentiles = ()
+    if not percentiles or not all(0 <= value <= 100 for value in percentiles):
         msg = f"--percentiles {text!r} is not a list of numbers from 0 to 100; write 1,50,99"
         raise OptionError(msg)
-    return found
+    return percentiles

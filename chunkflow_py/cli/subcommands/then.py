@@ -1,6 +1,7 @@
 """Begin the next step of a run that submit sends.
 
-A stage opens when all tasks of the one before it are done.
+Write then between the pipelines of two steps. The tasks of a step start when the step before it is
+complete.
 
 Example: chunkflow then --stage label
 """
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
 
 @pipeline_subcommand
-@click.option("--stage", help="Name of the stage.  [default: that of its main operator]")
+@click.option("--stage", help="Name of the step.  [default: that of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
-    """Keep the name; `submit` divides its line here."""
+    """Return a function that returns the name of the step; `submit` calls it."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:
-            msg = "then divides the stages of a run: chunkflow submit generate-tasks … then …"
+            msg = (
+                "then separates the steps of a run; write chunkflow submit generate-tasks … then …"
+            )
             raise OptionError(msg)
         return stage
 

@@ -1,10 +1,11 @@
 """Find the fastest way to run a network here.
 
-Measures backends, precisions, compilation, batch sizes and patch sizes, each in a process of its
-own. Prints a table, and the inference command of the best line. Errors are differences from
-PyTorch's float32 on the same patches, in units of the output.
+tune measures combinations of backend, precision, compilation, batch size and patch size, each in a
+separate process. It prints a table, and the inference command of the best combination. Errors are
+differences from the result of PyTorch in float32 on the same patches, in units of the output.
 
-Example: chunkflow tune -m net.py -w net.pt -s 20 256 256 --volume-size 1000 8192 8192
+Example: chunkflow tune --convnet-model net.py --convnet-weight-path net.pt \
+  --input-patch-size 20 256 256 --volume-size 1000 8192 8192
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.params import zyx_option
 from chunkflow_py.pipeline.terminal import echo
@@ -44,8 +46,8 @@ class MemoryType(click.ParamType[int]):
         """Return the number of bytes."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", value.strip().lower())
-        amount = found and float(found[1]) * (_UNITS | _BINARY_UNITS).get(found[2], 0)
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", value.strip().lower())
+        amount = match and float(match[1]) * (_UNITS | _BINARY_UNITS).get(match[2], 0)
         if not amount:
             self.fail(f"{value!r} is not an amount of memory; write 16GB or 16GiB", param, ctx)
         return int(amount)
@@ -56,36 +58,37 @@ class MemoryType(click.ParamType[int]):
 @click.option("--convnet-model", "-m", help="Network, as for inference.")
 @click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
 @zyx_option("--input-patch-size", "-s", minimum=1,
-            help="Patch size that the network was trained with, voxels, zyx.  [default: any, where "
-                 "the network allows it]")
+            help="Patch size that the network was trained with, voxels, zyx.  [default: try "
+                 "several, if the network allows it]")
 @zyx_option("--output-patch-size", "-z", minimum=1,
-            help="What is kept of it, in the middle.  [default: all]")
+            help="Central part of the output to keep, voxels, zyx.  [default: all]")
 @zyx_option("--output-patch-overlap", "-v", minimum=0,
             help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64; a "
                  "quarter of a patch of that size or less]")
 @click.option("--num-input-channels", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Channels that the network takes.")
+              help="Input channels of the network.")
 @click.option("--num-output-channels", "-c", type=click.IntRange(min=1), default=3,
-              show_default=True, help="Channels that the network gives.")
+              show_default=True, help="Output channels of the network.")
 @click.option("--framework", "-f", type=click.Choice(["universal", "identity", "pytorch"]),
-              default="universal", show_default=True, help="What the model is.")
+              default="universal", show_default=True, help="Kind of model, as for inference.")
 @click.option("--device", default="auto", show_default=True,
-              help="cpu, cuda, cuda:N, or auto: cuda where there is one.")
+              help="cpu, cuda, cuda:N, or auto: cuda if available.")
 @click.option("--spatial-dims", type=click.Choice(["3", "2"]), default="3", show_default=True,
-              help="2 runs a 2D network section by section.")
+              help="Dimensions of the network; 2: it runs on single sections.")
 @click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
-              help="That may be taken, such as 16GB: of the host, or of the GPU.  [default: all]")
+              help="Memory limit, such as 16GB, of the GPU, or of the host if there is none.  "
+                   "[default: all]")
 @click.option("--tolerance", type=click.FloatRange(min=0), default=0.02, show_default=True,
-              help="Error (99.9th percentile) up to which a way is recommended.")
+              help="Largest error (99.9th percentile) of a recommended combination.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600,
-              show_default=True, help="Time to spend.")
+              show_default=True, help="Time limit, seconds.")
 @click.option("--image", help="File or volume to measure errors on.  [default: synthetic patches]")
 @zyx_option("--volume-size", minimum=1,
-            help="Voxels of a volume, zyx, to tell the hours of its forwards for.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+            help="Extent of a volume, voxels, zyx, to estimate the hours of inference for.")
+@json_option("Print JSON instead of a table.")
 def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callable[[], None]:
-    """Take the options; the measuring is done when the subcommand acts."""
+    """Accept the options; the measurements run when the subcommand acts."""
     # fmt: on
     same = ("framework", "num_input_channels", "num_output_channels", "device", "trust_weights")
     network = {name: options[name] for name in same}
@@ -96,7 +99,7 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
     def act() -> None:
         from chunkflow_py.planning.tune import tune
 
-        found = tune(
+        tuning = tune(
             network,
             **{name: options[name] for name in sizes},
             memory_bytes=options["memory"],
@@ -105,15 +108,15 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
             image=_read(options["image"]) if options["image"] else None,
             on_measured=lambda done: logger.info("%s: %s", done.candidate, _speed_text(done)),
         )
-        line = _line(found, found.best, network) if found.best else None
+        line = _best_command(tuning, tuning.best, network) if tuning.best else None
         print_result = _print_json if as_json else _print_table
-        print_result(found, line, volume_size)
+        print_result(tuning, line, volume_size)
 
     return act
 
 
 def _read(place: str) -> NDArray[np.float32]:
-    """Return the middle of a file or volume: (c, z, y, x), integers scaled as inference does."""
+    """Return the middle of a file or volume: (c, z, y, x), integers divided by their maximum."""
     from pathlib import Path
 
     import numpy as np
@@ -139,7 +142,7 @@ def _read(place: str) -> NDArray[np.float32]:
     else:
         volume = open_volume(place)
     if volume is None:
-        msg = f"--image {place} is empty; give a file that holds an image"
+        msg = f"--image {place} is empty; give a file or volume that holds an image"
         raise OptionError(msg)
     size = volume.bounds.size.low(most)
     start = volume.bounds.start + (volume.bounds.size - size) // 2
@@ -149,11 +152,11 @@ def _read(place: str) -> NDArray[np.float32]:
     return scaled[None] if scaled.ndim == 3 else scaled
 
 
-# --- what is printed ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
-def _line(found: Tuning, best: Measurement, network: dict[str, Any]) -> str:
-    """Return the inference command that runs the network in the best way."""
+def _best_command(tuning: Tuning, best: Measurement, network: dict[str, Any]) -> str:
+    """Return the inference command of the best combination."""
     import shlex
 
     candidate = best.candidate
@@ -170,7 +173,7 @@ def _line(found: Tuning, best: Measurement, network: dict[str, Any]) -> str:
     argv += ["--output-patch-overlap", *best.overlap]
     argv += ["--batch-size", candidate.batch_size, "--device", network["device"]]
     argv += ["--spatial-dims", 2] if network["spatial_dims"] == 2 else []
-    if found.framework == "pytorch":  # the others have no choice
+    if tuning.framework == "pytorch":  # the only one with these options
         argv += ["--backend", candidate.backend, "--dtype", candidate.dtype]
         argv += ["--compile"] if candidate.compile else []
         argv += ["--tf32"] if candidate.tf32 else []
@@ -184,7 +187,7 @@ def _speed_text(measured: Measurement) -> str:
     return f"{speed}; {measured.failure}" if measured.failure else speed
 
 
-def _print_json(found: Tuning, line: str | None, volume_size: Zyx | None) -> None:
+def _print_json(tuning: Tuning, line: str | None, volume_size: Zyx | None) -> None:
     import json
 
     def row(measured: Measurement | None) -> dict[str, Any] | None:
@@ -197,24 +200,24 @@ def _print_json(found: Tuning, line: str | None, volume_size: Zyx | None) -> Non
         return result
 
     result = {
-        "device": found.device,
-        "device_name": found.device_name,
-        "memory_bytes": found.memory_bytes,
-        "tolerance": found.tolerance,
-        "whole_patch": found.whole_patch,
+        "device": tuning.device,
+        "device_name": tuning.device_name,
+        "memory_bytes": tuning.memory_bytes,
+        "tolerance": tuning.tolerance,
+        "whole_patch": tuning.whole_patch,
         "volume_size": volume_size,
-        "measurements": [row(measured) for measured in found.measurements],
-        "complete": found.complete,
-        "best": row(found.best),
+        "measurements": [row(measured) for measured in tuning.measurements],
+        "complete": tuning.complete,
+        "best": row(tuning.best),
         "line": line,
     }
     echo(json.dumps(result, indent=2))
 
 
-def _print_table(found: Tuning, line: str | None, volume_size: Zyx | None) -> None:
+def _print_table(tuning: Tuning, line: str | None, volume_size: Zyx | None) -> None:
     head = ["backend", "dtype", "batch", "patch", "Mvoxel/s", "GB", "largest", "99.9 %", "mean"]
     rows = [[*head, "hours"] if volume_size else head]
-    for measured in sorted(found.measurements, key=lambda m: -m.voxels_per_second):
+    for measured in sorted(tuning.measurements, key=lambda m: -m.voxels_per_second):
         candidate = measured.candidate
         row = [
             candidate.runner,
@@ -226,31 +229,31 @@ def _print_table(found: Tuning, line: str | None, volume_size: Zyx | None) -> No
             *(_number(e) for e in (measured.largest, measured.percentile_999, measured.mean)),
         ]
         row += [_number(measured.hours(volume_size))] if volume_size else []
-        rows.append([*row, measured.failure or ("<- best" if measured == found.best else "")])
+        rows.append([*row, measured.failure or ("<- best" if measured == tuning.best else "")])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         echo("  ".join(cells + row[len(widths) :]).rstrip())
     echo()
-    for note in _notes(found):
+    for note in _notes(tuning):
         echo(note)
-    echo(line or "None is within the memory and the tolerance.")
+    echo(line or "No combination is within the memory and the tolerance.")
 
 
-def _notes(found: Tuning) -> list[str]:
-    notes = [f"On {found.device_name}. Voxels of output, without what patches share."]
-    if found.whole_patch:
+def _notes(tuning: Tuning) -> list[str]:
+    notes = [f"Measured on {tuning.device_name}. Speeds count output voxels, overlaps only once."]
+    if tuning.whole_patch:
         notes.append(
-            f"The network uses {', '.join(found.whole_patch)}: a voxel of its output depends on "
-            "the whole patch, so no size but the one it was trained with was measured."
+            f"The network uses {', '.join(tuning.whole_patch)}: a voxel of its output depends on "
+            "the whole patch, so only the patch size that it was trained with was measured."
         )
-    if fastest := found.fastest:
+    if fastest := tuning.fastest:
         notes.append(
-            f"Faster, but beyond the tolerance of {found.tolerance:g} or the memory of "
-            f"{found.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, {_speed_text(fastest)}."
+            f"Faster, but beyond the tolerance of {tuning.tolerance:g} or the memory of "
+            f"{tuning.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, {_speed_text(fastest)}."
         )
-    if not found.complete:
-        notes.append("The time was too short for all; --seconds gives more.")
+    if not tuning.complete:
+        notes.append("The time limit was reached before all combinations; raise --seconds.")
     return notes
 
 

@@ -1,7 +1,7 @@
 """Check all that a run stored against its records.
 
-Lists what is missing, damaged or not done; the exit code is 1 if there is any. Everything that was
-stored is read again.
+verify reads all stored output again. It lists missing and damaged objects and unfinished tasks; the
+exit code is 1 if there are any.
 
 Example: chunkflow verify s3://bucket/affinity.run
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.terminal import echo
 
@@ -23,39 +24,41 @@ if TYPE_CHECKING:
 
 @subcommand
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON a finding.")
+@json_option("Print one JSON object per finding.")
 def command(run: str, as_json: bool) -> Callable[[], None]:
-    """Take the options; the run is opened when the subcommand acts."""
+    """Accept the options; the run is opened when the subcommand acts."""
 
     def act() -> None:
         from chunkflow_py.run.repair import damages_of
         from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.store.store_address import public, public_json
 
-        found = 0
-        again: dict[str, None] = {}  # what does something about it, in the order of the findings
-        for stage, damage in damages_of(home := RunDirectory.parse(run)):
-            found += 1
-            again[f"chunkflow {damage.remedy} {shlex.quote(home.url)}"] = None
+        count = 0
+        remedies: dict[str, None] = {}  # commands in the order of the findings, each once
+        run_directory = RunDirectory.parse(run)
+        for step, damage in damages_of(run_directory):
+            count += 1
+            remedies[f"chunkflow {damage.remedy} {shlex.quote(run_directory.url)}"] = None
             if as_json:
-                echo(json.dumps(public_json(damage.to_json(stage))))
+                echo(json.dumps(public_json(damage.to_json(step))))
             else:
-                echo(public(f"{stage} {damage}"))
-        if home.spec.is_older:
+                echo(public(f"{step} {damage}"))
+        if run_directory.spec.is_older:
             echo(
-                f"{home.shown}: metadata, and whether records name all that their tasks stored, "
-                f"are not checked: recorded by an older version ({home.spec.version})",
+                f"{run_directory.shown}: an older version ({run_directory.spec.version}) recorded "
+                "this run, so verify checked neither metadata nor that the records are complete",
                 err=as_json,
             )
-        elif found:
-            echo(f"{found} findings; to do them again: {', '.join(again)}", err=True)
+        elif count:
+            findings = "finding" if count == 1 else "findings"
+            echo(f"{count} {findings}; to redo these tasks: {', '.join(remedies)}", err=True)
         else:
-            tasks = sum(stage.tasks for stage in home.spec.steps)
+            tasks = sum(step.tasks for step in run_directory.spec.steps)
             echo(
-                f"{home.shown}: verified: all {tasks} tasks are recorded, and all recorded objects "
-                "are present and match their checksums",
+                f"{run_directory.shown}: verified: all {tasks} tasks are recorded, and all "
+                "recorded objects are present and match their checksums",
                 err=as_json,
             )
-        click.get_current_context().exit(1 if found or home.spec.is_older else 0)
+        click.get_current_context().exit(1 if count or run_directory.spec.is_older else 0)
 
     return act

@@ -1,9 +1,9 @@
 """Carry out tasks of a run on this machine.
 
-RUN is the address that submit prints: pipeline, network and queue are taken from it. Workers may be
-started and killed at any time, on any number of machines. The exit code is 0 if the run is
-complete, 1 if it is complete but for failures, 2 if it is refused, 70 after an unexpected error,
-75 if the worker stopped with work left.
+RUN is the address that submit prints; the worker reads pipeline, network and queue from there.
+Workers may be started and killed at any time, on any number of machines. The exit code is 0 if the
+run is complete, 1 if it is complete except for failed tasks, 2 if the worker refuses the run, 70
+after an unexpected error, and 75 if the worker stopped with tasks left.
 
 Example: chunkflow work s3://bucket/affinity.run#sha256=64-DIGITS --processes 4
 """
@@ -31,17 +31,17 @@ def command(run: str, **options: Any) -> Callable[[], None]:
     working = working_from(options)
 
     def act() -> None:
-        from chunkflow_py.cli.run_pipelines import worker_line
-        from chunkflow_py.cli.worker_report import WorkerReport, tell_exit
+        from chunkflow_py.cli.run_pipelines import pipeline_of_step
+        from chunkflow_py.cli.worker_report import WorkerReport, report_exit
         from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.worker.worker import work
 
         context = click.get_current_context()
         with worker_fails_in_order():
-            home = RunDirectory.parse(run)
-            with WorkerReport(home, context.find_root().params | options) as report:
-                code, message = work(home, working(), worker_line, report)
-        tell_exit(code, message)
+            run_directory = RunDirectory.parse(run)
+            with WorkerReport(run_directory, context.find_root().params | options) as report:
+                code, message = work(run_directory, working(), pipeline_of_step, report)
+        report_exit(code, message)
         context.exit(code)
 
     return act

@@ -44,7 +44,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
     assert status["stages"][0]["counts"]["done"] == 1
     prices = load_prices()
     assert status["price"] == prices.instance("g5.xlarge").hour
-    assert status["price_source"] == f"g5.xlarge by the prices of {prices.date}, on demand"
+    assert status["price_source"] == f"g5.xlarge, prices of {prices.date}, on demand"
     assert "is unknown" in status["running"]
 
 
@@ -53,7 +53,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
     [
         ("", "make it: chunkflow submit"),
         ("--instance g5.xlrge", "no instance type 'g5.xlrge'; known are g5.xlarge"),
-        ("--spot", "give --instance, such as g5.xlarge, or --price"),
+        ("--spot", "add --instance, such as g5.xlarge, or give --price"),
     ],
 )
 def test_what_cannot_be_is_told(more, said, tmp_path, monkeypatch):
