@@ -6,12 +6,12 @@ events of a pipeline (pipeline.Listener) --> PipelineProgress --+
 events of a worker (its listener)        --> WorkerProgress ----+
 ```
 
-Both count tasks in the same way. They differ in the source of the running operators (events, or
-snapshots of the worker processes) and in the estimate of the remaining time: a pipeline has its
-tasks for itself, a worker shares them with other workers.
+Both count tasks in the same way. They learn differently which operators are running: from events,
+or from snapshots of the worker processes. They also estimate the remaining time differently: a
+pipeline does all its tasks itself, a worker shares them with other workers.
 
 ```
-#######.............  35%  3 of 8 tasks, 1 skipped   1:02 gone, ends in 1:55, Tue 14:02
+#######.............  35%  3 of 8 tasks, 1 skipped   1:02 elapsed, ends in 1:55, Tue 14:02
 12.4 Mvoxel/s   9% of the time outside of the network   GPU 88% busy, 12.1 of 80 GB
 read     load-zarr 0-64_512-1024_0-512, 3.1 s            (a pipeline: one row per stage)
 compute  inference 0-64_0-512_512-1024, 31 of 68, 12.0 s
@@ -412,7 +412,7 @@ def progress_rows(progress: Progress, gpu: GpuWatch) -> list[Row]:
     share, left_s = progress.share(), progress.left_s()
     done = "" if share is None else f"{bar(share)} {share:4.0%}  "
     end = "" if left_s is None else f", {end_in(left_s)}"
-    head = f"{done}{progress.counted()}   {duration(progress.elapsed_s)} gone{end}"
+    head = f"{done}{progress.counted()}   {duration(progress.elapsed_s)} elapsed{end}"
     speed, outside = progress.voxels_per_second, progress.outside_network()
     speeds = [
         "" if speed is None else voxel_speed(speed),

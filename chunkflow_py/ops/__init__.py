@@ -1,11 +1,11 @@
-"""One file an operator; the file name is the command name.
+"""Operators, one per file; the file name is the command name.
 
-In Python an operator of a pipeline is made by its name, with the options of the command:
+In Python, call an operator by its name, with the options of the command as arguments:
 
     >>> from chunkflow_py import ops
     >>> ops.threshold(threshold=0.5)  # as `chunkflow threshold --threshold 0.5`
 
-The modules themselves hold the functions and classes, which are called with chunks:
+To apply the function of an operator to a chunk, import it from the operator's module:
 ``from chunkflow_py.ops.threshold import threshold``.
 """
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class OperatorModule(ModuleType):
-    """The module of an operator; calling it makes the operator."""
+    """Module of an operator that can be called to make the operator."""
 
     def __call__(self, **options: Any) -> Operator | Source:
-        """Return the operator with *options*; see `chunkflow_py.pipeline.keywords.called`."""
+        """Make the operator with *options*; see `chunkflow_py.pipeline.keywords.called`."""
         from chunkflow_py.pipeline.keywords import called
 
         return called(self.command, options)
 
 
 class _OperatorPackage(ModuleType):
-    """This package: each of its modules with a command becomes callable when it is imported."""
+    """Type of this package; makes each module with a command callable when it is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and hasattr(value, "command"):

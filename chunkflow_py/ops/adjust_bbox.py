@@ -61,7 +61,7 @@ class BoxAdjuster(OperatorBase):
             adjust_bbox(box, *self.face_offsets)
 
     def __call__(self, task: Task) -> Task:
-        """Move the faces.
+        """Move the faces of the task's box.
 
         Raises:
             GeometryError: the task has no box, or the new box would be empty.
@@ -81,6 +81,6 @@ class BoxAdjuster(OperatorBase):
     help="Voxels to add: z y x to the start, then z y x to the stop.  [default: none]",
 )
 def command(corner_offset: tuple[int, ...] | None) -> BoxAdjuster:
-    """Take the offsets."""
+    """Split the six offsets into those of the start and of the stop."""
     values = corner_offset or (0,) * 6
     return BoxAdjuster((Zyx.of(values[:3]), Zyx.of(values[3:])))

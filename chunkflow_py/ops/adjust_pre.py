@@ -20,6 +20,7 @@ import click
 from chunkflow_py.core.map_scale import check_threshold
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import ChunkError, check_extra, needs_extra
+from chunkflow_py.ops.options.synapse_options import synapses_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
 
@@ -114,7 +115,7 @@ class Adjuster(OperatorBase):
 
 @operator("compute")
 @input_option(help="Name of the image.")
-@input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+@synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the result.")
 @click.option("--img-threshold", type=float, default=60, show_default=True,
               help="Voxels below this value are dark.")  # fmt: skip
@@ -123,6 +124,6 @@ class Adjuster(OperatorBase):
 def command(
     input_name: str, synapses_name: str, output_name: str, img_threshold: float, radius: int
 ) -> Adjuster:
-    """Take threshold and radius."""
+    """Check that SciPy is installed, and make the operator."""
     check_extra("segmentation", "adjust-pre", "scipy")
     return Adjuster(input_name, synapses_name, output_name, img_threshold, radius)

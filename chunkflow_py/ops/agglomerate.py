@@ -46,7 +46,7 @@ def agglomerate(
         fragments: a chunk or array (z, y, x) of labels to merge, or the method that makes them,
             ``waterz`` or ``seeded``; ``None`` is ``waterz``.
         threshold: segments are merged while 1 - mean affinity is below it.
-        settings: further arguments of `segmentation.agglomerate.agglomerate`.
+        settings: further keyword arguments of `segmentation.agglomerate.agglomerate`.
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N, 0 for background; uint32 or uint64.
@@ -87,7 +87,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that ids can be unique in the volume, if they have to be."""
+        """Check that the tasks allow ids that are unique in the volume, if these are requested."""
         if self.numbering:
             self.numbering.prepare(outline)
 
@@ -101,7 +101,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """How segments are numbered, if their ids are unique in the volume."""
+        """Record of how segments are numbered, or ``None`` if ids are unique in a chunk only."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global
@@ -114,7 +114,7 @@ class Agglomerator(OperatorBase):
         return score_code(self.settings)
 
     def __call__(self, task: Task) -> Task:
-        """Make the segmentation."""
+        """Add the segmentation to the task."""
         settings = dict(self.settings)
         if self.fragments_name is not None:
             settings["fragments"] = task.chunk(self.fragments_name)

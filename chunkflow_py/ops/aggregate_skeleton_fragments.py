@@ -4,12 +4,13 @@ Example: chunkflow aggregate-skeleton-fragments --fragments-path precomputed://f
   --prefix 12
 
 Run it after skeletonize has finished. The fragments of an object, which meet at task boundaries,
-become one skeleton without the pieces, branches and loops that cutting has made. --prefix selects
-the objects by the beginning of their ids; an item of the task can also hold it (--input-name).
+become one skeleton, without the short pieces, branches and loops that cutting into tasks created.
+--prefix selects objects by the first digits of their ids; an item of the task can also hold the
+prefix (--input-name).
 
 In a run, --digits 2 takes the prefix from the task's box, 70-71_0-1_0-1 for 70:
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
-aggregate-skeleton-fragments -f seg --digits 2
+aggregate-skeleton-fragments --fragments-path seg --digits 2
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def aggregate_skeleton_fragments(
 
     Args:
         fragments: fragments of the object; the result depends on their order.
-        dust_threshold: leave out pieces shorter than this, nanometres.
-        tick_threshold: leave out branches shorter than this, nanometres.
+        dust_threshold: remove pieces shorter than this, nanometres.
+        tick_threshold: remove branches shorter than this, nanometres.
 
     Raises:
         MissingExtraError: kimimaro is not installed.
@@ -79,14 +80,14 @@ def aggregate_skeleton_fragments(
     type=click.FloatRange(min=0),
     default=1000,
     show_default=True,
-    help="Leave out pieces shorter than this, nm.",
+    help="Remove pieces shorter than this, nm.",
 )
 @click.option(
     "--tick-threshold",
     type=click.FloatRange(min=0),
     default=3500,
     show_default=True,
-    help="Leave out branches shorter than this, nm.",
+    help="Remove branches shorter than this, nm.",
 )
 def command(
     input_name: str,
@@ -97,7 +98,7 @@ def command(
     dust_threshold: float,
     tick_threshold: float,
 ) -> SkeletonAggregator:
-    """Check the prefix; the folders are opened later."""
+    """Check the prefix; the folders are opened when the pipeline starts."""
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
     from chunkflow_py.volume.location import Location
 

@@ -59,5 +59,5 @@ def channel_voting(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """There is nothing to take."""
+    """Return `channel_voting`, as the command has no options."""
     return channel_voting

@@ -101,8 +101,8 @@ class Equaliser(OperatorBase):
 
     Attributes:
         kernel_size: extent of a tile, voxels, zyx.
-        clip_limit: see `clahe`.
-        per_section: see `clahe`.
+        clip_limit: contrast limit in (0, 1].
+        per_section: equalise each section (z) separately, instead of in 3D.
     """
 
     kernel_size: Zyx = KERNEL_SIZE
@@ -115,7 +115,7 @@ class Equaliser(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* with a tile around it, inside of *domain*."""
+        """Return *box* grown by one tile on each side, within *domain*."""
         tile = self.kernel_size
         return box.grow((0 if self.per_section else tile.z, tile.y, tile.x)).intersection(domain)
 
@@ -128,10 +128,11 @@ class Equaliser(OperatorBase):
 @zyx_option("--kernel-size", "-k", minimum=1, default=KERNEL_SIZE, show_default=True,
             help="Extent of a tile, voxels, zyx; z counts with --whole only.")  # fmt: skip
 @click.option("--clip-limit", "-l", type=click.FloatRange(0, 1, min_open=True), default=0.01,
-              show_default=True, help="Higher for more contrast.")  # fmt: skip
+              show_default=True,
+              help="Contrast limit; higher gives more contrast.")  # fmt: skip
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="Sections (z) by themselves, or in 3D.")  # fmt: skip
+              help="Equalise each section (z) separately, or in 3D.")  # fmt: skip
 def command(**options: Any) -> Equaliser:
-    """Take tiles and limit."""
+    """Check that scikit-image is installed, and make the operator."""
     check_extra("segmentation", "clahe", "skimage")
     return Equaliser(**options)

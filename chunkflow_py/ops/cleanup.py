@@ -2,8 +2,8 @@
 
 Example: chunkflow cleanup --dir flags/ --mode empty --suffix .h5
 
-It runs as a pipeline of its own. Only files directly in the folder are removed, not folders or
-links. With --dry-run before the command they are only listed. The folder may be a URL, such as
+Run cleanup as a pipeline of its own. It removes only files directly in the folder, not folders or
+links. With --dry-run before the command, it only lists them. The folder may be a URL, such as
 s3://bucket/flags.
 """
 
@@ -123,5 +123,5 @@ class Cleaner(OperatorBase):
 )
 @click.option("--suffix", "-s", help="Ending of the names of files to remove.  [default: any]")
 def command(folder: str, mode: Mode, suffix: str | None) -> Cleaner:
-    """Take the folder."""
+    """Make the operator; a dry run removes nothing."""
     return Cleaner(folder, mode, suffix or "", is_dry_run())

@@ -61,7 +61,7 @@ class StatisticsCounter(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The URL."""
+        """URL of the histograms."""
         return self.store.place
 
     @hook
@@ -88,7 +88,7 @@ class StatisticsCounter(OperatorBase):
         check_tasks(outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Count, and store the counts."""
+        """Store the histogram of the chunk within the task's box."""
         from chunkflow_py.filters.volume_statistics import count_chunk
         from chunkflow_py.store.task_counts import counted_region
 
@@ -114,7 +114,7 @@ class StatisticsCounter(OperatorBase):
 @operator("write")
 @input_option(help="Name of the chunk to count.")
 @click.option("--statistics-path", "-s", metavar="URL", required=True,
-              help="Folder or prefix only for the counts of all tasks.")
+              help="Folder or prefix for the histograms of all tasks, with nothing else in it.")
 @click.option("--mask-name", "-m", type=ItemName("in"),
               help="Name of a mask; do not count voxels where it is 0.")
 @click.option("--range", "span", type=float, nargs=2, metavar="LOW HIGH",
@@ -124,7 +124,7 @@ class StatisticsCounter(OperatorBase):
 @click.option("--per-section/--whole", default=True, show_default=True,
               help="One histogram per section (z), as normalize-contrast needs, or per task.")
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
-    """Check the range."""
+    """Check that the range is not empty."""
     # fmt: on
     from chunkflow_py.filters.volume_statistics import KIND
     from chunkflow_py.store.task_counts import CountStore

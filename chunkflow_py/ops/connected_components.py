@@ -53,7 +53,7 @@ def connected_components(
         threshold: in the unit of the voxels; voxels above it are foreground. Without one, the
             chunk is a mask or a segmentation: neighbours of equal value are connected.
         connectivity: 6 (neighbours share a face), 18 (or an edge) or 26 (or a corner).
-        numbering: makes ids that are unique in the volume (default: in the chunk).
+        numbering: rule that makes ids unique in the volume (default: unique in the chunk).
         bbox: box of the task, which *numbering* uses (default: that of the chunk).
 
     Returns:
@@ -103,7 +103,7 @@ class Labeller(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """How objects are numbered, if their ids are unique in the volume."""
+        """Record of how objects are numbered, or ``None`` if ids are unique in a chunk only."""
         from chunkflow_py.volume.labelling import Labelling
 
         if not self.numbering.makes_global:
@@ -111,7 +111,7 @@ class Labeller(OperatorBase):
         return Labelling("connected-components", int(self.connectivity))
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
-        """Return the labels."""
+        """Return the connected components of the chunk."""
         return connected_components(chunk, self.threshold, self.connectivity, self.numbering, bbox)
 
 
@@ -126,6 +126,6 @@ class Labeller(OperatorBase):
 @connectivity_option()
 @numbering_options()
 def command(threshold: float | None, connectivity: str, **options: Any) -> Labeller:
-    """Take threshold and connectivity."""
+    """Check that cc3d is installed, and make the operator."""
     check_extra("segmentation", "connected-components", "cc3d")
     return Labeller(threshold, connectivity, numbering_from(options))

@@ -32,7 +32,7 @@ class Copier(OperatorBase):
     is_local: bool = field(default=True, init=False, metadata=HOOK)
 
     def __call__(self, task: Task) -> Task:
-        """Copy the item."""
+        """Add the item to the task under the second name."""
         item = task[self.from_name]
         task[self.to_name] = deepcopy(item) if self.deep_copy else item
         return task
@@ -48,5 +48,5 @@ class Copier(OperatorBase):
     help="Copy the voxels, or share them under a second name.",
 )
 def command(from_name: str, to_name: str, deep_copy: bool) -> Copier:
-    """Take the names."""
+    """Make the operator for the two names."""
     return Copier(from_name, to_name, deep_copy)

@@ -116,7 +116,7 @@ class ChunkMaker(OperatorBase):
         return Voxels(self.dtype, 1, _meaning(self.dtype))
 
     def __call__(self, task: Task) -> Task:
-        """Add the chunk."""
+        """Add the chunk to the task."""
         task[self.output_name] = create_chunk(
             self.size, self.dtype, self.pattern, self.voxel_offset, self.voxel_size_nm
         )
@@ -143,5 +143,5 @@ def command(
     voxel_size: tuple[float, float, float],
     output_name: str,
 ) -> ChunkMaker:
-    """Take the description of the chunk."""
+    """Make the operator; the chunk is computed for each task."""
     return ChunkMaker(size, dtype, pattern, voxel_offset, voxel_size, output_name)

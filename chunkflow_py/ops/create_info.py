@@ -3,8 +3,7 @@ r"""Create the info file of a precomputed volume.
 Example: chunkflow create-info --volume-path file://em --volume-size 64 512 512 --data-type uint8 \
   --voxel-size 40 4 4 --block-size 64 64 64
 
-Without an option, domain, voxel size, type and channels are those of the chunk, if the pipeline has
-made one.
+Domain, voxel size, type and channels default to those of the chunk, if the pipeline has made one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,23 @@ from chunkflow_py.ops.options.saving_options import (
     creating_options,
     creator_from,
 )
+from chunkflow_py.ops.options.volume_options import layer_type_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import zyx_option
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.new_volume import VolumeCreator
 
 
 @operator("write")
+@option_headings(
+    {
+        "Geometry": ("voxel_size", "voxel_offset", "volume_size", "factor", "max_mip"),
+        "Voxels": ("channel_num", "layer_type", "data_type"),
+        "Storage": ("encoding", "block_size"),
+    }
+)
 @click.option(
     "--volume-path",
     "-v",
@@ -42,8 +50,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of channels, instead of the chunk's.",
 )
-@click.option("--layer-type", "-t", type=click.Choice(["image", "segmentation"]),
-              help="Meaning of the voxels.")  # fmt: skip
+@layer_type_option(short="-t", default=None)
 @click.option("--data-type", "-d", type=click.Choice(PRECOMPUTED_DTYPES),
               help="Type of the voxels.")  # fmt: skip
 @click.option(
@@ -56,7 +63,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context, /, channel_num: int, layer_type: str | None, **options: Any
 ) -> VolumeCreator:
-    """Take the description of the volume."""
+    """Make the operator; the volume is created when the pipeline runs."""
     given = ctx.get_parameter_source("channel_num") is not click.core.ParameterSource.DEFAULT
     return creator_from(
         options,

@@ -3,9 +3,9 @@ r"""Create an empty volume: precomputed, zarr or HDF5.
 Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 512 512 \
   --data-type uint8 --voxel-size 40 4 4 --block-size 64 64 64
 
-Properties without an option are those of the volume of --like, else of the chunk, if the pipeline
-has made one. --sharded --task-memory 8GB chooses the largest shards that a task can write within
-this memory and prints the size of such tasks; see docs/volumes.md.
+Properties without an option are copied from the volume that --like names, else from the chunk, if
+the pipeline has made one. --sharded --task-memory 8GB chooses the largest shards that a task can
+write within this memory and prints the size of such tasks; see docs/volumes.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chunkflow_py.ops.options.saving_options import (
 from chunkflow_py.ops.options.volume_options import opening_from, volume_path_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import NAMES, zyx_option
-from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
@@ -36,6 +36,15 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 
 
 @operator("write")
+@option_headings(
+    {
+        "Properties to copy": ("like", "like_mip", "use_https", "input_name"),
+        "Geometry": ("voxel_size", "voxel_offset", "volume_size", "factor", "max_mip", "times"),
+        "Voxels": ("channel_num", "kind", "data_type"),
+        "Storage": ("encoding", "block_size", "shard_size", "sharded", "task_memory"),
+        "Zarr": ("channel_names", "ome_version", "order", "plain"),
+    }
+)
 @volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
 @click.option("--like", metavar="URL", help="Volume to copy the other properties from.")
 @click.option("--like-mip", type=click.IntRange(min=0), default=0, show_default=True,
@@ -53,8 +62,8 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @zyx_option(
     "--shard-size", minimum=1, help="Extent of a shard (blocks written as one), voxels, zyx."
 )
-@click.option("--sharded", is_flag=True, help="Choose the shards by --task-memory.")
-@click.option("--task-memory", help="Memory limit of a task, such as 8GB.")
+@click.option("--sharded", is_flag=True, help="Choose the largest shards for --task-memory.")
+@click.option("--task-memory", help="Memory limit of a task for --sharded, such as 8GB.")
 @click.option("--times", type=click.IntRange(min=1), help="Number of time points.")
 @click.option("--channel-names", type=NAMES, help="Names of the channels (OME-Zarr).")
 @click.option("--ome-version", type=click.Choice(["0.4", "0.5"]),
@@ -72,12 +81,15 @@ def command(
     use_https: bool,
     **options: Any,
 ) -> VolumeCreator:
-    """Take the description of the volume."""
+    """Check the sizes and the dtype; the volume is created when the pipeline runs."""
     from chunkflow_py.volume.engine.block_sizes import parsed_bytes
     from chunkflow_py.volume.new_volume import checked_dtype
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):
-        msg = "give --shard-size, or let --sharded with --task-memory 8GB choose the shards"
+        msg = (
+            "--sharded and --task-memory belong together and exclude --shard-size; give "
+            "--shard-size alone, or --sharded --task-memory 8GB"
+        )
         raise OptionError(msg)
     check_shard(shard_size, options["block_size"])
     checked_dtype(data_type, "--data-type")

@@ -55,7 +55,7 @@ def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
     If the box reaches beyond the end of the volume, its part inside of the volume is used.
 
     Raises:
-        GeometryError: there is no box, or the chunk does not hold all of it.
+        GeometryError: *bbox* is ``None``, or the chunk does not cover it.
     """
     if bbox is None:
         raise GeometryError(_NO_BOX)
@@ -71,7 +71,7 @@ _NO_BOX = (
 
 @dataclass
 class MarginCropper(OperatorBase):
-    """Crops one chunk of a task, and with ``crop_bbox`` the task's box."""
+    """Crops one chunk of a task; with ``crop_bbox`` also the task's box."""
 
     margins: tuple[Zyx, Zyx] | None
     crop_bbox: bool
@@ -85,7 +85,7 @@ class MarginCropper(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Keep the voxels that later operators need for a task's box: these are not cropped."""
+        """Store the function that returns the voxels that later operators need; they are kept."""
         self._needed = required
 
     @property
@@ -108,7 +108,7 @@ class MarginCropper(OperatorBase):
         return box if self.margins is None else box.grow(*self.margins)
 
     def __call__(self, task: Task) -> Task:
-        """Crop the chunk."""
+        """Crop the chunk to the task's box, or by the margins."""
         chunk = task.chunk(self.input_name)
         if self.margins is None:
             task[self.output_name] = crop_to_box(chunk, task.bbox)
@@ -143,6 +143,6 @@ class MarginCropper(OperatorBase):
 def command(
     margin_size: tuple[int, ...] | None, crop_bbox: bool, input_name: str, output_name: str
 ) -> MarginCropper:
-    """Take the margins."""
+    """Split the six margins into those before and after the chunk."""
     margins = margin_size and (Zyx.of(margin_size[:3]), Zyx.of(margin_size[3:]))
     return MarginCropper(margins or None, crop_bbox, input_name, output_name)

@@ -1,4 +1,4 @@
-"""Stop in the debugger.
+"""Stop each task in the Python debugger.
 
 Example: chunkflow --ahead 0 create-chunk debug threshold --threshold 128
 
@@ -49,5 +49,5 @@ class Debugger:
 
 @operator("compute")
 def command() -> Debugger:
-    """There is nothing to take."""
+    """Make the operator, which has no options."""
     return Debugger()

@@ -1,7 +1,7 @@
 r"""Acknowledge the task's message.
 
-Without it, a task is acknowledged when the whole pipeline has finished it. With it, the task is not
-delivered again, even if a later operator fails.
+Without this operator, a task is acknowledged when the whole pipeline has finished it. With it, the
+task is not delivered again, even if a later operator fails.
 
 Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
   save-zarr --store copy.zarr delete-task-in-queue
@@ -30,5 +30,5 @@ def acknowledge(task: Task) -> Task:
 
 @operator("write")
 def command() -> Callable[[Task], Task]:
-    """Return the function: there is nothing to choose."""
+    """Return `acknowledge`, as the command has no options."""
     return acknowledge

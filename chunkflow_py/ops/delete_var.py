@@ -28,7 +28,7 @@ class Deleter(OperatorBase):
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __call__(self, task: Task) -> Task:
-        """Delete the items.
+        """Remove the items from the task.
 
         Raises:
             MissingChunkError: the task lacks one of the items.
@@ -48,5 +48,5 @@ class Deleter(OperatorBase):
     help="Names of the items, separated by commas.",
 )
 def command(var_names: tuple[str, ...]) -> Deleter:
-    """Take the names."""
+    """Make the operator; a name that is given twice counts once."""
     return Deleter(tuple(dict.fromkeys(var_names)))

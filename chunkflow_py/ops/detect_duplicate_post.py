@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import check_extra
+from chunkflow_py.ops.options.synapse_options import synapses_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemName, input_option, output_option
 
@@ -107,7 +108,7 @@ class DuplicateRemover:
 
 @operator("compute")
 @input_option(help="Name of the segmentation.")
-@input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+@synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the remaining synapses.")
 @click.option("--duplicates-name", "-d", type=ItemName("out"), help="Name of the removed synapses.")
 @click.option("--distance-threshold", type=click.FloatRange(min=0), default=10.0, show_default=True,
@@ -124,6 +125,6 @@ def command(
     duplicates_name: str | None,
     **options: Any,
 ) -> DuplicateRemover:
-    """Take the distances."""
+    """Check that SciPy is installed, and make the operator."""
     check_extra("segmentation", "detect-duplicate-post", "scipy")
     return DuplicateRemover(input_name, synapses_name, output_name, duplicates_name, options)

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from chunkflow_py.errors import check_extra
+from chunkflow_py.ops.options.synapse_options import peak_options
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
 
@@ -49,24 +48,11 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
 @operator("compute")
 @input_option(help="Name of the map.")
 @output_option(default="point_cloud", help="Name of the points.")
-@click.option(
-    "--min-distance",
-    type=click.FloatRange(min=1),
-    default=15.0,
-    show_default=True,
-    help="Smallest distance of two peaks along an axis, voxels.",
-)
-@click.option(
-    "--threshold-rel",
-    type=click.FloatRange(0, 1),
-    default=0.3,
-    show_default=True,
-    help="Lower limit of peaks, fraction of the map's full scale.",
-)
+@peak_options("peaks", 15.0)
 def command(
     input_name: str, output_name: str, min_distance: float, threshold_rel: float
 ) -> PeakDetector:
-    """Take distance and threshold."""
+    """Check that SciPy is installed, and make the operator."""
     from chunkflow_py.segmentation.peaks import PeakDetector
 
     check_extra("segmentation", "detect-points", "scipy")

@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import check_extra
+from chunkflow_py.ops.options.synapse_options import peak_options, synapses_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
 
@@ -93,17 +94,14 @@ class PostDetector(OperatorBase):
 
 @operator("compute")
 @input_option(help="Name of the probability map.")
-@input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+@synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the result.")
-@click.option("--min-distance", type=click.FloatRange(min=1), default=6.0, show_default=True,
-              help="Smallest distance of two points along an axis, voxels.")  # fmt: skip
-@click.option("--threshold-rel", type=click.FloatRange(0, 1), default=0.3, show_default=True,
-              help="Lower limit of points, fraction of the map's full scale.")  # fmt: skip
+@peak_options("points", 6.0)
 @click.option("--max-distance", type=click.FloatRange(min=0), default=50.0, show_default=True,
               help="Largest distance from a T-bar to its points, voxels.")  # fmt: skip
 @click.option("--max-post-num", type=click.IntRange(min=1), default=15, show_default=True,
               help="Largest number of points per T-bar.")  # fmt: skip
 def command(input_name: str, synapses_name: str, output_name: str, **options: Any) -> PostDetector:
-    """Take distances and threshold."""
+    """Check that SciPy is installed, and make the operator."""
     check_extra("segmentation", "detect-post-synapses", "scipy")
     return PostDetector(input_name, synapses_name, output_name, options)

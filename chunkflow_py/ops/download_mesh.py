@@ -3,10 +3,11 @@ r"""Save the meshes of objects as PLY or OBJ.
 Example: chunkflow download-mesh --volume-path precomputed://file:///data/seg --input 34,25,38 \
   --out-pre meshes/
 
---input is ids with commas between them, a text file of such ids, or the name of a chunk of labels
-that the line has loaded, whose objects then are ranked by their size, the largest first.
---start-rank and --stop-rank choose a part of this list. The fragments of an object, as its list
-from mesh-manifest names them, become one surface in one file: --out-pre, the id, the extension.
+--input is a list of ids separated by commas, a text file of ids, or the name of a chunk of labels
+that the pipeline has loaded. The objects of a chunk are sorted by size, the largest first.
+--start-rank and --stop-rank select a part of the list. The fragments of an object, which its
+manifest from mesh-manifest lists, are merged into one surface and saved to one file, named
+--out-pre, id, extension.
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ SECTION = "objects"
 
 
 def download_mesh(url: str, label: int) -> Mesh:
-    """Return the mesh of an object: its fragments, with vertices where they meet made one.
+    """Return the mesh of an object, merged from its fragments without duplicate vertices.
 
     Args:
-        url: of a store: of a precomputed volume whose info names a folder of meshes, or of that
-            folder.
+        url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
         label: id of the object.
 
     Raises:
-        VolumeNotFoundError: it has no mesh.
+        VolumeNotFoundError: the object has no mesh.
         VolumeError: a file is missing or damaged.
     """
     from chunkflow_py.segmentation.mesh_folder import MeshReader
@@ -67,14 +67,14 @@ def download_mesh(url: str, label: int) -> Mesh:
     "--stop-rank",
     "-p",
     type=click.IntRange(min=0),
-    help="Object of the list to end before.  [default: to the last]",
+    help="First object of the list not to save.  [default: save to the end of the list]",
 )
 @click.option(
     "--out-pre",
     "-o",
     default="./",
     show_default=True,
-    help="How the files' names begin: a folder, or more; may be a URL.",
+    help="Folder, path or URL that the file names begin with.",
 )
 @click.option(
     "--out-format",
@@ -92,7 +92,7 @@ def command(
     out_pre: str,
     out_format: Literal["ply", "obj"],
 ) -> MeshDownload:
-    """Take the options; the volume is opened later."""
+    """Make the operator, which opens the volume when the pipeline starts."""
     from chunkflow_py.segmentation.mesh_folder import MeshDownload
     from chunkflow_py.volume.location import Location
 

@@ -12,10 +12,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import click
-
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.ops.options.volume_options import downsampling_mode_option, sparse_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option, zyx_option
 
@@ -63,7 +62,7 @@ class Downsampler(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Keep the voxels that later operators need for a task's box."""
+        """Store the function that returns the voxels that later operators need."""
         self._needed = required
 
     @hook
@@ -79,7 +78,7 @@ class Downsampler(OperatorBase):
         return None if size is None else OperatorMemory(size // self.factor + 1)
 
     def __call__(self, task: Task) -> Task:
-        """Shrink the chunk."""
+        """Add the downsampled chunk to the task."""
         from chunkflow_py.volume.downsample import downsample
 
         chunk = task.chunk(self.input_name)
@@ -114,20 +113,8 @@ class Downsampler(OperatorBase):
     show_default=True,
     help="Fine voxels per coarse voxel, zyx.",
 )
-@click.option(
-    "--mode",
-    type=click.Choice(["auto", "mean", "mode"]),
-    default="auto",
-    show_default=True,
-    help="Average, or most frequent value; auto: most frequent for labels (segmentations, and "
-    "integers of 32 bits or more of unknown kind).",
-)
-@click.option(
-    "--sparse/--dense",
-    default=False,
-    show_default=True,
-    help="For labels: ignore 0 unless all fine voxels are 0, or count it like the others.",
-)
+@downsampling_mode_option()
+@sparse_option()
 def command(
     input_name: str,
     output_name: str,
@@ -135,5 +122,5 @@ def command(
     mode: Literal["auto", "mean", "mode"],
     sparse: bool,
 ) -> Downsampler:
-    """Take the factor and the way."""
+    """Make the operator."""
     return Downsampler(factor, mode, sparse, input_name, output_name)

@@ -18,6 +18,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.saving_options import announced
 from chunkflow_py.ops.options.volume_options import (
     access_from,
+    downsampling_mode_option,
     fill_missing_option,
     requester_pays_option,
 )
@@ -57,18 +58,12 @@ if TYPE_CHECKING:
     help="First level not to write.",
 )
 @fill_missing_option()
-@click.option(
-    "--mode",
-    type=click.Choice(["auto", "mean", "mode"]),
-    default="auto",
-    show_default=True,
-    help="Average, or most frequent value; auto: most frequent for labels.",
-)
+@downsampling_mode_option()
 @requester_pays_option()
 def command(
     volume_path: str | None, chunk_mip: int, start_mip: int | None, **options: Any
 ) -> PyramidOutput:
-    """Check the options; the levels are opened later."""
+    """Require --volume-path; its levels are opened when the pipeline starts."""
     from chunkflow_py.volume.protocol import VolumeOptions
     from chunkflow_py.volume.pyramid import PyramidOutput
 

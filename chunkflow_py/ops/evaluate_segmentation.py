@@ -4,12 +4,12 @@ Example: chunkflow load-h5 --file-name seg.h5 \
   load-h5 --file-name truth.h5 --output-name groundtruth evaluate-segmentation
 
 Rand and variation of information have two parts: split measures the cost of cutting true bodies,
-merge that of joining them. Object scores count the bodies with a segment of at least
---iou-threshold IoU, and the segments with such a body; 0 is background there. --per-class is for
-labels that are classes.
+merge the cost of joining them. Object scores count the bodies that a segment matches with an
+intersection over union (IoU) of at least --iou-threshold, and the segments that match a body; label
+0 is background. --per-class is for labels that are classes.
 
-The chunks are compared where they overlap; --bbox restricts the region. The table is printed; the
-scores go into the task by name, and with --json into a file.
+The chunks are compared where they overlap; --bbox restricts the region. The operator prints a
+table, adds the scores to the task by name, and with --json writes them to a file.
 
 For a volume of many tasks, --table-path URL stores the overlaps of each task as one small object,
 and `chunkflow sum-scores URL` prints the scores of the volume, which differ from the mean of the
@@ -52,9 +52,9 @@ def evaluate_segmentation(
     Args:
         segmentation: (z, y, x) or (1, z, y, x) labels.
         groundtruth: the same.
-        bbox: compare inside of this box only.
+        bbox: box to compare in (default: the whole overlap).
         relabel: score the region as a volume of its own, see `segmentation.evaluate.relabel`.
-        options: keywords of `segmentation.evaluate.score`, such as ``ignore_zero``.
+        options: keyword arguments of `segmentation.evaluate.score`, such as ``ignore_zero``.
 
     Returns:
         ``bbox`` (a box string) and the fields of `segmentation.evaluate.SegmentationScore`.
@@ -105,7 +105,7 @@ def command(
     table_path: str | None,
     **options: Any,
 ) -> Evaluator:
-    """Take the names and the region."""
+    """Check that the options are consistent; a dry run stores nothing."""
     from chunkflow_py.segmentation.evaluate import Evaluator
     from chunkflow_py.volume.files.file_name import local_path
 

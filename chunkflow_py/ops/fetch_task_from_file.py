@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FileTasks:
-    """The tasks of one job; it does not announce its boxes, which are a part of the whole grid.
+    """Source of the tasks of one job; later operators do not see the whole grid.
 
     Attributes:
         file_path: path of the .npy file.
@@ -43,7 +43,7 @@ class FileTasks:
 
     @cached_property
     def _boxes(self) -> list[BoundingBox]:
-        """The boxes of this job.
+        """Boxes of this job.
 
         Raises:
             OptionError: the file has no box for this job, or does not hold boxes.
@@ -62,11 +62,11 @@ class FileTasks:
         return boxes
 
     def __len__(self) -> int:
-        """Return how many tasks this job has."""
+        """Return the number of tasks of this job."""
         return len(self._boxes)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield them in the order of the file."""
+        """Yield the tasks in the order of the file."""
         return (Task(Region(box)) for box in self._boxes)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from chunkflow_py.ops.options.synapse_options import synapses_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
 
@@ -67,8 +68,8 @@ class ObjectFinder:
 
 @operator("compute")
 @input_option(help="Name of the segmentation.")
-@input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+@synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the result.")
 def command(input_name: str, synapses_name: str, output_name: str) -> ObjectFinder:
-    """Take the names."""
+    """Make the operator for the names of its items."""
     return ObjectFinder(input_name, synapses_name, output_name)

@@ -36,7 +36,7 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
 
     Raises:
         OptionError: a standard deviation is negative.
-        ChunkError: it holds labels, which cannot be averaged.
+        ChunkError: the chunk holds labels, which cannot be averaged.
     """
     import numpy as np
 
@@ -52,7 +52,6 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
 
 
 def _check_voxels(held: Chunk | Voxels) -> None:
-    """Refuse labels, which cannot be averaged."""
     import numpy as np
 
     dtype = np.dtype(held.dtype)
@@ -82,7 +81,7 @@ def _check_voxels(held: Chunk | Voxels) -> None:
     help="Standard deviation in z, voxels; 0: blur each section separately.",
 )
 def command(sigma: float, sigma_z: float) -> HaloFilter:
-    """Take the standard deviations."""
+    """Compute the margin of the filter, and make the operator."""
     from chunkflow_py.filters.smoothing import gaussian_radius
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 

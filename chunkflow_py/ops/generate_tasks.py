@@ -1,8 +1,9 @@
 r"""Make a grid of tasks over a region or a volume.
 
-The tasks run here, unless they go to a queue (--queue-name) or into a file (--file-path).
---bbox-file keeps the boxes of the grid that touch a box of a file, --mask those that touch a coarse
-mask. With --bbox-file and no --chunk-size, each box of the file is one task.
+The rest of the pipeline runs on each task, unless the tasks are sent to a queue (--queue-name) or
+written to a file (--file-path). --bbox-file keeps the boxes of the grid that touch a box of a file,
+--mask those that touch a coarse mask. With --bbox-file and no --chunk-size, each box of the file is
+one task.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5
@@ -115,5 +116,5 @@ _COUNT = click.IntRange(min=0)
 )
 @access_options()
 def command(**options: Any) -> TaskGenerator:
-    """Check that the options are consistent; volumes are opened later."""
+    """Check that the options are consistent; volumes are opened when the pipeline starts."""
     return tasks_from({**options, "opening": opening_from(options)}, dry_run=is_dry_run())

@@ -46,14 +46,14 @@ class LabelLinker(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs of the volumes that are read."""
+        """URLs of the volumes that the linker reads."""
         places: tuple[str, ...] = self.linker.places
         return places
 
     @property
     @hook
     def destination(self) -> str:
-        """Where the links are stored."""
+        """URL of the links."""
         return place_of(self.links_path)
 
     @hook
@@ -98,10 +98,11 @@ class LabelLinker(OperatorBase):
 @mip_option()
 @connectivity_option()
 @click.option("--values-path", metavar="URL",
-              help="Volume that was labelled, if a segmentation and not a mask: link labels "
-                   "only where its values are equal.")
+              help="Segmentation whose components the labels are: link labels only where its "
+                   "values are equal. Not needed for the components of a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
-              help="Overlaps of save-overlap: link segments by the voxels they share.")
+              help="Address of the overlaps that save-overlap stored: link segments by the voxels "
+                   "they share.")
 @overlap_options()
 @access_options()
 def command(

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 --cutout-size 64 256 256 save-h5 --file-name corner.h5
 
-A name without an extension is a prefix: with the task 0-64_0-256_0-256 in front, `-f raw_` reads
-raw_0-64_0-256_0-256.h5. An empty file, which save-h5 writes for a task without a result, gives
-None.
+A name without an extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
+raw_0-64_0-256_0-256.h5. An empty file, which save-h5 writes for a task without a result, is loaded
+as None.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from chunkflow_py.ops.options.file_options import (
     dtype_option,
     file_loader,
     file_name_option,
-    layer_type_option,
     placement_options,
 )
+from chunkflow_py.ops.options.volume_options import layer_type_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import (
     channels_option,
@@ -48,15 +48,15 @@ def load_h5(
     """Return a dataset of an HDF5 file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
-        path: of the file.
-        dataset_path: which dataset (default: ``main``, else the first 3D or 4D dataset).
-        bbox: the part to read, in global voxels (default: all).
-        channels: which channels of a (c, z, y, x) dataset, in this order (default: all).
+        path: path of the file.
+        dataset_path: path of the dataset (default: ``main``, else the first 3D or 4D dataset).
+        bbox: box to read, in global voxels (default: all).
+        channels: channels to read of a (c, z, y, x) dataset, in this order (default: all).
         dtype: type of the voxels (default: that of the file).
 
     Raises:
         VolumeError: the file or the dataset cannot be read.
-        ChunkError: the dataset is neither 3D nor 4D, has not these channels, or does not fit
+        ChunkError: the dataset is neither 3D nor 4D, lacks one of the channels, or does not fit
             into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted

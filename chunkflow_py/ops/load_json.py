@@ -2,8 +2,8 @@
 
 Example: chunkflow load-json --file-path settings.json --output-name settings
 
-A name without .json is a prefix or a folder: with the task 0-64_0-512_0-512, `-f info_` reads
-info_0-64_0-512_0-512.json.
+A name without .json is a prefix or a folder: for the task 0-64_0-512_0-512, `--file-path info_`
+reads info_0-64_0-512_0-512.json.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from chunkflow_py.core.decoding import parse_json as parse_document
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.ops.options.file_options import file_path_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import output_option
 
@@ -29,10 +28,10 @@ def parse_json(data: bytes, what: str) -> Any:
 
     Args:
         data: the whole file.
-        what: its name, for messages.
+        what: name of the file, for messages.
 
     Raises:
-        VolumeError: it is not JSON; the message gives the position of the error.
+        VolumeError: the data are not JSON; the message gives the position of the error.
     """
     try:
         return parse_document(data, None)
@@ -56,19 +55,17 @@ class JsonLoader(OperatorBase):
         return self.files.place
 
     def __call__(self, task: Task) -> Task:
-        """Read the file."""
+        """Add the content of the file to the task."""
         content = parse_json(self.files.read(task.region), self.files.url(task.region))
         task[self.output_name] = content
         return task
 
 
 @operator("read")
-@click.option(
-    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
-)
+@file_path_option()
 @output_option("--output-name", "-o", default="dict", help="Name of the content.")
 def command(file_path: str, output_name: str) -> JsonLoader:
-    """Return the operator for the file."""
+    """Make the loader of the file."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return JsonLoader(TaskFiles(file_path, ".json", (".json",), "--file-path"), output_name)

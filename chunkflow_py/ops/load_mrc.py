@@ -3,8 +3,8 @@
 Example: chunkflow load-mrc --file-name tomogram.mrc save-h5 --file-name tomogram.h5
 
 The voxel size is that of the header, converted from ångström to nm. Only the part that a task needs
-is read, unless the file is compressed (.mrc.gz). A name without an extension is a prefix: with the
-task 0-64_0-256_0-256 in front, `-f raw_` reads raw_0-64_0-256_0-256.mrc.
+is read, unless the file is compressed (.mrc.gz). A name without an extension is a prefix: for the
+task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.mrc.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def load_mrc(
     """Return the array of a MRC file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
-        path: of the file: a volume (z, y, x), an image, or a stack of volumes (c, z, y, x).
-        bbox: the part to read, in global voxels (default: all).
+        path: path of the file: a volume (z, y, x), an image, or a stack of volumes (c, z, y, x).
+        bbox: box to read, in global voxels (default: all).
         dtype: type of the voxels (default: that of the file).
         place: voxel_offset, voxel_size_nm and stored_bytes of `volume.files.mrc.open_mrc`.
 

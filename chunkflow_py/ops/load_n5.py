@@ -3,9 +3,9 @@ r"""Load an N5 dataset, or a part of it.
 Example: chunkflow load-n5 --n5-dir em.n5 --group-path volumes/raw/s0 --chunk-start 0 0 0 \
   --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
-The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
-with its margin, or the whole dataset if there are no tasks. Axes, voxel size and offset are taken
-from the attributes.
+--chunk-start, --chunk-stop and --chunk-size select the part; by default it is the task's box with
+its margin, or the whole dataset if there are no tasks. Axes, voxel size and offset are read from
+the attributes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from chunkflow_py.ops.options.volume_options import loader_from, reading_options
+from chunkflow_py.ops.options.volume_options import (
+    layer_type_option,
+    loader_from,
+    reading_options,
+    voxel_size_option,
+)
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import floats_option
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.loader import VolumeLoader
@@ -30,16 +34,8 @@ if TYPE_CHECKING:
     "--group-path", "--path", "-p", help="Dataset, or group of levels, inside the container."
 )
 @reading_options()
-@floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding the dataset's."
-)
-@click.option(
-    "--layer-type",
-    "--type",
-    "-l",
-    type=click.Choice(["image", "segmentation"]),
-    help="Kind of the voxels.  [default: from the attributes]",
-)
+@voxel_size_option("-v", instead_of="the dataset's")
+@layer_type_option("--type", default="as in the attributes")
 @click.option(
     "--driver", "-b", type=click.Choice(["n5"]), default="n5", show_default=True,
     help="Kind of container.",

@@ -2,7 +2,7 @@
 
 Example: chunkflow load-npy --file-name raw.npy --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
-A name without an extension is a prefix: with the task 0-64_0-256_0-256 in front, `-f raw_` reads
+A name without an extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
 raw_0-64_0-256_0-256.npy.
 """
 
@@ -33,9 +33,9 @@ def load_npy(
     """Return the array of a .npy file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
-        path: of the file; (z, y, x) or (c, z, y, x), numbers.
-        channels: which channels, in this order (default: all).
-        place: voxel_offset and voxel_size_nm of `chunkflow_py.volume.files.npy.open_npy`.
+        path: path of the file; (z, y, x) or (c, z, y, x), numbers.
+        channels: channels to read, in this order (default: all).
+        place: arguments voxel_offset and voxel_size_nm of `chunkflow_py.volume.files.npy.open_npy`.
 
     Raises:
         VolumeError: the file cannot be read.

@@ -3,8 +3,8 @@
 Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 A header names its fastest axis first: that is x, unless its labels, its space directions or --order
-name another. Lengths without a unit are nanometres. A name without an extension is a prefix: with
-the task 0-64_0-256_0-256 in front, `-f raw_` reads raw_0-64_0-256_0-256.nrrd.
+name another. Lengths without a unit are nanometres. A name without an extension is a prefix: for
+the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.nrrd.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from chunkflow_py.ops.options.file_options import (
     dtype_option,
     file_loader,
     file_name_option,
-    layer_type_option,
     placement_options,
 )
+from chunkflow_py.ops.options.volume_options import layer_type_option
 from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
@@ -42,15 +42,16 @@ def load_nrrd(
     """Return the array of a NRRD file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
-        path: of the file.
-        bbox: the part to read, in global voxels (default: all).
-        channels: which channels, in this order (default: all).
+        path: path of the file.
+        bbox: box to read, in global voxels (default: all).
+        channels: channels to read, in this order (default: all).
         dtype: type of the voxels (default: that of the file).
         place: voxel_offset, voxel_size_nm, kind and order of `volume.files.nrrd.open_nrrd`.
 
     Raises:
         VolumeError: the file cannot be read.
-        ChunkError: it has other axes than a chunk, not these channels, or does not fit *dtype*.
+        ChunkError: the axes are not those of a chunk, one of the channels is missing, or a voxel
+            does not fit into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.nrrd import open_nrrd

@@ -2,10 +2,10 @@
 
 Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
-The path is a folder, one file, or a prefix: `-p pngs/raw_` reads pngs/raw_00000.png and so on. The
-number of a slice is its z: the box of a task, or --chunk-size, selects slices by number. If all
-slices are loaded, the first one lies at --voxel-offset, whatever its number; with --voxel-offset
-this holds for tasks, too.
+The path is a folder, one file, or a prefix: `--path pngs/raw_` reads pngs/raw_00000.png and so on.
+The number of a slice is its z: the box of a task, or --chunk-size, selects slices by number. If all
+slices are loaded, the first one lies at --voxel-offset, whatever its number. If --voxel-offset is
+given, the same holds for tasks.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def load_png(
 
     Args:
         path: a folder, one file, or a prefix.
-        bbox: the part to read, in global voxels (default: all).
+        bbox: box to read, in global voxels (default: all).
         voxel_offset: position of the first slice (default: 0; with *bbox* the number of a slice is
             its z).
-        channels: which channels of colour images, in this order (default: all).
+        channels: channels to read of colour images, in this order (default: all).
         dtype: type of the voxels (default: that of the files).
 
     Raises:

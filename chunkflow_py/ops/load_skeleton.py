@@ -32,7 +32,7 @@ def load_skeleton(
 
     Args:
         path: path or URL of an SWC file, of a folder of them, or of a precomputed volume or folder.
-        offset_nm: added to all coordinates, nanometres, zyx.
+        offset_nm: offset to add to all coordinates, nanometres, zyx.
 
     Raises:
         VolumeNotFoundError: there are no skeletons.
@@ -67,12 +67,15 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     output_name: str,
 ) -> SkeletonLoader:
-    """Compute the offset; files are read later."""
+    """Compute the offset; the files are read for each task."""
     from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
     from chunkflow_py.volume.location import FORMATS
 
     if offset is not None and voxel_offset is not None:
-        msg = f"--offset {offset} nm and --voxel-offset {voxel_offset} both move it; give one"
+        msg = (
+            f"--offset {offset} nm and --voxel-offset {voxel_offset} both move the skeletons; "
+            "give one"
+        )
         raise OptionError(msg)
     if voxel_offset is not None:
         if voxel_size is None:

@@ -3,10 +3,10 @@ r"""Load synapses from an HDF5 or JSON file.
 Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
   load-synapses --file-path synapses.h5 --remove-outside
 
-A name without .h5, .hdf5 or .json is a prefix or a folder: with the task 0-64_0-512_0-512,
-`-f syns_` reads syns_0-64_0-512_0-512.h5; --suffix replaces .h5. Readable are files of
-save-synapses, files of chunkflow 1.x, and lists of elements from DVID. An empty file, or one
-without synapses, gives None, which skip-none skips.
+A name without .h5, .hdf5 or .json is a prefix or a folder: for the task 0-64_0-512_0-512,
+`--file-path syns_` reads syns_0-64_0-512_0-512.h5; --suffix replaces .h5. The operator reads files
+of save-synapses, files of chunkflow 1.x, and lists of elements from DVID. An empty file, or one
+without synapses, is loaded as None, which skip-none skips.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import click
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.ops.options.file_options import file_path_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import floats_option, output_option
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 SECTION = "objects"
 
-# A hyphen behind a digit is no sign: v1-0-64_0-64_0-64 begins at 0.
+# A hyphen after a digit is not a minus sign: v1-0-64_0-64_0-64 begins at 0.
 _BOX_IN_NAME = re.compile(r"(?:t[0-9]+_)?(?:(?<![0-9])-)?[0-9]+--?[0-9]+(?:_-?[0-9]+--?[0-9]+){2}")
 
 
@@ -39,12 +40,12 @@ class SynapseLoader(OperatorBase):
     """Puts the synapses of a file into every task.
 
     Attributes:
-        files: the input files.
-        is_xyz: positions are xyz in a file that does not name its axis order.
-        voxel_size_nm: nanometres, zyx; overrides the file's.
+        files: input files.
+        is_xyz: whether positions are xyz in a file that does not name its axis order.
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of the file).
         remove_outside: keep only synapses whose T-bar lies in the task's box.
         set_bbox: give the task the box in the file's name.
-        output_name: of the item.
+        output_name: name of the item.
     """
 
     files: TaskFiles
@@ -67,15 +68,15 @@ class SynapseLoader(OperatorBase):
         if self.remove_outside and not (outline.has_tasks or self.set_bbox):
             msg = (
                 "--remove-outside keeps the synapses in the task's box, but no task has one; begin "
-                "the line with create-bbox or generate-tasks, or give --set-bbox"
+                "the pipeline with create-bbox or generate-tasks, or give --set-bbox"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Read the file.
+        """Add the synapses of the file to the task.
 
         Raises:
-            VolumeError: it is missing, or holds no synapses.
+            VolumeError: the file is missing, or holds no synapses.
             GeometryError: the task or the file name lacks a box that is needed.
         """
         from chunkflow_py.core.synapses import Synapses
@@ -99,17 +100,18 @@ def region_in(name: str) -> Region:
     Raises:
         GeometryError: the name has no box.
     """
-    found = _BOX_IN_NAME.findall(name.rpartition("/")[2])
-    if not found:
-        msg = f"--set-bbox finds no box in the name of {name}; call it syns_0-64_0-512_0-512.h5"
+    boxes = _BOX_IN_NAME.findall(name.rpartition("/")[2])
+    if not boxes:
+        msg = (
+            f"--set-bbox finds no box in the name of {name}; rename it, such as to "
+            "syns_0-64_0-512_0-512.h5"
+        )
         raise GeometryError(msg)
-    return Region.parse(found[-1])
+    return Region.parse(boxes[-1])
 
 
 @operator("read")
-@click.option(
-    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
-)
+@file_path_option()
 @click.option("--suffix", "-s", help="End of the file names, with a prefix.  [default: .h5]")
 @click.option(
     "--c-order/--f-order",
@@ -118,7 +120,7 @@ def region_in(name: str) -> Region:
     help="Axis order of positions in a file that does not name it.",
 )
 @floats_option(
-    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, overriding the file's."
+    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
 )
 @click.option(
     "--remove-outside/--keep-all",
@@ -142,7 +144,7 @@ def command(
     set_bbox: bool,
     output_name: str,
 ) -> SynapseLoader:
-    """Return the operator for the file."""
+    """Make the loader of the file."""
     from chunkflow_py.store.task_files import TaskFiles
 
     files = TaskFiles(file_path, suffix or ".h5", (".h5", ".hdf5", ".json"), "--file-path")

@@ -3,9 +3,9 @@ r"""Load any array that TensorStore opens, or a part of it.
 Example: chunkflow load-tensorstore --driver zarr3 --kvstore gs://bucket/em --chunk-start 0 0 0 \
   --chunk-size 64 512 512
 
-Give the array as --spec, which is TensorStore's JSON or a file of it, or as --driver and
---kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are taken from
-its dimensions.
+Describe the array by --spec, a TensorStore spec in JSON or a file of it, or by --driver and
+--kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are read from the
+dimensions of the array.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import (
-    channels_option,
-    expand_margin_option,
-    floats_option,
-    output_option,
-    zyx_option,
+from chunkflow_py.ops.options.volume_options import (
+    layer_type_option,
+    region_options,
+    voxel_size_option,
 )
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import channels_option, expand_margin_option, output_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
@@ -38,16 +37,9 @@ if TYPE_CHECKING:
     help="Bytes of decoded blocks to cache.  [default: the blocks that tasks share]",
 )
 @click.option("--axes", help="Names of the dimensions, such as xyzc.  [default: their labels]")
-@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding its own.")
-@click.option(
-    "--layer-type",
-    "-l",
-    type=click.Choice(["image", "segmentation"]),
-    help="Kind of the voxels.  [default: from the array]",
-)
-@zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx.")
-@zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx.")
-@zyx_option("--chunk-size", "-z", minimum=1, help="Extent of the part to read, voxels, zyx.")
+@voxel_size_option("-v", instead_of="the array's")
+@layer_type_option(default="as in the array")
+@region_options()
 @expand_margin_option("-e")
 @channels_option("-c")
 @output_option()
@@ -66,7 +58,7 @@ def command(
     channels: tuple[int, ...] | None,
     output_name: str,
 ) -> VolumeLoader:
-    """Return a loader, which opens the array later."""
+    """Return a loader, which opens the array when the pipeline starts."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.tensorstore_volume import loader_of, parsed_spec
 

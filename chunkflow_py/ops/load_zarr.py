@@ -3,8 +3,8 @@ r"""Load a zarr array or OME-Zarr image, or a part of it.
 Example: chunkflow load-zarr --store em.zarr --chunk-start 0 0 0 --chunk-size 64 512 512 \
   save-h5 --file-name cut.h5
 
-Axes, voxel size and offset are taken from the metadata: OME-Zarr 0.4 and 0.5, or attributes of a
-plain array.
+Axes, voxel size and offset are read from the metadata: those of OME-Zarr 0.4 and 0.5, or the
+attributes of a plain array.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.ops.options.volume_options import loader_from, reading_options
+from chunkflow_py.ops.options.volume_options import (
+    loader_from,
+    reading_options,
+    voxel_size_option,
+)
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import floats_option
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.loader import VolumeLoader
 
-# The older default, NestedDirectoryStore, is how local arrays are stored now.
+# NestedDirectoryStore, the default of chunkflow 1.x, is the layout of all local arrays today.
 DRIVERS = {"local": "zarr", "n5": "n5", "NestedDirectoryStore": "zarr"}
 
 
@@ -28,9 +31,7 @@ DRIVERS = {"local": "zarr", "n5": "n5", "NestedDirectoryStore": "zarr"}
 @click.option("--store", "-f", required=True, help="Folder or address of the array or image.")
 @click.option("--path", "-p", help="Array or image inside the store.")
 @reading_options()
-@floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding the store's."
-)
+@voxel_size_option("-v", instead_of="the store's")
 @click.option(
     "--driver",
     "-b",

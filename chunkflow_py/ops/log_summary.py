@@ -38,7 +38,7 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
 
     Raises:
         VolumeNotFoundError: there are no logs.
-        VolumeError: none of the files is a log, or they cannot be read.
+        VolumeError: none of the files is a log, or the store cannot be read.
     """
     from chunkflow_py.ops.viewing.run_log import read_logs
 
@@ -47,7 +47,7 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
 
 @dataclass
 class LogSummary:
-    """Prints the summary and makes one empty task for the operators that follow.
+    """Source that prints the summary and makes one empty task for later operators.
 
     Attributes:
         log_dir: URL of the folder of the logs.
@@ -60,14 +60,14 @@ class LogSummary:
     plot: str | None = None
 
     def __iter__(self) -> Iterator[Task]:
-        """Read, print and draw."""
+        """Print the table and save the plot, then yield the task."""
         from chunkflow_py.ops.viewing import run_log
         from chunkflow_py.store.task_files import TaskFiles
 
-        found = log_summary(self.log_dir, self.output_size)
-        echo(run_log.table(found))
+        log = log_summary(self.log_dir, self.output_size)
+        echo(run_log.table(log))
         if self.plot is not None:
-            TaskFiles(self.plot, ".png", ("",), "--plot").write(None, run_log.plot(found))
+            TaskFiles(self.plot, ".png", ("",), "--plot").write(None, run_log.plot(log))
         yield Task()
 
 

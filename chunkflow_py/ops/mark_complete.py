@@ -4,10 +4,10 @@ Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 51
   load-volume --volume-path file://em save-h5 --file-name out_ mark-complete --prefix done/
 
 The file name is the prefix, the task's box and the suffix; the prefix may be a URL, such as
-s3://bucket/done/. The outputs of the savers before it are durable before the file is written. A
-task that fails or is skipped gets no file. A file that exists already keeps its content.
-skip-task-by-file looks for such files; a run (submit, work) needs none: its ledger records which
-tasks are done.
+s3://bucket/done/. The file is written only after the outputs of all earlier savers are durable. A
+task that fails or is skipped gets no file. An existing file keeps its content. skip-task-by-file
+looks for such files. A run (submit, work) does not need them: its ledger records the finished
+tasks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import click
 
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
+from chunkflow_py.ops.options.file_options import suffix_option
 from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Marker(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Where the files are written."""
+        """Prefix of the files."""
         return self.files.place
 
     @hook
@@ -53,12 +54,12 @@ class Marker(OperatorBase):
         """Check that tasks have boxes, which the file names need.
 
         Raises:
-            OptionError: the message names the operator that is missing.
+            OptionError: no task has a box.
         """
         if not outline.has_tasks:
             msg = (
                 "mark-complete names its file after the task's box, but no task has one; begin the "
-                "line with generate-tasks or create-bbox"
+                "pipeline with generate-tasks or create-bbox"
             )
             raise OptionError(msg)
 
@@ -66,7 +67,7 @@ class Marker(OperatorBase):
         """Write the file durably.
 
         Raises:
-            VolumeError: it cannot be written.
+            VolumeError: the file cannot be written.
         """
         task.written.append(self.files.touch(task.region))
         return task
@@ -74,9 +75,9 @@ class Marker(OperatorBase):
 
 @operator("write")
 @click.option("--prefix", "-p", required=True, help="Path or URL that the file names begin with.")
-@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file names.")
+@suffix_option()
 def command(prefix: str, suffix: str) -> Marker:
-    """Return the operator for the files."""
+    """Make the operator for files with this prefix and suffix."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return Marker(TaskFiles(prefix, suffix))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
+from chunkflow_py.ops.options.volume_options import fill_missing_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import paired_names, several_names_options
 
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.mask import BoxMask
     from chunkflow_py.volume.protocol import Volume
 
-_CACHE_BYTES = 1 << 26  # of the mask, of which neighbouring tasks read the same blocks
+_CACHE_BYTES = 1 << 26  # of decoded blocks of the mask, which neighbouring tasks share
 
 
 def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
-    """Return *chunk* with zeros, in place of NaN too, where *keep* is false.
+    """Return *chunk* with voxels set to zero, including NaN, where *keep* is false.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype.
-        keep: (z, y, x) bool of the chunk's extent; or what `chunkflow_py.volume.mask.box_mask`
-            returns of a volume, which takes less time and memory.
+        keep: (z, y, x) bool of the chunk's extent, or the result of
+            `chunkflow_py.volume.mask.box_mask`, which takes less time and memory.
 
     Returns:
         A chunk of the same shape and dtype, which shares its voxels with *chunk* if all are kept.
@@ -74,7 +75,7 @@ class Masker(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """The level that is read, which no other operator may overwrite."""
+        """Level of the mask volume, which no other operator may overwrite."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
@@ -93,7 +94,7 @@ class Masker(OperatorBase):
         self._volume = None
 
     def __call__(self, task: Task) -> Task:
-        """Mask the chunks; those of one box and voxel size share one reading of the mask."""
+        """Mask the chunks; the mask is read once for all chunks of one box and voxel size."""
         if self._volume is None:
             with self:
                 return self(task)
@@ -117,8 +118,7 @@ class Masker(OperatorBase):
               help="Level of the mask.")  # fmt: skip
 @click.option("--inverse/--no-inverse", default=False, show_default=True,
               help="Invert the mask: keep voxels where it is zero.")  # fmt: skip
-@click.option("--fill-missing/--no-fill-missing", default=True, show_default=True,
-              help="Count missing blocks of the mask as zero, or stop with an error.")  # fmt: skip
+@fill_missing_option("Count missing blocks of the mask as zero, or stop with an error.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> Masker:
     """Check that every input has an output name."""

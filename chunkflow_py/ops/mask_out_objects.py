@@ -64,7 +64,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Remedy where cutting a volume into tasks makes objects look small."""
+        """Remedy for objects that look small because the volume is cut into tasks."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"
@@ -104,7 +104,7 @@ class ObjectMasker(OperatorBase):
         """Do nothing: the ids stay loaded."""
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Remove the objects."""
+        """Set the voxels of the removed objects to 0."""
         if self._selected is None and self.selected_obj_ids is not None:
             self.__enter__()
         return mask_out_objects(chunk, self.dust_size_threshold, self._selected)

@@ -35,7 +35,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
         size: extent of the box, voxels, zyx; with an even number of voxels the upper median is
             taken.
-        mode: what lies beyond the borders of the chunk: its mirror image (``reflect``, or
+        mode: values beyond the borders of the chunk: its mirror image (``reflect``, or
             ``mirror`` without the outermost voxels twice), the ``nearest`` voxel, zeros
             (``constant``), or the opposite side (``wrap``, for whole volumes only).
 
@@ -87,7 +87,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     help="Values beyond the border of the volume.",
 )
 def command(size: Zyx, mode: Mode) -> HaloFilter:
-    """Return the transform."""
+    """Make the operator with a margin of half the size."""
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 
     check_extra("segmentation", "median-filter", "scipy")

@@ -7,11 +7,11 @@ Example: chunkflow generate-tasks --volume-path seg --chunk-size 64 512 512 \
 Each task writes a fragment for each of its objects. With a margin of one voxel, which the loader
 reads by --expand-margin-size auto, fragments of neighbouring tasks join without a gap; surfaces are
 closed where the volume ends. --output-path is a precomputed volume, whose info then names the
-folder of its meshes, or that folder itself. Coordinates are nanometres of the volume, xyz, as
-Neuroglancer and igneous have them.
+folder of its meshes, or that folder itself. Coordinates are global, in nanometres, xyz, as in
+Neuroglancer and igneous.
 
-The files are ID:0:BOX (precomputed), which mesh-manifest lists for Neuroglancer, or ID_BOX.ply and
-ID_BOX.obj; if one task covers the whole volume, ID.ply and ID.obj.
+The files are named ID:0:BOX (precomputed), which mesh-manifest lists for Neuroglancer, or
+ID_BOX.ply and ID_BOX.obj; if one task covers the whole volume, ID.ply and ID.obj.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
-        settings: of `segmentation.mesh_creation.create_meshes`: ``box``, ``voxel_size_nm``,
-            ``simplification_factor``, ``max_simplification_error``, ``ids``, ``skip_ids``,
-            ``dust_threshold``.
+        settings: arguments of `segmentation.mesh_creation.create_meshes`: ``box``,
+            ``voxel_size_nm``, ``simplification_factor``, ``max_simplification_error``, ``ids``,
+            ``skip_ids``, ``dust_threshold``.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -56,8 +56,8 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--mip",
     "-m",
     type=click.IntRange(min=0),
-    help="Level of the volume at --output-path with the chunk's voxel size.  [default: by their "
-    "size]",
+    help="Level of the volume at --output-path that has the chunk's voxel size.  [default: chosen "
+    "by voxel size]",
 )
 @floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm.  [default: the chunk's]")
 @click.option(
@@ -92,7 +92,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     help="Largest error of the simplified surface, nm.",
 )
 @click.option("--skip-ids", "-s", type=NUMBERS, help="Ids of objects to skip, such as 7,12.")
-@click.option("--ids", type=NUMBERS, help="Ids of the only objects to mesh, such as 7,12.")
+@click.option("--ids", type=NUMBERS, help="Ids of objects to mesh, such as 7,12.  [default: all]")
 @click.option(
     "--dust-threshold",
     type=click.IntRange(min=0),
@@ -104,7 +104,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--manifest/--no-manifest",
     default=False,
     show_default=True,
-    help="List each fragment in the manifest of its object at once; mesh-manifest is faster.",
+    help="Also add each fragment to the manifest of its object; mesh-manifest is faster.",
 )
 @click.option(
     "--shard/--no-shard",
@@ -126,14 +126,15 @@ def command(
     skip_ids: tuple[int, ...] | None,
     **settings: Any,
 ) -> MeshSaver:
-    """Check combinations of options; nothing is opened yet."""
+    """Check that the options are consistent; the volume is opened when the pipeline starts."""
     from chunkflow_py.segmentation.mesh_creation import MeshSaver
     from chunkflow_py.volume.location import Location
 
     if shard:
         msg = (
-            "--shard makes files that only igneous can read, by its package mapbuffer; leave it "
-            "out, and let mesh-manifest --multires make one of each object, in levels of detail"
+            "--shard would make files that only igneous can read, with its package mapbuffer; "
+            "leave it out and use mesh-manifest --multires, which joins the fragments of each "
+            "object into one file with levels of detail"
         )
         raise OptionError(msg)
     if manifest and output_format != "precomputed":
@@ -142,9 +143,9 @@ def command(
     check_extra("mesh", "mesh", "zmesh")
     if settings["dust_threshold"]:
         check_extra("segmentation", "mesh --dust-threshold", "fastremap")
-    line_mip = (ctx.parent.params.get("mip") if ctx.parent else None) or 0
+    global_mip = (ctx.parent.params.get("mip") if ctx.parent else None) or 0
     settings["skip_ids"] = skip_ids or ()
     place = Location.parse(output_path).store_url
     return MeshSaver(
-        place, input_name, output_format, voxel_size, mip, line_mip, manifest, settings
+        place, input_name, output_format, voxel_size, mip, global_mip, manifest, settings
     )

@@ -1,15 +1,15 @@
-"""List each object's mesh fragments.
+"""Write a manifest of the mesh fragments of each object.
 
 Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --digits 2
 
-After mesh, each object needs a list of its fragments, the file ID:0. Tasks divide the objects by
-the first digits of their ids: with --digits 2 there are 100 tasks; --prefix 7 is the task of object
-7, and --prefix 70 that of objects 70, 700, 7012 and so on.
+After mesh, each object needs a manifest, a list of its fragments in the file ID:0. Tasks divide the
+objects by the first digits of their ids: with --digits 2 there are 100 tasks; --prefix 7 is the
+task of object 7, and --prefix 70 that of objects 70, 700, 7012 and so on.
 
---multires writes meshes of several levels of detail instead (Draco), which a viewer loads part by
-part, and names their folder in the info of the volume; the fragments stay as they are.
+--multires instead writes meshes with several levels of detail (Draco), which a viewer loads in
+parts, and names their folder in the info of the volume; the fragments do not change.
 
-In a run: chunkflow submit ... mesh -o seg then mesh-manifest -v seg
+In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ SECTION = "objects"
 def mesh_manifest(
     url: str, digits: int = 1, prefix: int | None = None, *, multires: bool = False
 ) -> ManifestTasks:
-    """Return the tasks that write manifests, in any order: ``for task in it: it.work(task)``.
+    """Return the tasks that write manifests; call ``tasks.work(task)`` for each, in any order.
 
     Args:
-        url: of a store: of a precomputed volume whose info names a folder of meshes, or of that
-            folder.
-        digits: how many leading digits of an id determine its task.
-        prefix: number of the only task (default: all).
-        multires: write meshes of several levels of detail.
+        url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
+        digits: number of leading digits of an id that determine its task.
+        prefix: number of the single task to do (default: all tasks).
+        multires: write meshes with several levels of detail.
 
     Raises:
-        OptionError: the prefix has more digits.
+        OptionError: the prefix has more than *digits* digits.
     """
     from chunkflow_py.segmentation.mesh_folder import ManifestTasks, ManifestWriter
 
     tasks = ManifestTasks(ManifestWriter(url, digits, multires), prefix)
-    len(tasks)  # the numbers are right, or this says what is wrong with them
+    len(tasks)  # raises an error if digits and prefix do not match
     return tasks
 
 
 @source
-@click.option("--prefix", "-p", type=click.IntRange(min=0), help="Number of the only task to do.")
+@click.option("--prefix", "-p", type=click.IntRange(min=0), help="Do only the task of this number.")
 @click.option(
     "--disbatch/--no-disbatch",
     default=False,
@@ -81,7 +80,7 @@ def mesh_manifest(
 def command(
     prefix: int | None, disbatch: bool, digits: int, volume_path: str, multires: bool
 ) -> ManifestTasks:
-    """Return the tasks; the volume is opened later."""
+    """Return the tasks; the volume is opened when the pipeline starts."""
     from chunkflow_py.volume.location import Location
 
     if multires:

@@ -22,25 +22,27 @@ if TYPE_CHECKING:
 
 
 def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
-    """Return the product, voxel by voxel.
+    """Return the voxel-wise product of *chunk* and *multiplier*.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        multiplier: (z, y, x), for all channels, or of as many channels as *chunk*; it may be
-            larger than *chunk*.
+        multiplier: (z, y, x), applied to all channels, or with as many channels as *chunk*; its
+            box must contain that of *chunk*.
 
     Returns:
-        A chunk like *chunk*; of its dtype if both hold integers, else of NumPy's common dtype.
+        A chunk of the box of *chunk*; of its dtype if both hold integers, else of the dtype that
+        NumPy chooses for the product.
 
     Raises:
-        ChunkError: boxes or channels do not fit, or an integer product could overflow.
+        ChunkError: *multiplier* does not cover *chunk* or has another number of channels, or an
+            integer product could overflow.
     """
     import numpy as np
 
     if multiplier.bbox.intersection(chunk.bbox) != chunk.bbox:
         msg = (
-            f"multiplier {multiplier.bbox} does not cover chunk {chunk.bbox}; "
-            f"both have {multiplier.bbox.intersection(chunk.bbox)}"
+            f"multiplier {multiplier.bbox} does not cover chunk {chunk.bbox}; only "
+            f"{multiplier.bbox.intersection(chunk.bbox)} lies in both"
         )
         raise ChunkError(msg)
     if multiplier.channels not in (1, chunk.channels):
@@ -78,7 +80,7 @@ class Multiplier(OperatorBase):
     is_local: ClassVar[bool] = hook_value(True)
 
     def __call__(self, task: Task) -> Task:
-        """Multiply the chunks."""
+        """Add the products to the task."""
         multiplier = task.chunk(self.multiplier_name)
         for source, target in zip(self.input_names, self.output_names, strict=True):
             task[target] = multiply(task.chunk(source), multiplier)

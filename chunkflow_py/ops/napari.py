@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 napari --inputs chunk
 
-The pipeline goes on when the window is closed. Coordinates are nanometres, zyx; affinities x, y, z
-are red, green and blue layers. Needs the extra: pip install 'chunkflow_py[napari]'. On a machine
-without a screen, use neuroglancer or preview.
+The pipeline continues when the window is closed. Coordinates are nanometres, zyx; affinities x, y,
+z are red, green and blue layers. This operator needs pip install 'chunkflow_py[napari]'. On a
+machine without a screen, use neuroglancer or preview.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def napari(
     """Return layers for napari, each as (data, settings, kind of layer).
 
     Args:
-        items: by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons.
-        voxel_size_nm: of the chunks, zyx; overrides their own.
+        items: items by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons.
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
 
     Raises:
         ChunkError: an item cannot be shown.
@@ -47,7 +47,7 @@ class NapariWindow(OperatorBase):
 
     Attributes:
         inputs: names of the items.
-        voxel_size_nm: of the chunks, zyx; overrides their own.
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
     """
 
     inputs: tuple[str, ...]
@@ -58,7 +58,7 @@ class NapariWindow(OperatorBase):
         """Check before the first task that napari is installed.
 
         Raises:
-            MissingExtraError: it is not installed.
+            MissingExtraError: napari is not installed.
         """
         self._library()
         return self
@@ -91,7 +91,9 @@ class NapariWindow(OperatorBase):
 
 
 @operator("write")
-@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
+@floats_option(
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
+)
 @click.option(
     "--inputs",
     "-i",
@@ -101,5 +103,5 @@ class NapariWindow(OperatorBase):
     help="Names of the items to show, separated by commas.",
 )
 def command(voxel_size: tuple[float, float, float] | None, inputs: tuple[str, ...]) -> NapariWindow:
-    """Return the operator; the window opens with the first task."""
+    """Make the operator; a window opens for each task."""
     return NapariWindow(inputs, voxel_size)

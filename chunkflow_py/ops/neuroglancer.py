@@ -2,10 +2,10 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 neuroglancer --inputs chunk --open
 
-The address is printed; Ctrl-C ends the view, and the pipeline goes on. Only this machine can
-connect, unless --bind-address allows others. Affinities x, y, z are red, green and blue. A double
-click selects a segment and shows its mesh, which is computed from the chunk or read from
---mesh-path.
+The operator prints the address of the viewer; Ctrl-C ends the view, and the pipeline continues.
+Only this machine can connect, unless --bind-address allows others. Affinities x, y, z are red,
+green and blue. A double click selects a segment and shows its mesh, which is computed from the
+chunk or read from --mesh-path.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from chunkflow_py.core.operator_base import OperatorBase, hook_value
+from chunkflow_py.ops.options.server_options import server_options
 from chunkflow_py.ops.viewing.showing import Showing
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import NUMBERS, ItemNames, floats_option
@@ -29,15 +30,15 @@ SECTION = "view"
 
 @dataclass
 class Neuroglancer(OperatorBase):
-    """Serves items of one task after the other.
+    """Server of the items of one task at a time.
 
     Attributes:
         inputs: names of the items: chunks, points, synapses, skeletons.
-        voxel_size_nm: of the chunks, zyx; overrides their own.
-        port: to listen on; 0 takes a free one.
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
+        port: port to listen on; 0 chooses a free one.
         bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
         open: whether to open the page in the browser.
-        segments: to select initially.
+        segments: ids of segments to select initially.
         mesh_path: URL of a folder of meshes, or ``None``.
     """
 
@@ -53,7 +54,7 @@ class Neuroglancer(OperatorBase):
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> Neuroglancer:
-        """Start the server; from now on an interrupt ends the current view."""
+        """Start the server; from then on Ctrl-C ends the current view, not the pipeline."""
         from chunkflow_py.ops.viewing.server import ViewerServer
 
         self._server = ViewerServer(self.bind_address, self.port)
@@ -71,7 +72,7 @@ class Neuroglancer(OperatorBase):
         self._showing.close()
 
     def __call__(self, task: Task) -> Task:
-        """Show the items and wait.
+        """Show the items of the task until the user ends the view.
 
         Raises:
             ChunkError: an item cannot be shown.
@@ -86,8 +87,9 @@ class Neuroglancer(OperatorBase):
 
 
 @operator("write")
-@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
-@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: any free port]")
+@floats_option(
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
+)
 @click.option(
     "--inputs",
     "-i",
@@ -105,15 +107,7 @@ class Neuroglancer(OperatorBase):
     "--mesh-path",
     help="Folder of meshes (any store), for the first segmentation or a layer of their own.",
 )
-@click.option(
-    "--bind-address",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; 0.0.0.0 lets other machines connect.",
-)
-@click.option(
-    "--open/--no-open", default=False, show_default=True, help="Open the page in the browser."
-)
+@server_options()
 def command(
     voxel_size: tuple[float, float, float] | None,
     port: int | None,
@@ -123,7 +117,7 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Neuroglancer:
-    """Return the operator; the server starts with the pipeline."""
+    """Make the operator; the server starts with the pipeline."""
     return Neuroglancer(
         inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path
     )

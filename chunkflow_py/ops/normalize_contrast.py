@@ -3,10 +3,10 @@ r"""Clip histogram tails of slices; stretch the rest.
 Example: chunkflow load-h5 --file-name raw.h5 normalize-contrast --lower-clip-fraction 0.01 \
   save-h5 --file-name n.h5
 
-Without --levels the histograms are those of the chunk, so one slice looks different from chunk to
+Without --levels the histograms are those of the chunk, so a slice looks different from chunk to
 chunk. For a volume in chunks, first run compute-statistics --statistics-path URL and give that URL
-as --levels: with histograms of whole slices the result is the same however the volume is cut.
-Luminance levels of igneous (LAYER/levels/MIP) work as well.
+as --levels: the histograms of whole slices do not depend on how the volume is cut. Luminance levels
+of igneous (LAYER/levels/MIP) work as well.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def normalize_contrast(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16; each channel has its own histograms.
-        lower_clip_fraction: of the counted voxels, in [0, 1).
-        upper_clip_fraction: of the counted voxels, in [0, 1).
+        lower_clip_fraction: fraction of the darkest counted voxels to clip, in [0, 1).
+        upper_clip_fraction: fraction of the brightest counted voxels to clip, in [0, 1).
         minval: lower limit of the result.
         maxval: result for the upper quantile, and upper limit.
         per_section: one histogram per slice (z), or one for the whole chunk or volume.
@@ -94,8 +94,8 @@ class ContrastNormalizer(OperatorBase):
     """Normalises the contrast of every task's chunk.
 
     Attributes:
-        options: of `normalize_contrast`, without the levels.
-        levels: histograms of whole slices, kept from task to task.
+        options: arguments of `normalize_contrast` except the levels.
+        levels: histograms of whole slices, shared by all tasks.
     """
 
     options: dict[str, Any]
@@ -108,7 +108,7 @@ class ContrastNormalizer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the histograms of whole slices are given."""
+        """Whether the operator uses histograms of whole slices."""
         return self.levels is not None
 
     @property

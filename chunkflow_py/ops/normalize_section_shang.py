@@ -3,9 +3,9 @@ r"""Stretch each slice between its own extremes.
 Example: chunkflow load-h5 --file-name raw.h5 normalize-section-shang --nominalmax 255 \
   save-h5 --file-name n.h5
 
-The smallest and the largest intensity of a slice count as blank and saturated: the slice is
-stretched between the second smallest and the second largest one. These are computed per chunk, so
-one slice looks different from chunk to chunk; for a volume in chunks use normalize-contrast
+The smallest and the largest intensity of a slice are taken as blank and saturated: the slice is
+stretched between the second smallest and the second largest intensity. These are computed per
+chunk, so a slice looks different from chunk to chunk; for a volume in chunks use normalize-contrast
 --levels. The result is float32.
 """
 
@@ -37,8 +37,8 @@ def normalize_section_shang(
     """Stretch each slice from its second smallest and second largest intensity.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; each
-            channel by itself.
+        chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; channels
+            are independent.
         nominalmin: result for the second smallest intensity of a slice (default: 0).
         nominalmax: result for the second largest intensity (default: the largest of the dtype; 1
             for floating point).

@@ -4,10 +4,10 @@ Example: chunkflow create-chunk \
   plugin --file my_filter.py --input-names chunk --output-names chunk --args "size=(3,1,1)"
 
 The file defines execute(*items, **arguments); it is searched for in the working directory and in
-$CHUNKFLOW_PLUGIN_DIR. Give its arguments as options, `--size 3 1 1`, or all in --args;
-`plugin -f my_filter.py --help` lists them. Besides items of the task, -i takes bbox, log and None.
-A file with an operator (see `chunkflow new-operator --help`) or the name of an operator works, too:
-`plugin -f agglomerate --threshold 0.7`.
+$CHUNKFLOW_PLUGIN_DIR. Give its arguments as options, such as `--size 3 1 1`, or all in --args;
+`plugin --file my_filter.py --help` lists them. Besides names of items, --input-names accepts bbox,
+log and None. --file may also be a file with an operator (see `chunkflow new-operator --help`) or
+the name of an operator: `plugin --file agglomerate --threshold 0.7`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _log(task: Task) -> dict[str, Any]:
     }
 
 
-# Inputs that every task has, unless an operator has made items of these names.
+# Inputs that every task provides, unless an operator has made an item of that name.
 _OF_TASKS: dict[str, Callable[[Task], Any]] = {
     NOTHING: lambda task: None,  # noqa: ARG005
     "bbox": lambda task: task.bbox,
@@ -63,15 +63,15 @@ class Plugin(OperatorBase):
     """Calls the function ``execute`` of a file for every task.
 
     Attributes:
-        name: of the plugin in messages.
-        path: its file.
+        name: name of the plugin in messages.
+        path: path of its file.
         inputs: names of the items to pass; ``None`` passes None, ``bbox`` the task's box and
             ``log`` the seconds spent so far.
-        outputs: names for the items that it returns.
-        keywords: its keyword arguments.
-        function: ``execute``, loaded from *path* when the pipeline starts.
-        is_older: whether it is written for chunkflow 1.x: it imports chunkflow, and receives and
-            returns the types of `chunkflow_py.pipeline.compat`.
+        outputs: names for the items that the function returns.
+        keywords: keyword arguments of the function.
+        function: function ``execute``, loaded from *path* when the pipeline starts.
+        is_older: whether the plugin is written for chunkflow 1.x: it imports chunkflow, and
+            receives and returns the types of `chunkflow_py.pipeline.compat`.
     """
 
     name: str
@@ -86,13 +86,13 @@ class Plugin(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """The files that another machine needs; see `plugin_files`."""
+        """Files that workers on other machines need; see `plugin_files`."""
         return plugin_files(self.name, self.path)
 
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """A description of the code from outside of this package that it runs."""
+        """Description of the code from outside of this package that the operator runs."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
@@ -109,7 +109,7 @@ class Plugin(OperatorBase):
         """Do nothing: no resources are held."""
 
     def __call__(self, task: Task) -> Task:
-        """Call the function and keep what it returns."""
+        """Call the function and add its results to the task."""
         from chunkflow_py.core.chunk import Chunk
 
         if self.function is None:
@@ -127,7 +127,7 @@ class Plugin(OperatorBase):
         return self.function(*values, **self.keywords) if self.function else None
 
     def _call_older(self, task: Task, values: list[Any]) -> Any:
-        """Call it with items of chunkflow 1.x; items that it changes in place are updated."""
+        """Call the function with items of chunkflow 1.x; update items that it changed in place."""
         from chunkflow_py.pipeline.compat.boundary import from_plugin, is_changed, to_plugin
         from chunkflow_py.pipeline.compat.imports import importable
 
@@ -142,9 +142,7 @@ class Plugin(OperatorBase):
 
 @operator("compute", cls=PluginCommand)
 @click.option("--input-names", "-i", type=ItemNames("in"), help="Items to pass to the function.")
-@click.option(
-    "--output-names", "-o", type=ItemNames("out"), help="Names for the items that it returns."
-)
+@click.option("--output-names", "-o", type=ItemNames("out"), help="Names for the items to return.")
 @click.option("--file", "-f", required=True, help="Python file, or the name of an operator.")
 @click.option("--args", "-a", help="Arguments: name=value;name=value, or JSON, or any text.")
 @click.pass_context

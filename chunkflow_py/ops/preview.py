@@ -2,10 +2,10 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 preview --inputs chunk --output-path preview.png
 
-For machines without a screen. Every plane goes through the middle of its chunk, at true
+preview works on machines without a screen. Each plane goes through the middle of its chunk, at true
 proportions, with its position and a scale bar. Segmentations are shown in colours, affinities x, y,
-z in red, green and blue, everything else in grey. A path without .png is a prefix: the task
-0-64_0-256_0-256 writes `-o sheets/a_` to sheets/a_0-64_0-256_0-256.png.
+z in red, green and blue, everything else in grey. A path without .png is a prefix: with
+`--output-path sheets/a_`, the task 0-64_0-256_0-256 writes sheets/a_0-64_0-256_0-256.png.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def preview(
     """Return a contact sheet of *chunks* as a PNG image; the same bytes for the same chunks.
 
     Args:
-        chunks: by name; (z, y, x) or (c, z, y, x), any real dtype.
-        width: of the longest side of each chunk, pixels.
-        contrast: percentiles of each chunk to show black and white (default: 1 and 99.5, but the
-            whole range of bytes and of maps).
+        chunks: chunks by name; (z, y, x) or (c, z, y, x), any real dtype.
+        width: length of the longest side of each chunk, pixels.
+        contrast: percentiles of each chunk to show black and white (default: 1 and 99.5; for bytes
+            and maps the whole range).
 
     Raises:
         ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
@@ -57,7 +57,7 @@ class PreviewSaver(OperatorBase):
     Attributes:
         inputs: names of the chunks.
         saver: writes the files.
-        width: of the longest side of each chunk, pixels.
+        width: length of the longest side of each chunk, pixels.
         contrast: percentiles to show black and white (default: see `preview`).
     """
 
@@ -70,17 +70,17 @@ class PreviewSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Where the sheets are written."""
+        """File or prefix of the sheets."""
         return self.saver.destination
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the file, or the file of every task."""
+        """Return the output file, or one output file per task."""
         return self.saver.stores()
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Check that several tasks do not write one file."""
+        """Check that no two tasks write the same file."""
         self.saver.prepare(outline)
 
     def __call__(self, task: Task) -> Task:
@@ -133,7 +133,7 @@ class PreviewSaver(OperatorBase):
 def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
 ) -> PreviewSaver:
-    """Check the contrast and return the operator."""
+    """Check the contrast and make the operator."""
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 
     if contrast is not None and contrast[0] >= contrast[1]:

@@ -2,7 +2,7 @@
 
 Example: chunkflow load-h5 --file-name seg.h5 print-max-id
 
-Prints one line per task to the standard output, with the task's box if it has one.
+The operator prints one line per task to standard output, with the task's box if it has one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MaxIdPrinter:
     input_name: str = "chunk"
 
     def __call__(self, task: Task) -> Task:
-        """Print it."""
+        """Print the largest id of the chunk."""
         where = "" if task.region is None else f" of {task}"
         echo(f"maximum object ID{where}: {max_id(task.chunk(self.input_name))}")
         return task
@@ -49,5 +49,5 @@ class MaxIdPrinter:
 @operator("compute")
 @input_option(help="Name of the labels.")
 def command(input_name: str) -> MaxIdPrinter:
-    """Return the operator."""
+    """Make the operator for the chunk of this name."""
     return MaxIdPrinter(input_name)

@@ -36,7 +36,7 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
     Args:
         chunk: an affinity map (3, z, y, x) with channels x, y, z, or a probability map (z, y, x)
             or (1, z, y, x); floats in [0, 1], or unsigned integers, divided by their maximum.
-        mode: of an affinity map the mean of x and y (``xy``), or z alone (``z``).
+        mode: channels of an affinity map to use: the mean of x and y (``xy``), or z (``z``).
 
     Returns:
         A chunk (z, y, x), uint8, of kind image.
@@ -74,7 +74,7 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     values = planes[0] if len(planes) == 1 else planes.mean(axis=0, dtype=precision)
     if top != 1:
         values = np.divide(values, precision(top), dtype=precision)
-    if np.isnan(values.min(initial=0)):  # which is so if one of them is
+    if np.isnan(values.min(initial=0)):  # the minimum is NaN if any value is
         msg = "a voxel to quantize is NaN; find the operator that made it"
         raise ChunkError(msg)
     return map_to_integer(values, out)
@@ -86,8 +86,8 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     type=click.Choice(["xy", "z"]),
     default="xy",
     show_default=True,
-    help="Of an affinity map: the mean of x and y, or z alone.",
+    help="Channels of an affinity map to use: the mean of x and y, or z alone.",
 )
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Take the mode."""
+    """Return `quantize` with this mode."""
     return partial(quantize, **options)

@@ -5,7 +5,7 @@ Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 2
   save-volume --volume-path zarr://labels.zarr
 
 This is the last phase of labelling a whole volume. A task reads only the parts of the table that
-can contain its labels; labels that are not in the table stay.
+can contain its labels; labels that are not in the table do not change.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def relabel(
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels, integers.
-        table: of the volume, see `segmentation.label_table.LabelTable`.
-        note: called with the ids of the result, each at least once.
+        table: table of old and new ids, see `segmentation.label_table.LabelTable`.
+        note: function to call with the ids of the result, each at least once.
 
     Returns:
         A chunk of the same shape, uint64, of kind segmentation.
@@ -67,7 +67,7 @@ class Relabeller(OperatorBase):
         table_path: URL of the table.
         input_name, output_name: names of the input and the output chunk.
         access: access options of the store.
-        objects: counts the objects of all tasks.
+        objects: counter of the objects of all tasks.
     """
 
     table_path: str
@@ -94,7 +94,7 @@ class Relabeller(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Forget the table."""
+        """Release the table."""
         self._tables.clear()
 
     def __call__(self, task: Task) -> Task:
@@ -120,6 +120,6 @@ class Relabeller(OperatorBase):
 @output_option()
 @access_options()
 def command(table_path: str, input_name: str, output_name: str, **options: Any) -> Relabeller:
-    """Return the operator."""
+    """Check that fastremap is installed, and make the operator."""
     check_extra("segmentation", "relabel", "fastremap")
     return Relabeller(table_path, input_name, output_name, access_from(options))

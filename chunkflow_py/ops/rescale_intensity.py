@@ -37,11 +37,11 @@ def rescale_intensity(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        low: becomes *out_low* (default: the darkest voxel of the chunk).
-        high: becomes *out_high* (default: the brightest voxel of the chunk).
-        out_low: of the result.
-        out_high: of the result.
-        dtype: of the result (default: that of the chunk); integers are rounded half to even.
+        low: intensity to map to *out_low* (default: the darkest voxel of the chunk).
+        high: intensity to map to *out_high* (default: the brightest voxel of the chunk).
+        out_low: smallest intensity of the result.
+        out_high: largest intensity of the result.
+        dtype: type of the result (default: that of the chunk); integers are rounded half to even.
 
     Returns:
         A chunk of the same shape. If all voxels are equal and no range is given, it is
@@ -64,7 +64,7 @@ def rescale_intensity(
     ):
         msg = (
             f"intensities from {out_low:g} to {out_high:g} do not fit into {kind}, the type of "
-            f"chunk {chunk.bbox}; say --dtype uint8, or another --out-low and --out-high"
+            f"chunk {chunk.bbox}; give another --dtype, or another --out-low and --out-high"
         )
         raise ChunkError(msg)
     darkest, brightest = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
@@ -73,12 +73,12 @@ def rescale_intensity(
     # The extremes are NaN if a voxel is.
     if np.isnan(darkest) or not np.isfinite([first, last]).all():
         msg = (
-            f"chunk {chunk.bbox} has intensities from {darkest:g} to {brightest:g}, which no range "
-            "holds; give --low and --high, and find the operator that made NaN"
+            f"chunk {chunk.bbox} has intensities from {darkest:g} to {brightest:g}, but a range "
+            "must be finite; give --low and --high, and find the operator that made NaN"
         )
         raise ChunkError(msg)
-    if not first < last:  # all voxels are alike, or on one side of what was given
-        step = max(1.0, abs(first if high is None else last) * 1e-6)  # single precision tells it
+    if not first < last:  # all voxels are equal, or beyond the one limit that is given
+        step = max(1.0, abs(first if high is None else last) * 1e-6)  # large enough for float32
         first, last = (first, first + step) if high is None else (last - step, last)
     array = rescaled(chunk.array, (first, last), (out_low, out_high), kind)
     return chunk.with_array(array)
@@ -99,13 +99,13 @@ class Rescaler(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Remedy if the range is taken from each chunk."""
+        """Remedy if the range is that of each chunk; ``None`` if it is given."""
         return None if self.is_local else "give --low and --high"
 
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the range is given."""
+        """Whether both limits of the range are given."""
         return None not in (self.options["low"], self.options["high"])
 
     @hook

@@ -2,9 +2,9 @@
 
 Example: chunkflow create-chunk save-h5 --file-name chunk.h5
 
-A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
-out_0-64_0-256_0-256.h5. The file gets its name only when it is complete. Synapses and points
-are written as by save-synapses and save-points.
+A name without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
+out_0-64_0-256_0-256.h5. The file gets its name only when it is complete. Synapses and points are
+written as by save-synapses and save-points.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.ops.options.file_options import saved_dtype_option
+from chunkflow_py.ops.options.volume_options import voxel_size_option
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import floats_option, input_option, zyx_option
+from chunkflow_py.pipeline.params import input_option, zyx_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
@@ -42,9 +44,9 @@ def save_h5(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
-        path: of the file; replaced if it exists.
+        path: path of the file; an existing file is replaced.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
-        options: block_size, compression, with_offset, voxel_size_nm of
+        options: arguments block_size, compression, with_offset, voxel_size_nm of
             `chunkflow_py.volume.files.hdf5.write_hdf5`.
 
     Raises:
@@ -82,15 +84,8 @@ def save_h5(
     show_default=True,
     help="Save the global position of the first voxel.",
 )
-@floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding the chunk's."
-)
-@click.option(
-    "--dtype",
-    "-d",
-    type=click.Choice(DTYPES),
-    help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
-)
+@voxel_size_option("-v", instead_of="the chunk's")
+@saved_dtype_option(DTYPES, "-d")
 @click.option(
     "--touch/--no-touch",
     default=True,

@@ -3,8 +3,8 @@
 Example: chunkflow create-chunk save-nrrd --file-name chunk.nrrd
 
 The fastest axis is x, lengths are in nm, channels are the slowest axis. A name without an extension
-is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to out_0-64_0-256_0-256.nrrd. Without
---file-name, the box is the name.
+is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes out_0-64_0-256_0-256.nrrd.
+Without --file-name, the box is the name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import check_extra
+from chunkflow_py.ops.options.file_options import saved_dtype_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option
 
@@ -33,7 +34,7 @@ def save_nrrd(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers.
-        path: of the file; replaced if it exists.
+        path: path of the file; an existing file is replaced.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
         encoding: ``gzip``, ``bzip2`` or ``raw``; only raw files can be read in part.
 
@@ -50,12 +51,7 @@ def save_nrrd(
 @operator("write")
 @input_option(help="Name of the chunk to save.")
 @click.option("--file-name", "-f", help="NRRD file, or prefix for one file per task.")
-@click.option(
-    "--dtype",
-    "-t",
-    type=click.Choice(DTYPES),
-    help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
-)
+@saved_dtype_option(DTYPES, "-t")
 @click.option(
     "--encoding",
     "-e",

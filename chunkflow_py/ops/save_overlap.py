@@ -35,7 +35,7 @@ class OverlapSaver(OperatorBase):
     """Stores the labels that each task shares with its neighbours.
 
     Attributes:
-        path: URL of a folder or prefix.
+        path: URL of the folder or prefix of the overlaps.
         input_name: name of the labels.
         access: access options of the store.
     """
@@ -83,5 +83,5 @@ class OverlapSaver(OperatorBase):
               help="Folder or prefix for the overlaps.")  # fmt: skip
 @access_options()
 def command(input_name: str, overlap_path: str, **options: Any) -> OverlapSaver:
-    """Return the operator."""
+    """Make the operator; its store is opened for each task."""
     return OverlapSaver(overlap_path, input_name, access_from(options))

@@ -31,8 +31,8 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
 
     Args:
         chunk: (z, y, x), (1, z, y, x), or an affinity map.
-        folder: path or URL of any store; made if missing.
-        dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
+        folder: path, or URL in any store; created if missing.
+        dtype: ``uint8`` or ``uint16``; maps become integers by 255·p or 65535·p.
 
     Raises:
         ChunkError: the chunk has several channels, or a voxel does not fit into *dtype*.
@@ -61,7 +61,7 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     help="Folder of the images, in any store; created if missing.",
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
-    """Return the operator."""
+    """Make the saver of the folder."""
     from chunkflow_py.volume.files.png import PngSaver
 
     return PngSaver(output_path, dtype, input_name)

@@ -3,16 +3,16 @@ r"""Save points to an HDF5 file.
 Example: chunkflow load-h5 --file-name map.h5 detect-points --output-name point_cloud \
   save-points --file-path points.h5
 
-A name without .h5 or .hdf5 is a prefix or a folder: the task 0-64_0-512_0-512 writes `-f points_`
-to points_0-64_0-512_0-512.h5. The datasets are points (n, 3), voxel_size and confidences, all zyx.
+A name without .h5 or .hdf5 is a prefix or a folder: with `--file-path points_`, the task
+0-64_0-512_0-512 writes points_0-64_0-512_0-512.h5. The datasets are points (n, 3) and voxel_size,
+both zyx, and confidences.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from chunkflow_py.ops.options.file_options import file_path_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option
 
@@ -24,11 +24,9 @@ SECTION = "objects"
 
 @operator("write")
 @input_option("--input-name", "-i", default="point_cloud", help="Name of the points.")
-@click.option(
-    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
-)
+@file_path_option()
 def command(input_name: str, file_path: str) -> ItemSaver:
-    """Return the operator for the file."""
+    """Make the saver of the file."""
     from chunkflow_py.core.points import Points
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 

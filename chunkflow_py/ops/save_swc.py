@@ -28,7 +28,7 @@ def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
     """Write each skeleton to a file, which gets its name only when it is complete.
 
     Args:
-        skeletons: by the ids of their objects.
+        skeletons: skeletons by the ids of their objects.
         prefix: path or URL that the file names begin with.
 
     Raises:
@@ -50,7 +50,7 @@ def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
     help="Path or URL that the file names begin with.",
 )
 def command(input_name: str, output_prefix: str) -> SwcSaver:
-    """Return the operator."""
+    """Make the saver of files with this prefix."""
     from chunkflow_py.segmentation.skeleton_files import SwcSaver
 
     return SwcSaver(input_name, output_prefix)

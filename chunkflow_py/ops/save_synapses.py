@@ -2,16 +2,16 @@
 
 Example: chunkflow load-synapses --file-path synapses.json save-synapses --file-path synapses.h5
 
-A name without .h5, .hdf5 or .json is a prefix or a folder: the task 0-64_0-512_0-512 writes
-`-f syns_` to syns_0-64_0-512_0-512.h5. For a task without synapses (None) the file is empty.
+A name without .h5, .hdf5 or .json is a prefix or a folder: with `--file-path syns_`, the task
+0-64_0-512_0-512 writes syns_0-64_0-512_0-512.h5. For a task without synapses (None) the file is
+empty.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from chunkflow_py.ops.options.file_options import file_path_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option
 
@@ -23,11 +23,9 @@ SECTION = "objects"
 
 @operator("write")
 @input_option("--input-name", "-i", default="syns", help="Name of the synapses.")
-@click.option(
-    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
-)
+@file_path_option()
 def command(input_name: str, file_path: str) -> ItemSaver:
-    """Return a saver; the extension of the file is the format."""
+    """Make the saver; the extension of the file determines the format."""
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 

@@ -2,7 +2,7 @@
 
 Example: chunkflow create-chunk save-tif --file-name chunk.tif
 
-A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
+A name without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
 out_0-64_0-256_0-256.tif. Without --file-name, the box is the name.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.ops.options.file_options import saved_dtype_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option
 
@@ -31,7 +32,7 @@ def save_tif(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers.
-        path: of the file; replaced if it exists.
+        path: path of the file; an existing file is replaced.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
         compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``
             (packbits), ``jpeg`` (lossy) or an empty string for none.
@@ -49,12 +50,7 @@ def save_tif(
 @operator("write")
 @input_option(help="Name of the chunk to save.")
 @click.option("--file-name", "-f", help="TIFF file, or prefix for one file per task.")
-@click.option(
-    "--dtype",
-    "-t",
-    type=click.Choice(DTYPES),
-    help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
-)
+@saved_dtype_option(DTYPES, "-t")
 @click.option(
     "--compression",
     "-c",

@@ -22,6 +22,7 @@ from chunkflow_py.ops.options.saving_options import (
 )
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import floats_option, zyx_option
+from chunkflow_py.pipeline.terminal import option_headings
 from chunkflow_py.volume import ZARR_ENCODINGS
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 @operator("write")
+@option_headings({"New volume": ("shape", "resolution", "order", "ome", "ome_version")})
 @click.option("--store", "-s", required=True, help="Folder or address of the volume.")
 @click.option("--path", help="Image or array inside the store.")
 @zyx_option(
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     "--infer-dtype/--no-infer-dtype",
     default=False,
     show_default=True,
-    help="Take the dtype of the first chunk, which is also the default without --dtype.",
+    help="Use the dtype of the first chunk, which is also the default without --dtype.",
 )
 @saving_options("--chunk-size", "--block-size", "-c", encodings=ZARR_ENCODINGS, encoding="zstd")
 @parallel_option()
@@ -64,8 +66,8 @@ if TYPE_CHECKING:
 @click.option(
     "--ome-version",
     type=click.Choice(["0.4", "0.5"]),
-    help="Version of a new volume: 0.4 is zarr format 2, 0.5 format 3; of a plain array, too.  "
-    "[default: 0.5]",
+    help="OME-Zarr version of a new volume: 0.4 is zarr format 2, 0.5 is format 3, also for plain "
+    "arrays.  [default: 0.5]",
 )
 @click.pass_context
 def command(

@@ -1,16 +1,16 @@
 r"""Choose sizes, create the output volume and make tasks.
 
-The task size is the one that fits into memory and computes the fewest voxels twice: half of
---max-ram-size is for chunks and blending buffers. Along y and x a task covers whole voxels of the
-levels up to --max-mip and of the thumbnail. The choice is printed with the command for workers;
---dry-run before the command only prints it.
+The task size is the one that fits into memory and computes the fewest voxels twice; half of
+--max-ram-size is reserved for chunks and blending buffers. Along y and x a task covers whole voxels
+of the levels up to --max-mip and of the thumbnail. setup-env prints the sizes and the command for
+workers; with --dry-run before the command, it does nothing else.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
   --volume-path file://out --output-patch-size 16 96 96 --max-mip 6
 
-Positions are in voxels of mip 0; tasks are in those of --mip. The tasks run here, or are sent to
---queue-name. With --crop-chunk-margin the patch grid starts at the corner of each chunk, as in
-chunkflow 1.x.
+Positions are in voxels of mip 0, boxes of tasks in voxels of --mip. The rest of the pipeline runs
+on each task, unless the tasks are sent to --queue-name. With --crop-chunk-margin the patch grid
+starts at the corner of each chunk, as in chunkflow 1.x.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chunkflow_py.ops.options.saving_options import announced
 from chunkflow_py.ops.options.volume_options import opening_from, requester_pays_option
 from chunkflow_py.pipeline.operator import source
 from chunkflow_py.pipeline.params import floats_option, is_dry_run, zyx_option
-from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.sizing import Environment
@@ -32,11 +32,25 @@ _LEVEL = click.IntRange(min=0, max=16)
 
 
 @source
+@option_headings(
+    {
+        "Output volume": (
+            "volume_start", "volume_stop", "volume_size", "volume_path", "channel_num", "dtype",
+            "mip", "voxel_size", "encoding", "overwrite_info",
+        ),
+        "Thumbnail": ("thumbnail", "thumbnail_mip"),
+        "Task size": (
+            "max_ram_size", "output_patch_size", "input_patch_size", "output_patch_overlap",
+            "crop_chunk_margin", "max_mip",
+        ),
+        "Queue": ("queue_name", "visibility_timeout"),
+    }
+)  # fmt: skip
 @zyx_option("--volume-start", required=True, help="First voxel of the output, mip 0, zyx.")
 @zyx_option("--volume-stop", help="End of the output (exclusive), voxels of mip 0, zyx.")
 @zyx_option("--volume-size", "-s", minimum=1, help="Extent of the output, voxels of mip 0, zyx.")
 @click.option("--volume-path", "--layer-path", "-l", required=True,
-              help="Volume to make, such as file://out or gs://bucket/affinity.")  # fmt: skip
+              help="Volume to create, such as file://out or gs://bucket/affinity.")  # fmt: skip
 @click.option("--max-ram-size", "-r", type=click.FloatRange(min=0, min_open=True), default=15,
               show_default=True, help="Memory of a worker, GB.")  # fmt: skip
 @zyx_option("--output-patch-size", "-z", minimum=1, required=True,
@@ -51,7 +65,7 @@ _LEVEL = click.IntRange(min=0, max=16)
 @zyx_option("--output-patch-overlap", "-o", minimum=0,
             help="Overlap of output patches, voxels, zyx.  [default: half]")  # fmt: skip
 @zyx_option("--crop-chunk-margin", minimum=0,
-            help="Voxels to cut off of a chunk's output, zyx.")  # fmt: skip
+            help="Voxels to crop on each side of a chunk's output, zyx.")  # fmt: skip
 @click.option("--mip", "-m", type=_LEVEL, default=0, show_default=True,
               help="Level of the output.")  # fmt: skip
 @click.option("--thumbnail-mip", "-b", type=_LEVEL, default=6, show_default=True,
@@ -62,7 +76,7 @@ _LEVEL = click.IntRange(min=0, max=16)
 @click.option("--visibility-timeout", "-t", type=click.IntRange(1, 12 * 3600), default=3600,
               show_default=True, help="Lease of a task in the queue, seconds.")  # fmt: skip
 @click.option("--thumbnail/--no-thumbnail", default=True, show_default=True,
-              help="Create a volume for a thumbnail, too.")  # fmt: skip
+              help="Also create a volume for a thumbnail.")  # fmt: skip
 @click.option("--encoding", "-e", default="raw", show_default=True,
               type=click.Choice(["raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed"]),
               help="Compression of the blocks.")  # fmt: skip
@@ -79,7 +93,7 @@ def command(
     thumbnail_mip: int,
     **options: Any,
 ) -> Environment:
-    """Choose the sizes; volumes are created when the pipeline starts."""
+    """Make the source; volumes are created when the pipeline starts."""
     from chunkflow_py.pipeline.sizing import Environment
 
     opening = opening_from(options)

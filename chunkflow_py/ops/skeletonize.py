@@ -5,12 +5,12 @@ Example: chunkflow load-precomputed --volume-path seg skeletonize --const 300 \
 
 For a volume in tasks, each task writes a fragment ID:BOX of each of its objects to --output-path,
 and aggregate-skeleton-fragments joins them: `generate-tasks ... load-precomputed
---expand-margin-size auto skeletonize --output-path seg`, then `aggregate-skeleton-fragments -f
-seg`. Fragments are in Neuroglancer's precomputed format, not the pickles of old igneous, which
-could run code.
+--expand-margin-size auto skeletonize --output-path seg`, then `aggregate-skeleton-fragments
+--fragments-path seg`. Fragments are in Neuroglancer's precomputed format, not the pickles of older
+igneous versions, which could run code.
 
-Lengths are nanometres. Uses kimimaro (TEASAR), which is under the GPL: pip install
-'chunkflow_py[skeleton]'.
+Lengths are nanometres. This operator uses kimimaro (TEASAR), which is licensed under the GPL:
+pip install 'chunkflow_py[skeleton]'.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from chunkflow_py.pipeline.params import (
     is_dry_run,
     output_option,
 )
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 
 SECTION = "objects"
 
-# option -> what it does; defaults are kimimaro's
+# option -> default of kimimaro, and help
 TEASAR = {
     "scale": (
         1.5,
-        "Invalidation radius around a path, as a multiple of its distance to the surface",
+        "Invalidation radius around a path, as a multiple of its distance to the surface.",
     ),
     "const": (300.0, "Constant to add to the invalidation radius, nm."),
     "pdrf_scale": (100000.0, "Scale of the penalty for paths near the surface."),
@@ -62,8 +63,8 @@ def skeletonize(chunk: Chunk, **settings: Any) -> dict[int, Skeleton]:
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
-        settings: of `chunkflow_py.segmentation.skeletonize.create_skeletons`: ``box``, ``ids``,
-            ``dust_threshold``, ``scale``, ``const``, ...
+        settings: arguments of `chunkflow_py.segmentation.skeletonize.create_skeletons`: ``box``,
+            ``ids``, ``dust_threshold``, ``scale``, ``const``, ...
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -87,13 +88,27 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @operator("compute")
+@option_headings(
+    {
+        "Centre lines": (
+            "scale", "const", "pdrf_scale", "pdrf_exponent", "max_paths", "fix_branching",
+        ),
+        "Cell bodies": (
+            "soma_detection_threshold", "soma_acceptance_threshold", "soma_invalidation_scale",
+            "soma_invalidation_const",
+        ),
+        "Choice of objects": ("ids", "dust_threshold", "fill_holes"),
+    }
+)  # fmt: skip
 @input_option(help="Name of the chunk of labels.")
 @output_option(default="skels", help="Name of the resulting skeletons in the task.")
 @click.option(
     "--output-path",
     help="URL of a precomputed volume or a folder for the fragments.  [default: none]",
 )
-@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
+@floats_option(
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
+)
 @_teasar_options
 @click.option(
     "--max-paths",
@@ -107,7 +122,7 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Skip pieces of at most this many voxels.",
 )
-@click.option("--ids", type=NUMBERS, help="Ids of the only objects to trace, such as 7,12.")
+@click.option("--ids", type=NUMBERS, help="Ids of objects to trace, such as 7,12.  [default: all]")
 @click.option(
     "--fix-branching/--no-fix-branching",
     default=True,
@@ -127,7 +142,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     **settings: Any,
 ) -> Skeletonizer:
-    """Return the operator; a dry run writes no fragments."""
+    """Make the operator; a dry run writes no fragments."""
     from chunkflow_py.segmentation.skeletonize import SkeletonFragments, Skeletonizer
     from chunkflow_py.volume.location import Location
 

@@ -18,6 +18,7 @@ from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import GeometryError
+from chunkflow_py.ops.options.file_options import suffix_option
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, is_dry_run
 
@@ -37,13 +38,13 @@ def is_all_zero(chunk: Chunk) -> bool:
 
 @dataclass
 class ZeroSkipper(OperatorBase):
-    """Ends a task early if its chunk is all zero; can record it in an empty file.
+    """Skips a task whose chunk is all zero, and may write an empty file for it.
 
     Attributes:
-        input_name: of the chunk.
-        flags: the files to write, or ``None`` for none.
-        adjust_size: voxels by which the box in the file's name is larger on every side.
-        chunk_bbox: name the file after the chunk's box instead of the task's.
+        input_name: name of the chunk.
+        flags: files to write, or ``None`` to write none.
+        adjust_size: voxels by which the box in the file's name is larger on each side.
+        chunk_bbox: whether to name the file after the chunk's box instead of the task's.
     """
 
     input_name: str = "chunk"
@@ -57,7 +58,12 @@ class ZeroSkipper(OperatorBase):
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
-        """Raise `Skip` if the chunk is all zero."""
+        """Return the task.
+
+        Raises:
+            Skip: the chunk is all zero.
+            GeometryError: the task has no box to name the file after.
+        """
         chunk = task.chunk(self.input_name)
         if not is_all_zero(chunk):
             return task
@@ -80,9 +86,9 @@ class ZeroSkipper(OperatorBase):
 @click.option(
     "--prefix",
     "-p",
-    help="Path or URL that the name of an empty file for each skipped task begins with.",
+    help="Path or URL that the names of empty files begin with, one per skipped task.",
 )
-@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file names.")
+@suffix_option()
 @click.option(
     "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file's name."
 )
@@ -99,7 +105,7 @@ def command(
     adjust_size: int | None,
     chunk_bbox: bool,
 ) -> ZeroSkipper:
-    """Return the operator; a dry run writes no files."""
+    """Make the operator; a dry run writes no files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None or is_dry_run() else TaskFiles(prefix, suffix)

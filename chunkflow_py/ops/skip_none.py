@@ -3,9 +3,9 @@ r"""Skip a task with an item that is None.
 Example: chunkflow load-h5 --file-name raw.h5 skip-none --input-name chunk \
   save-h5 --file-name copy.h5
 
-None means no result: loading an empty file, or a file without synapses, gives None. With --prefix,
-an empty file records the skip; its name is the prefix, the task's box and the suffix. The prefix
-may be a URL.
+None stands for no result: an empty file, or a file without synapses, is loaded as None. With
+--prefix, an empty file records the skip; its name is the prefix, the task's box and the suffix. The
+prefix may be a URL.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SECTION = "steer"
 
 @dataclass
 class NoneSkipper(OperatorBase):
-    """Ends a task early if an item is ``None``; can record it in an empty file.
+    """Skips a task with an item that is ``None``, and may write an empty file for it.
 
     Attributes:
-        input_name: of the item.
-        flags: the files to write, or ``None`` for none.
+        input_name: name of the item.
+        flags: files to write, or ``None`` to write none.
     """
 
     input_name: str = "chunk"
@@ -46,7 +46,11 @@ class NoneSkipper(OperatorBase):
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
-        """Raise `Skip` if the item is ``None``."""
+        """Return the task.
+
+        Raises:
+            Skip: the item is ``None``.
+        """
         if task[self.input_name] is not None:
             return task
         if self.flags is not None:
@@ -66,7 +70,7 @@ class NoneSkipper(OperatorBase):
 @click.option("--prefix", "-p", help="Path or URL that the file names begin with.")
 @click.option("--suffix", "-s", help="End of the file names.")
 def command(input_name: str, touch: bool, prefix: str | None, suffix: str | None) -> NoneSkipper:
-    """Return the operator; a dry run writes no files."""
+    """Make the operator; a dry run writes no files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None else TaskFiles(prefix, suffix or "")

@@ -4,9 +4,9 @@ Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 5
   skip-task-by-blocks-in-volume --volume-path file://out load-h5 --file-name em.h5 \
   save-volume --fill-missing --volume-path file://out
 
-A block counts as stored if it exists. Savers leave out blocks of zeros without --fill-missing, so
-tasks with such blocks are not skipped. A run (submit, work) does not need this operator: its ledger
-records which tasks are done, and verify checks what they stored.
+A block counts as stored if it exists. Without --fill-missing, savers do not store blocks of zeros,
+so tasks with such blocks are not skipped. A run (submit, work) does not need this operator: its
+ledger records the finished tasks, and verify checks their output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECTION = "steer"
 
 @dataclass
 class StoredSkipper(OperatorBase):
-    """Ends a task early when every write unit of its box is stored.
+    """Skips a task if every write unit of its box is stored.
 
     Attributes:
         volume_path: URL of the volume.
@@ -50,7 +50,7 @@ class StoredSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str:
-        """The level whose stored blocks mark tasks as done."""
+        """Level of the volume whose stored blocks mark tasks as done."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
@@ -60,7 +60,7 @@ class StoredSkipper(OperatorBase):
         """Open the volume.
 
         Args:
-            outline: of the pipeline, an `Outline`; ``None`` outside of one.
+            outline: `Outline` of the pipeline; ``None`` outside of one.
 
         Raises:
             VolumeNotFoundError: there is no such volume.
@@ -78,7 +78,12 @@ class StoredSkipper(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Raise `Skip` if all blocks are stored."""
+        """Return the task.
+
+        Raises:
+            Skip: all blocks of the task are stored.
+            GeometryError: the task has no box, or its box lies outside of the volume.
+        """
         if self._volume is None:
             self.prepare(None)
         volume: Any = self._volume
@@ -103,5 +108,5 @@ class StoredSkipper(OperatorBase):
 @click.option("--time", type=click.IntRange(min=0), help="Time index.  [default: the task's]")
 @access_options()
 def command(volume_path: str, mip: int, time: int | None, **options: Any) -> StoredSkipper:
-    """Return the operator."""
+    """Make the operator, which opens the volume when the pipeline starts."""
     return StoredSkipper(volume_path, mip, time, opening_from(options))

@@ -5,9 +5,9 @@ Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 51
   save-h5 --file-name out_
 
 The file name is the prefix, the task's box and the suffix, such as out_0-64_0-512_0-512.h5; the
-prefix may be a URL, such as s3://bucket/flags/. With a suffix that ends with a slash, a folder
-counts if it is not empty. A run (submit, work) does not need this operator: its ledger records
-which tasks are done.
+prefix may be a URL, such as s3://bucket/flags/. If the suffix ends with a slash, the name is that
+of a folder, which exists if it is not empty. A run (submit, work) does not need this operator: its
+ledger records the finished tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import click
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
+from chunkflow_py.ops.options.file_options import suffix_option
 from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
@@ -34,13 +35,13 @@ Mode = Literal["missing", "empty", "exist"]
 
 @dataclass
 class FileSkipper(OperatorBase):
-    """Ends a task early if its file exists, or does not.
+    """Skips a task if its file exists, or if it is missing.
 
     Attributes:
-        files: the file of each task.
-        mode: skip if the file is ``missing``, is missing or holds nothing (``empty``), or
-            ``exist``s.
-        adjust_size: voxels by which the box in the file's name is larger on every side.
+        files: file of each task.
+        mode: ``exist``: skip if the file exists; ``missing``: if it does not; ``empty``: if it is
+            missing or has no content.
+        adjust_size: voxels by which the box in the file's name is larger on each side.
     """
 
     files: TaskFiles
@@ -51,7 +52,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """The files that mark tasks as done, if the mode is ``exist``."""
+        """``None`` in mode ``exist``, where the file stands for all output of a task."""
         return None if self.mode == "exist" else ""
 
     @hook
@@ -59,7 +60,7 @@ class FileSkipper(OperatorBase):
         """Check that tasks have boxes, which the file names need.
 
         Raises:
-            OptionError: the message names the operator that is missing.
+            OptionError: no task has a box.
         """
         if not outline.has_tasks:
             msg = (
@@ -69,9 +70,10 @@ class FileSkipper(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Raise `Skip` if the state of the file is that of the mode.
+        """Return the task.
 
         Raises:
+            Skip: the file is in the state that the mode names.
             GeometryError: the task has no box, or its adjusted box is empty.
             VolumeError: the store cannot be read.
         """
@@ -93,7 +95,7 @@ class FileSkipper(OperatorBase):
 
 @operator("read")
 @click.option("--prefix", "-p", required=True, help="Path or URL that the file names begin with.")
-@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file names.")
+@suffix_option()
 @click.option(
     "--mode",
     "-m",
@@ -106,7 +108,7 @@ class FileSkipper(OperatorBase):
     "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file name."
 )
 def command(prefix: str, suffix: str, mode: Mode, adjust_size: int | None) -> FileSkipper:
-    """Return the operator for the files."""
+    """Make the operator for files with this prefix and suffix."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return FileSkipper(TaskFiles(prefix, suffix), mode, adjust_size or 0)

@@ -2,9 +2,9 @@
 
 Example: chunkflow solve-labels --links-path links --table-path table
 
-This is the third phase of labelling a whole volume, between link-labels and relabel: it writes the
+This is the third phase of labelling a whole volume, between link-labels and relabel. It writes the
 table of old and new ids that relabel reads. One task solves the whole volume, with about 250 bytes
-of memory per linked label. In a run it is a step of one task: then generate-tasks
+of memory per linked label. In a run, make it a step of one task: then generate-tasks
 --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...
 """
 
@@ -34,7 +34,7 @@ def solve_labels(
     """Write the table of new ids that the links imply.
 
     Args:
-        links_path: URL of what link-labels stored.
+        links_path: URL of the links that link-labels stored.
         table_path: URL of a folder or prefix for the table.
         access: access options of the stores.
 
@@ -57,7 +57,7 @@ def solve_labels(
 
 @dataclass
 class LabelSolver(OperatorBase):
-    """Writes the table."""
+    """Writes the table of new ids."""
 
     links_path: str
     table_path: str
@@ -77,21 +77,21 @@ class LabelSolver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that there is one task, which solves the whole volume.
+        """Check that the pipeline has one task, which solves the whole volume.
 
         Raises:
-            OptionError: there are several tasks.
+            OptionError: the pipeline has several tasks.
         """
         count = len(outline.boxes or ())
         if count > 1:
             msg = (
-                f"solve-labels does the whole volume in one task, but the pipeline makes {count}; "
+                f"solve-labels solves the volume in one task, but the pipeline makes {count}; "
                 "begin it with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Write the table."""
+        """Write the table of new ids."""
         task.written += solve_labels(self.links_path, self.table_path, self.access)
         return task
 
@@ -103,5 +103,5 @@ class LabelSolver(OperatorBase):
               help="Folder or prefix for the table.")  # fmt: skip
 @access_options()
 def command(links_path: str, table_path: str, **options: Any) -> LabelSolver:
-    """Return the operator."""
+    """Make the operator, which opens its stores when it runs."""
     return LabelSolver(links_path, table_path, access_from(options))

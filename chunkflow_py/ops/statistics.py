@@ -4,7 +4,7 @@ Example: chunkflow load-h5 --file-name raw.h5 statistics
 
 For an image: number of voxels, mean, standard deviation, minimum, maximum and percentiles of each
 channel. For a segmentation: number of objects (without 0), smallest and largest label, number of
-background voxels. All are of the chunk; for a whole volume see compute-statistics.
+background voxels. The statistics are those of the chunk; for a whole volume see compute-statistics.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
     """Compute statistics of intensities, or of labels.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), any real dtype; its kind decides, and without a kind,
-            integers of more than 16 bits are labels.
+        chunk: (z, y, x) or (c, z, y, x), any real dtype. A segmentation holds labels; without a
+            kind, integers of more than 16 bits are taken as labels.
 
     Returns:
         For labels ``objects``, ``min_id``, ``max_id`` (``None`` without an object) and
-        ``background``, the voxels that are 0. For intensities ``channels``: for each ``count``,
-        ``mean``, ``std``, ``min``, ``max``, ``percentiles``, of the finite voxels; percentiles are
-        exact, of floats and of integers more than 65 536 apart to a thousandth of their span.
+        ``background``, the number of voxels that are 0. For intensities ``channels``, with
+        ``count``, ``mean``, ``std``, ``min``, ``max`` and ``percentiles`` of the finite voxels of
+        each channel. Percentiles of integers that span less than 65 536 values are exact, others
+        are exact to a thousandth of the span.
     """
     import numpy as np
 
@@ -46,7 +47,7 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
     )
     if labels:
         flat = array.ravel()
-        # One voxel of each run: sorting is what takes the time.
+        # Keep one voxel of each run of equal labels, because sorting takes most of the time.
         ids = np.unique(flat[np.flatnonzero(np.append(True, flat[1:] != flat[:-1])[: flat.size])])
         ids = ids[ids != 0]
         return {
@@ -70,19 +71,21 @@ class StatisticsPrinter:
     output_name: str = "statistics"
 
     def __call__(self, task: Task) -> Task:
-        """Print them to the standard output."""
+        """Print the statistics to standard output and add them to the task."""
         from chunkflow_py.filters.volume_statistics import table
 
         chunk = task.chunk(self.input_name)
-        found = task[self.output_name] = statistics(chunk)
+        result = task[self.output_name] = statistics(chunk)
         echo(f"{self.input_name} in {chunk.bbox}")
-        if "channels" in found:
-            echo(table(found["channels"]))
+        if "channels" in result:
+            echo(table(result["channels"]))
         else:
             span = (
-                f" with labels {found['min_id']} to {found['max_id']}" if found["objects"] else ""
+                f" with labels {result['min_id']} to {result['max_id']}"
+                if result["objects"]
+                else ""
             )
-            echo(f"{found['objects']} objects{span}, {found['background']} voxels are 0")
+            echo(f"{result['objects']} objects{span}, {result['background']} voxels are 0")
         return task
 
 
@@ -90,5 +93,5 @@ class StatisticsPrinter:
 @input_option()
 @output_option(default="statistics", help="Name of the statistics in the task.")
 def command(**options: Any) -> StatisticsPrinter:
-    """Return the operator."""
+    """Make the operator for the names of its items."""
     return StatisticsPrinter(**options)

@@ -3,8 +3,9 @@ r"""Stretch intensities between two thresholds.
 Example: chunkflow load-h5 --file-name raw.h5 stretch-intensity --min-threshold 40 \
   save-h5 --file-name bright.h5
 
-Intensities below the thresholds become 0, those above become the largest of the dtype. The
-thresholds are the same for all chunks, so the result does not depend on how a volume is cut.
+Intensities up to --min-threshold become 0, those from --max-threshold on become the largest value
+of the dtype. The thresholds are the same for all chunks, so the result does not depend on how a
+volume is cut.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ def _check(low: int, high: int) -> None:
 
 @transform
 @click.option("--min-threshold", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Intensity to map to 0, with all below it.")  # fmt: skip
+              help="Intensity to map to 0; lower ones become 0 as well.")  # fmt: skip
 @click.option("--max-threshold", type=click.IntRange(min=1), default=256, show_default=True,
-              help="Intensity to map to the largest of the dtype, with all above.")  # fmt: skip
+              help="Intensity to map to the largest value of the dtype, as all higher "
+                   "ones.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
     """Check that the thresholds are in order."""
     _check(options["min_threshold"], options["max_threshold"])

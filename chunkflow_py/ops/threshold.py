@@ -29,8 +29,8 @@ def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) 
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        threshold: in the unit of the voxels; voxels equal to it are not above.
-        channel: to compare, counted from 0 (default: the only one).
+        threshold: threshold in the unit of the voxels; voxels equal to it are not above.
+        channel: channel to compare, counted from 0 (default: the only one).
 
     Returns:
         A chunk of one channel, uint8: 1 above the threshold, 0 elsewhere.
@@ -65,7 +65,7 @@ def _check_channel(channel: int | None, channels: int) -> None:
 
 @dataclass
 class Thresholder(OperatorBase):
-    """Makes the mask of every chunk."""
+    """Turns the chunk of every task into a mask."""
 
     threshold: float = 0.5
     channel: int | None = None
@@ -105,5 +105,5 @@ class Thresholder(OperatorBase):
     help="Channel to compare, counted from 0.  [default: the only one]",
 )
 def command(**options: Any) -> Thresholder:
-    """Return the transform."""
+    """Make the operator; the options are checked when the input is known."""
     return Thresholder(**options)

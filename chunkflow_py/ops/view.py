@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 view --image-chunk-name chunk --open
 
-The viewer is that of cloud-volume. Its address is printed; Ctrl-C ends the view, and the pipeline
-goes on. Only this machine can connect, unless --bind-address allows others. Maps are shown in grey
-from 0 to 1, several channels as colours.
+The operator prints the address of cloud-volume's microviewer; Ctrl-C ends the view, and the
+pipeline continues. Only this machine can connect, unless --bind-address allows others. Maps are
+shown in grey from 0 to 1, several channels as colours.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from chunkflow_py.core.operator_base import OperatorBase, hook_value
+from chunkflow_py.ops.options.server_options import server_options
 from chunkflow_py.ops.viewing.showing import Showing
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemName, input_option
@@ -28,12 +29,12 @@ SECTION = "view"
 
 @dataclass
 class Viewer(OperatorBase):
-    """Serves chunks of one task after the other.
+    """Server of the chunks of one task at a time.
 
     Attributes:
-        image: name of the chunk; a segmentation is shown as such.
-        segmentation: name of the chunk to lay over it, or ``None``.
-        port: to listen on; 0 takes a free one.
+        image: name of the chunk; a segmentation is shown in the colours of its labels.
+        segmentation: name of the segmentation to show on top, or ``None``.
+        port: port to listen on; 0 chooses a free one.
         bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
         open: whether to open the page in the browser.
     """
@@ -48,7 +49,7 @@ class Viewer(OperatorBase):
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> Viewer:
-        """Start the server; from now on an interrupt ends the current view."""
+        """Start the server; from then on Ctrl-C ends the current view, not the pipeline."""
         from chunkflow_py.ops.viewing.micro import MicroServer
 
         self._server = MicroServer(self.bind_address, self.port)
@@ -66,10 +67,10 @@ class Viewer(OperatorBase):
         self._showing.close()
 
     def __call__(self, task: Task) -> Task:
-        """Show the chunks and wait.
+        """Show the chunks of the task until the user ends the view.
 
         Raises:
-            ChunkError: the two have different boxes, or cannot be shown.
+            ChunkError: the two chunks have different boxes, or cannot be shown.
         """
         if self._showing.ended or self._server is None:
             return task
@@ -86,18 +87,9 @@ class Viewer(OperatorBase):
     "--segmentation-chunk-name",
     "-s",
     type=ItemName("in"),
-    help="Name of the segmentation to lay over it.  [default: none]",
+    help="Name of the segmentation to show on top.  [default: none]",
 )
-@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: any free port]")
-@click.option(
-    "--bind-address",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; 0.0.0.0 lets other machines connect.",
-)
-@click.option(
-    "--open/--no-open", default=False, show_default=True, help="Open the page in the browser."
-)
+@server_options()
 def command(
     image_chunk_name: str,
     segmentation_chunk_name: str | None,
@@ -105,5 +97,5 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Viewer:
-    """Return the operator; the server starts with the pipeline."""
+    """Make the operator; the server starts with the pipeline."""
     return Viewer(image_chunk_name, segmentation_chunk_name, port or 0, bind_address, open)

@@ -106,13 +106,15 @@ def test_the_view_says_what_each_lane_does() -> None:
     line = [make("load", lane="read"), make("inference", body), make("save", lane="write")]
     run(line, watch=body.watch)
     first, second = body.views[2], body.views[5]
-    assert first[0].startswith("#...................   7%  0 of 8 tasks   0.0 s gone")
+    assert first[0].startswith("#...................   7%  0 of 8 tasks   0.0 s elapsed")
     assert first[1:] == [
         "read     waits",
         "compute  inference 0-1_0-1_0-1, 3 of 4, 0.0 s",
         "write    waits",
     ]
-    assert second[0].startswith("####................  20%  1 of 8 tasks   0.0 s gone, ends in 0.")
+    assert second[0].startswith(
+        "####................  20%  1 of 8 tasks   0.0 s elapsed, ends in 0."
+    )
     assert second[1].endswith("voxel/s")
     assert "inference 1-2_0-1_0-1, 3 of 4" in second[3]
 
@@ -141,7 +143,7 @@ def test_several_tasks_in_one_lane_are_counted() -> None:
     for task in tasks:
         progress.operator_started("load", task)
     head, lane = progress_rows(progress, GpuWatch())
-    assert head.text.startswith("0 tasks   0.0 s gone"), "no share of what is not known"
+    assert head.text.startswith("0 tasks   0.0 s elapsed"), "no share of what is not known"
     assert lane.text == "read     load 0-1_0-1_0-1, 0.0 s, and 2 more"
 
 

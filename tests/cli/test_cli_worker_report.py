@@ -45,7 +45,7 @@ def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     state = WorkerProgress("affinity", 20)
     state.snapshot = WorkerSnapshot((child(0, seconds=None, network_seconds=None),), 0, 0, 0, None)
     head, only = progress_rows(state, GpuWatch())
-    assert head.text == "affinity: 0 of 20 tasks   0.0 s gone", "the ledger was not asked yet"
+    assert head.text == "affinity: 0 of 20 tasks   0.0 s elapsed", "the ledger was not asked yet"
     assert only == (" 0  starts", "dim")
     state.recorded(8)
     now = 110.0
@@ -60,7 +60,7 @@ def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row.text for row in progress_rows(state, GpuWatch())]
     assert rows[0].startswith(
         "###########.........  55%  affinity: 11 of 20 tasks, 3 of them here, 1 skipped, 1 given "
-        "up, 4 failures   0:10 gone, ends in 0:30, "
+        "up, 4 failures   0:10 elapsed, ends in 0:30, "
     )
     assert rows[1:] == [
         "200 voxel/s   32% of the time outside of the network",

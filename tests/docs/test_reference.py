@@ -51,10 +51,8 @@ def test_options_are_those_of_help(reference) -> None:
     text = reference.commands()
     section = text.partition("### threshold\n")[2].partition("\n### ")[0]
     assert "Turn a map into a mask by a threshold." in section
-    assert (
-        "chunkflow load-h5 --file-name map.h5 threshold --threshold 0.5 save-h5 --file-name mask.h5\n```"
-        in section
-    )
+    example = "load-h5 --file-name map.h5 threshold --threshold 0.5 save-h5 --file-name mask.h5"
+    assert f"chunkflow {example}\n```" in section
     assert "`-t, --threshold FLOAT`\n: Voxels above this value become 1. \\[default: 0.5\\]" in (
         re.sub(" +", " ", section)
     )

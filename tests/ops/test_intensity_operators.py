@@ -99,7 +99,7 @@ def test_rescale_intensity_of_a_chunks_own_range():
     with pytest.raises(OptionError, match="--low 5 must be below --high 5"):
         rescale_intensity(row(1), 5, 5)
     for wrong, options in ((np.nan, {"low": 0, "high": 1}), (np.inf, {})):
-        with pytest.raises(ChunkError, match=f"from .* to {wrong}, which no range holds"):
+        with pytest.raises(ChunkError, match=f"from .* to {wrong}, but a range must be finite"):
             rescale_intensity(row(wrong, 1, dtype=np.float32), **options)
 
 

@@ -85,7 +85,8 @@ def test_failures_are_one_sentence(tmp_path):
     """Several tasks in one file, a box that nobody has, and files of other things."""
     (tmp_path / "s.h5").write_bytes(SYNAPSES.to_hdf5())
     result = run("load-synapses", "-f", tmp_path / "s.h5", "--remove-outside")
-    assert (result.exit_code, "begin the line with" in " ".join(result.output.split())) == (2, True)
+    text = " ".join(result.output.split())
+    assert (result.exit_code, "begin the pipeline with" in text) == (2, True)
     tasks = ("generate-tasks", "-c", 1, 1, 1, "-s", 0, 0, 0, "-z", 1, 1, 2)
     result = run(*tasks, "load-synapses", "-f", tmp_path / "s.h5", "save-synapses", "-f", "o.h5")
     assert (result.exit_code, "which each of the 2 tasks" in result.output) == (2, True)

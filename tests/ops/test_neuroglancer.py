@@ -149,7 +149,7 @@ def test_what_cannot_be_shown_is_refused():
     from chunkflow_py.ops.viewing.layers import layer_of
 
     for array in (np.full((1, 1, 1), -1), np.zeros((2, 1, 1, 1), np.uint32)):
-        with pytest.raises(ChunkError, match="integers from 0 on"):
+        with pytest.raises(ChunkError, match="integers that are not negative"):
             layer_of(Chunk(array, kind="segmentation"))
 
 

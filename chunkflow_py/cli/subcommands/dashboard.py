@@ -15,6 +15,7 @@ import click
 
 from chunkflow_py.cli.shared_options import check_spot, price_options
 from chunkflow_py.cli.subcommands import subcommand
+from chunkflow_py.ops.options.server_options import server_options
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
@@ -24,21 +25,7 @@ if TYPE_CHECKING:
 
 @subcommand
 @click.argument("run")
-@click.option(
-    "--port",
-    "-p",
-    type=click.IntRange(0, 65535),
-    help="Port to listen on.  [default: any free port]",
-)
-@click.option(
-    "--bind-address",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; 0.0.0.0 lets other machines connect.",
-)
-@click.option(
-    "--open/--no-open", default=False, show_default=True, help="Open the page in the browser."
-)
+@server_options()
 @price_options(
     "Price of a worker per hour; can be changed on the page.  [default: that of --instance]"
 )

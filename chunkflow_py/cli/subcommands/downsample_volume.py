@@ -20,8 +20,10 @@ from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.volume_options import (
     access_from,
+    downsampling_mode_option,
     fill_missing_option,
     requester_pays_option,
+    sparse_option,
 )
 
 if TYPE_CHECKING:
@@ -38,12 +40,8 @@ logger = logging.getLogger(__name__)
               help="First level to make.")
 @click.option("--stop-mip", "-p", type=click.IntRange(min=2),
               help="First level not to make.  [default: make all levels that the volume has]")
-@click.option("--mode", type=click.Choice(["auto", "mean", "mode"]), default="auto",
-              show_default=True,
-              help="Average, or most frequent value; auto: most frequent for labels.")
-@click.option("--sparse/--dense", default=False, show_default=True,
-              help="For labels: ignore 0 unless all fine voxels are 0, or count it like the "
-                   "others.")
+@downsampling_mode_option()
+@sparse_option()
 @task_size_option("Extent of a task, voxels of the new level, zyx.  [default: whole blocks or "
                   "shards, about 64 MiB]")
 @click.option("--resume/--overwrite", default=False, show_default=True,

@@ -20,7 +20,7 @@ import click
 from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.params import zyx_option
-from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,16 @@ class MemoryType(click.ParamType[int]):
 
 # fmt: off
 @subcommand
+@option_headings(
+    {
+        "Network": (
+            "convnet_model", "convnet_weight_path", "framework", "num_input_channels",
+            "num_output_channels", "spatial_dims", "trust_weights",
+        ),
+        "Patches": ("input_patch_size", "output_patch_size", "output_patch_overlap"),
+        "Measurement": ("device", "memory", "tolerance", "seconds", "image"),
+    }
+)
 @click.option("--convnet-model", "-m", help="Network, as for inference.")
 @click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
 @zyx_option("--input-patch-size", "-s", minimum=1,

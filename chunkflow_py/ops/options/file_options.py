@@ -61,13 +61,17 @@ def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
     )
 
 
-def layer_type_option() -> Decorator:
-    """Declare ``--layer-type/-l``."""
+def file_path_option() -> Decorator:
+    """Declare ``--file-path/-f`` of a file in any store, which is required."""
     return click.option(
-        "--layer-type",
-        "-l",
-        type=click.Choice(["image", "segmentation"]),
-        help="Meaning of the voxels.  [default: as in the file]",
+        "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
+    )
+
+
+def suffix_option() -> Decorator:
+    """Declare ``--suffix/-s``, the end of the names of files that have a prefix."""
+    return click.option(
+        "--suffix", "-s", default="", show_default="empty", help="End of the file names."
     )
 
 
@@ -78,6 +82,16 @@ def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
         *flags,
         type=click.Choice(dtypes),
         help="Type to convert the voxels to; values that do not fit are an error.",
+    )
+
+
+def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
+    """Declare ``--dtype`` of a saver, which also converts maps to integers."""
+    return click.option(
+        "--dtype",
+        short,
+        type=click.Choice(dtypes),
+        help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
     )
 
 
@@ -103,15 +117,15 @@ def file_loader(
 
     Args:
         files: name of the file, or prefix of one file per task.
-        open_file: (path, *settings*) -> volume.
+        open_file: function of a path and *settings* that opens the file as a volume.
         expand_margin_size: voxels to read around the task's box, if *cutout* is not given.
         output_name: name of the chunk.
         cutout: part to read (default: the task's box with its margin).
         channels: channels to read (default: all).
         dtype: type to convert the voxels to.
-        set_bbox: whether to give the task the box of the chunk.
+        set_bbox: whether to set the task's box to that of the chunk.
         remove_empty: whether to delete a file without content.
-        settings: arguments of *open_file* by option name.
+        settings: arguments of *open_file*, by option name.
     """
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_volume import FileSource

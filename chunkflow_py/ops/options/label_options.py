@@ -52,7 +52,7 @@ def connectivity_option() -> Decorator:
 
 
 def overlap_options() -> Decorator:
-    """Declare the smallest overlap at which segments of two tasks are joined."""
+    """Declare the options for the smallest overlap at which segments of two tasks are joined."""
     return together(
         click.option(
             "--minimum-overlap",

@@ -221,9 +221,10 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
 
 
 def announced() -> Announced:
-    """Return the volumes that the commands of this pipeline will create, shared by all of them.
+    """Return the volumes that this pipeline will create; all of its commands share the dictionary.
 
-    Address of the volume -> its description at mip 0, or ``None`` if it depends on a chunk.
+    Address of a volume -> function that returns its description at mip 0, or ``None`` if that
+    depends on a chunk.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})

@@ -1,4 +1,4 @@
-"""Scoring options, shared by the commands that score a task and a volume."""
+"""Options shared by evaluate-segmentation, which scores a task, and sum-scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LabelsType(NumbersType):
-    """Labels, separated by commas."""
+    """Option type of labels separated by commas; 0 is allowed."""
 
     name = "labels"
     least, description = 0, "labels; write 0,7"
@@ -31,7 +31,8 @@ _OPTIONS = (
                  help="Segmentation labels to exclude from all scores.  "
                       "[default: none]"),
     click.option("--iou-threshold", type=click.FloatRange(0, 1, min_open=True), default=0.5,
-                 show_default=True, help="Smallest IoU at which a segment matches a body."),
+                 show_default=True,
+                 help="Smallest intersection over union at which a segment matches a body."),
     click.option("--per-class/--no-per-class", default=False, show_default=True,
                  help="Report Dice and IoU of each label, for labels that are classes."),
 )
@@ -39,7 +40,7 @@ _OPTIONS = (
 
 
 def scoring_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare the keywords of `chunkflow_py.segmentation.evaluate.score`."""
+    """Declare options for the keyword arguments of `chunkflow_py.segmentation.evaluate.score`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function

@@ -11,6 +11,7 @@ from chunkflow_py.pipeline.params import (
     Decorator,
     channels_option,
     expand_margin_option,
+    floats_option,
     mip_option,
     output_option,
     zyx_option,
@@ -44,6 +45,66 @@ def volume_path_option(help: str) -> Decorator:
     return click.option("--volume-path", "-v", required=True, help=help)
 
 
+def voxel_size_option(*short: str, instead_of: str) -> Decorator:
+    """Declare ``--voxel-size``, which overrides that of *instead_of*, such as the volume's."""
+    return floats_option(
+        "--voxel-size",
+        *short,
+        help=f"Edge lengths of a voxel, nm, zyx, instead of {instead_of}.",
+    )
+
+
+def layer_type_option(
+    *more: str, short: str = "-l", default: str | None = "as in the file"
+) -> Decorator:
+    """Declare ``--layer-type``, the meaning of the voxels.
+
+    Args:
+        more: further spellings.
+        short: short spelling.
+        default: description of the default for the help.
+    """
+    text = "Meaning of the voxels."
+    return click.option(
+        "--layer-type",
+        *more,
+        short,
+        type=click.Choice(["image", "segmentation"]),
+        help=text if default is None else f"{text}  [default: {default}]",
+    )
+
+
+def region_options() -> Decorator:
+    """Declare ``--chunk-start``, ``--chunk-stop`` and ``--chunk-size``, the part to read."""
+    return together(
+        zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx."),
+        zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx."),
+        zyx_option("--chunk-size", "-z", minimum=1, help="Extent to read, voxels, zyx."),
+    )
+
+
+def downsampling_mode_option() -> Decorator:
+    """Declare ``--mode``: how voxels are combined into a coarser one."""
+    return click.option(
+        "--mode",
+        type=click.Choice(["auto", "mean", "mode"]),
+        default="auto",
+        show_default=True,
+        help="Average, or most frequent value; auto: most frequent for labels (segmentations, and "
+        "integers of 32 bits or more of unknown kind).",
+    )
+
+
+def sparse_option() -> Decorator:
+    """Declare ``--sparse/--dense``: whether label 0 counts where others exist."""
+    return click.option(
+        "--sparse/--dense",
+        default=False,
+        show_default=True,
+        help="For labels: ignore 0 unless all fine voxels are 0, or count it like the others.",
+    )
+
+
 def access_options() -> Decorator:
     """Declare cloud access: ``--use-https/--use-credential``, ``--requester-pays``."""
     return together(
@@ -67,13 +128,12 @@ def requester_pays_option() -> Decorator:
     )
 
 
-def fill_missing_option() -> Decorator:
+def fill_missing_option(
+    help: str = "Read missing blocks as zeros, or stop with an error.",
+) -> Decorator:
     """Declare ``--fill-missing/--no-fill-missing`` of a command that reads volumes."""
     return click.option(
-        "--fill-missing/--no-fill-missing",
-        default=True,
-        show_default=True,
-        help="Read missing blocks as zeros, or fail at them.",
+        "--fill-missing/--no-fill-missing", default=True, show_default=True, help=help
     )
 
 
@@ -99,9 +159,7 @@ def reading_options() -> Decorator:
             }
         ),
         mip_option(),
-        zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx."),
-        zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx."),
-        zyx_option("--chunk-size", "-z", minimum=1, help="Extent to read, voxels, zyx."),
+        region_options(),
         expand_margin_option("-e"),
         channels_option("-c"),
         click.option("--time", type=TIME, help="Time index to read.  [default: the task's]"),

@@ -1,4 +1,4 @@
-"""Viewers and plots of chunks, points, synapses, skeletons and times.
+"""Viewers and plots of chunks, points, synapses and skeletons, and tables of times.
 
 | module                | content                                                 |
 |-----------------------|---------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""Map voxels to grey levels and colours, by the same rules in every viewer.
+"""Conversion of voxels to grey levels and colours, by the same rules in every viewer.
 
 | kind                  | one channel                          | several channels                  |
 |-----------------------|--------------------------------------|-----------------------------------|
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk, Kind
 
-# Of channels, in their order; the eye cannot distinguish more than these.
+# Colours of the channels, in order; the eye cannot distinguish more.
 CHANNEL_COLOURS = ("red", "lime", "blue", "cyan", "magenta", "yellow")
 CHANNEL_RGB = np.array(
     [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0)], np.float32
 )
 
 CONTRAST = (1.0, 99.5)  # percentiles shown black and white if the dtype implies no range
-SAMPLE = 2**20  # voxels to take percentiles of
+SAMPLE = 2**20  # voxels that percentiles are computed from
 
 
 def kind_of(chunk: Chunk) -> Kind:
@@ -46,14 +46,14 @@ def kind_of(chunk: Chunk) -> Kind:
 def value_range(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the values that are shown black and white, by `range_and_rule`."""
+    """Return the values to show black and white; see `range_and_rule`."""
     return range_and_rule(array, kind, contrast)[0]
 
 
 def range_and_rule(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[tuple[float, float], str]:
-    """Return the values shown black and white, and the rule that chose them.
+    """Return the values to show black and white, and a description of how they were chosen.
 
     Percentiles are computed from at most a million evenly spaced, finite voxels. If they coincide,
     as in a nearly empty image, the smallest and the largest voxel are used instead.
@@ -61,12 +61,12 @@ def range_and_rule(
     Args:
         array: any shape, real.
         kind: what the voxels mean.
-        contrast: percentiles to show black and white (default: 1 and 99.5, but the whole range of
-            bytes and of maps).
+        contrast: percentiles to show black and white (default: 1 and 99.5; for bytes and maps the
+            whole range).
 
     Returns:
-        The two values, the second larger, and a description of the rule: empty if the dtype alone
-        decides.
+        The two values, of which the second is larger, and a description such as ``percentiles 1 and
+        99.5``; it is empty if the dtype alone determines the values.
     """
     is_map = kind in ("probability", "affinity")
     if array.dtype == bool or not array.size:
@@ -98,7 +98,7 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
 
     Args:
         array: any shape, real; NaN becomes black.
-        limits: the values shown black and white.
+        limits: values to show black and white.
     """
     low, high = limits
     if array.dtype == np.uint8 and limits == (0, 255):
@@ -112,7 +112,7 @@ def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDA
 
     Args:
         array: (c, ...); channels beyond the number of colours are not shown.
-        limits: the values shown as black and as the full colour of a channel.
+        limits: values to show as black and as the full colour of a channel.
 
     Returns:
         (..., 3) red, green, blue.
@@ -156,14 +156,14 @@ def check_labels(chunk: Chunk) -> None:
     """Check that viewers can show a segmentation.
 
     Raises:
-        ChunkError: labels are not integers from 0 on, or lie in several channels.
+        ChunkError: the labels are not integers, are negative, or have several channels.
     """
     array = chunk.array
     negative = array.dtype.kind == "i" and array.min(initial=0) < 0
     if chunk.channels != 1 or array.dtype.kind not in "iub" or negative:
         msg = (
-            "a segmentation to show must hold integers from 0 on, of one channel; "
-            f"chunk {chunk.bbox} is {chunk.dtype} of shape {chunk.shape}"
+            "a viewer shows a segmentation only if it has one channel of integers that are not "
+            f"negative; chunk {chunk.bbox} is {chunk.dtype} of shape {chunk.shape}"
         )
         raise ChunkError(msg)
 

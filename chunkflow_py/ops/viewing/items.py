@@ -1,6 +1,6 @@
 """Positions of points, synapses and skeletons to show, in nanometres, zyx.
 
-| item      | what it is                                                    |
+| item      | type                                                          |
 |-----------|---------------------------------------------------------------|
 | points    | `chunkflow_py.core.points.Points`, or an array (n, 3) of positions  |
 | synapses  | `chunkflow_py.core.synapses.Synapses`                               |
@@ -40,9 +40,9 @@ def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
     """Return the points, or the presynaptic ones of synapses.
 
     Args:
-        name: of the item, for messages.
-        item: see the module.
-        voxel_size_nm: zyx, for an item without a voxel size of its own.
+        name: name of the item, for messages.
+        item: points, synapses or an array; see the table of this module.
+        voxel_size_nm: voxel size, nanometres, zyx, for items that have none.
 
     Raises:
         ChunkError: the item is of another type.
@@ -62,7 +62,7 @@ def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
 
 
 def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return start and end of the lines from pre to post; empty unless *item* is synapses."""
+    """Return the starts (pre) and ends (post) of the lines of synapses, nm; empty for others."""
     if not isinstance(item, Synapses):
         nothing = np.zeros((0, 3))
         return nothing, nothing
@@ -76,7 +76,7 @@ def _unit(item: Synapses, voxel_size_nm: Size) -> NDArray[Any]:
 
 
 def middle_of(items: Mapping[str, Any], voxel_size_nm: Size) -> tuple[float, ...] | None:
-    """Return the centre of the first item with positions, chunks excepted."""
+    """Return the centre of the first item with positions that is not a chunk, nm, zyx."""
     for name, item in items.items():
         skeletons = skeletons_of(item)
         if skeletons is not None:

@@ -1,4 +1,4 @@
-"""Chunks as layers of Neuroglancer, at their positions."""
+"""Neuroglancer layers of chunks and meshes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def layer_of(
     Args:
         chunk: (z, y, x) or (c, z, y, x); affinities are shown as red, green and blue, other
             channels in colours of their own that can be changed in the layer's panel.
-        voxel_size_nm: zyx; overrides the chunk's own.
-        segments: of a segmentation, to select initially.
-        meshes: of a segmentation, Neuroglancer's address of their folder.
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of the chunk).
+        segments: ids to select initially in a segmentation.
+        meshes: Neuroglancer's address of the folder of a segmentation's meshes.
 
     Raises:
-        ChunkError: labels are not integers from 0 on, or lie in several channels.
+        ChunkError: the labels are not integers, are negative, or have several channels.
     """
     import neuroglancer
 
@@ -61,7 +61,7 @@ def layer_of(
     array = _shown(single_channel(chunk.array), kind)
     scales = [float(v) for v in voxel_size_nm or chunk.voxel_size_nm]
     names, units, offset = ["z", "y", "x"], ["nm"] * 3, [*chunk.voxel_offset]
-    if array.ndim == 4:  # c^ is a channel that a shader sees whole
+    if array.ndim == 4:  # c^ is a channel dimension, which a shader reads as a whole
         names, units, scales, offset = ["c^", *names], ["", *units], [1.0, *scales], [0, *offset]
     made = _labels_class() if kind == "segmentation" else neuroglancer.LocalVolume
     volume = made(
@@ -75,7 +75,7 @@ def layer_of(
     sources: list[Any] = [volume]
     if meshes is not None:
         own = neuroglancer.LayerDataSource(volume, subsources={"default": True})
-        own.enable_default_subsources = False  # not the meshes that the server would make
+        own.enable_default_subsources = False  # otherwise the server would compute meshes
         sources = [own, meshes]
     return neuroglancer.SegmentationLayer(source=sources, segments=segments)
 
@@ -84,8 +84,8 @@ def mesh_layer(address: str, segments: Iterable[int]) -> Any:
     """Return a layer of meshes alone.
 
     Args:
-        address: Neuroglancer's address of their folder.
-        segments: to show.
+        address: Neuroglancer's address of the folder of meshes.
+        segments: ids of segments to show.
     """
     import neuroglancer
 
@@ -98,8 +98,8 @@ def _labels_class() -> Any:
 
     class Labels(neuroglancer.LocalVolume):  # type: ignore[misc]
         def get_object_mesh(self, object_id: int) -> bytes:
-            # The library's surfaces go through the centres of voxels, but take these for their
-            # first corners: half a voxel too low along every axis.
+            # The library places the centre of a voxel at its lower corner, so its surfaces are half
+            # a voxel too low along every axis.
             mesh = bytearray(super().get_object_mesh(object_id))
             count = int.from_bytes(mesh[:4], "little")
             vertices = np.frombuffer(mesh, "<f4", 3 * count, offset=4).reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""Times of tasks as metrics of Amazon CloudWatch."""
+"""Client of Amazon CloudWatch that sends the times of tasks as metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-METRICS_AT_ONCE = 1000  # of one request; a limit of the service
+METRICS_AT_ONCE = 1000  # metrics per request, a limit of the service
 
 
 class CloudWatch:
@@ -27,7 +27,7 @@ class CloudWatch:
         """Connect with the region and credentials of the environment.
 
         Raises:
-            OptionError: one of them is not set.
+            OptionError: the region or the credentials are not set.
             MissingExtraError: boto3 is not installed.
         """
         with needs_extra("cloud", "cloud-watch"):
@@ -42,11 +42,11 @@ class CloudWatch:
         try:
             session = aws_session("cloud-watch")
             self._client = session.client("cloudwatch", config=config)
-            found = session.get_credentials()
+            credentials = session.get_credentials()
         except BotoCoreError as error:
             msg = f"cloud-watch: {error}; set AWS_DEFAULT_REGION, such as us-east-1"
             raise OptionError(msg) from error
-        if found is None:
+        if credentials is None:
             msg = (
                 f"cloud-watch: no credentials in the environment, in ~/.aws or in {FOLDER}; set "
                 "AWS_ACCESS_KEY_ID or run aws configure"
@@ -57,11 +57,11 @@ class CloudWatch:
         """Send one value per label; an outage is only logged as a warning.
 
         Args:
-            seconds: by label of the operator, which is the name of the metric.
-            compute_device: the metrics' dimension of that name.
+            seconds: label of an operator, which names the metric -> seconds.
+            compute_device: value of the metrics' dimension of that name.
 
         Raises:
-            VolumeRefusedError: the credentials do not allow it.
+            VolumeRefusedError: the credentials do not allow sending metrics.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

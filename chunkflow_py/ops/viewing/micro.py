@@ -32,7 +32,7 @@ class MicroServer:
 
     Args:
         bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
-        port: to listen on; 0 takes a free one.
+        port: port to listen on; 0 chooses a free one.
     """
 
     def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
@@ -43,7 +43,7 @@ class MicroServer:
             MissingExtraError: microviewer is not installed.
         """
         with needs_extra("precomputed", "view"):
-            microviewer = import_module("microviewer")  # which ships no types
+            microviewer = import_module("microviewer")  # ships no types
         check_free(bind_address, port)
         self._cutouts: list[dict[str, Any]] = []
         handler = partial(microviewer.ViewerServerHandler, self._cutouts)
@@ -58,7 +58,7 @@ class MicroServer:
         """Set the chunks that the page shows, and return its address.
 
         Raises:
-            ChunkError: the two have different boxes, or cannot be shown.
+            ChunkError: the two chunks have different boxes, or cannot be shown.
         """
         if segmentation is not None and segmentation.bbox != image.bbox:
             msg = (
@@ -89,7 +89,7 @@ class MicroServer:
 def cutout(chunk: Chunk, layer: str | None = None) -> dict[str, Any]:
     """Convert a chunk to a layer of microviewer's server.
 
-    Microviewer supports grey of 8 and 16 bits, 24-bit colours, and labels; everything else is
+    Microviewer supports grey levels of 8 and 16 bits, 24-bit colours, and labels. Other voxels are
     converted by the rules of `chunkflow_py.ops.viewing.colours`.
 
     Args:

@@ -1,8 +1,9 @@
-"""Convert items of a task to layers for napari, without importing napari.
+"""Conversion of items to layers for napari, without importing napari.
 
-A layer is (data, settings, kind): ``getattr(viewer, f"add_{kind}")(data, **settings)``. World
-coordinates are nanometres, zyx. napari puts the centre of voxel 0 at *translate*, so a chunk's
-*translate* is its corner plus half a voxel: that aligns chunks with points and skeletons.
+A layer is (data, settings, kind), to be added by ``getattr(viewer, f"add_{kind}")(data,
+**settings)``. World coordinates are nanometres, zyx. napari puts the centre of voxel 0 at
+*translate*, so the *translate* of a chunk is its corner plus half a voxel. This aligns chunks with
+points and skeletons.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def napari_layers(items: Mapping[str, Any], voxel_size_nm: Size | None = None) -
     """Return the layers of all items, in their order; ``None`` items are skipped.
 
     Args:
-        items: by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons. Each
+        items: items by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons. Each
             channel becomes a layer in its own colour, blended additively.
-        voxel_size_nm: of the chunks, zyx; overrides their own.
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
 
     Raises:
         ChunkError: an item cannot be shown.

@@ -1,4 +1,4 @@
-"""Points, synapses and skeletons as layers of Neuroglancer."""
+"""Neuroglancer layers of points, synapses and skeletons."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AT_MOST = 25_000  # points, and lines, that the page handles; they are part of its state
+AT_MOST = 25_000  # points, and lines, that the page can handle, as they are part of its state
 
-# Points and the begin of lines (pre) are yellow, the end of lines (post) is cyan.
+# Points and the starts of lines (pre) are yellow, the ends of lines (post) are cyan.
 SHADER = """
 #uicontrol vec3 pre color(default="yellow")
 #uicontrol vec3 post color(default="cyan")
@@ -42,9 +42,9 @@ def layer_of(
     """Return the layer of points, synapses or skeletons.
 
     Args:
-        name: of the item, for messages.
-        item: see `chunkflow_py.ops.viewing.items`.
-        voxel_size_nm: zyx, for an item without a voxel size of its own.
+        name: name of the item, for messages.
+        item: points, synapses or skeletons; see `chunkflow_py.ops.viewing.items`.
+        voxel_size_nm: voxel size, nanometres, zyx, for items that have none.
 
     Raises:
         ChunkError: the item is of another type.
@@ -91,8 +91,8 @@ def _skeleton_layer(skeletons: Mapping[int, Skeleton]) -> Any:
         def get_skeleton(self, object_id: int) -> Any:
             if object_id not in skeletons:
                 return None
-            found = skeletons[object_id]
-            return neuroglancer.skeleton.Skeleton(found.vertices_nm[:, ::-1], found.edges)
+            skeleton = skeletons[object_id]
+            return neuroglancer.skeleton.Skeleton(skeleton.vertices_nm[:, ::-1], skeleton.edges)
 
     source = Skeletons(_nanometres(neuroglancer))
     return neuroglancer.SegmentationLayer(source=source, segments=list(skeletons))

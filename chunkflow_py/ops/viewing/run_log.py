@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TOTAL = "all operators"
-AT_ONCE = 1024  # logs that are on their way together
+AT_ONCE = 1024  # logs that are requested together
 COLUMNS = ("operator", "tasks", "total", "share", "mean s", "min s", "max s", "Mvoxel/s")
 
 
@@ -71,12 +71,12 @@ class Times:
 
 @dataclass
 class RunLog:
-    """The sums of many logs; memory does not grow with their number.
+    """Times summed over many logs; memory does not grow with their number.
 
     Attributes:
-        devices: device -> operator -> its times, operators in the order of the pipeline; the sum
-            over the operators of a task is under `TOTAL`, which comes last.
-        malformed: names of unreadable logs, with the reason.
+        devices: device -> operator -> times, operators in the order of the pipeline. The last
+            operator, `TOTAL`, holds the sums over all operators of a task.
+        malformed: name of an unreadable log -> reason.
     """
 
     devices: dict[str, dict[str, Times]] = field(default_factory=dict)
@@ -86,11 +86,11 @@ class RunLog:
         """Count one log.
 
         Args:
-            log: its parsed JSON.
-            voxels: of the task; overrides those of its box.
+            log: parsed JSON of the log.
+            voxels: number of voxels of the task (default: that of the log's box).
 
         Raises:
-            ValueError: it is not a log; the message gives the reason.
+            ValueError: *log* is not a log; the message gives the reason.
         """
         timer = log.get("timer") if isinstance(log, dict) else None
         if not isinstance(timer, dict) or not timer:
@@ -129,43 +129,43 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
     A malformed log is skipped with a warning.
 
     Args:
-        url: of a folder in any store that can be listed.
+        url: URL of a folder in any store that can be listed.
         output_size: voxels of a task, zyx, for the speed (default: the box of each log).
 
     Raises:
         VolumeNotFoundError: there are no logs.
-        VolumeError: none of them is a log, or the store cannot be read.
+        VolumeError: none of the files is a log, or the store cannot be read.
     """
     store = open_store(url)
     keys = sorted(key for key in store.list() if key.endswith(".json"))
     remaining = iter(keys)
     if not keys:
         msg = (
-            f"there are no logs in {url}; they are files such as 0-64_0-512_0-512.json, which "
-            "--upload-log of a saver writes to log/ in its volume"
+            f"there are no logs in {url}; a saver with --upload-log writes files such as "
+            "0-64_0-512_0-512.json to log/ in its volume"
         )
         raise VolumeNotFoundError(msg)
-    found = RunLog()
+    run_log = RunLog()
     voxels = None if output_size is None else output_size.product()
     with ThreadPoolExecutor(min(store.connections, 16), thread_name_prefix="log") as pool:
         while batch := list(islice(remaining, AT_ONCE)):
             for key, data in zip(batch, pool.map(store.get, batch), strict=True):
                 try:
-                    found.add(parse_json(data or b""), voxels)
-                except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, ours
-                    found.malformed[key] = str(error)
-                    logger.warning("%s in %s is skipped, as it is not a log: %s", key, url, error)
-    if not found.tasks:
-        key, reason = next(iter(found.malformed.items()))
+                    run_log.add(parse_json(data or b""), voxels)
+                except (ValueError, RecursionError) as error:  # JSON, UTF-8, or RunLog.add
+                    run_log.malformed[key] = str(error)
+                    logger.warning("skipping %s in %s, which is not a log: %s", key, url, error)
+    if not run_log.tasks:
+        key, reason = next(iter(run_log.malformed.items()))
         msg = f"none of the {len(keys)} files in {url} is a log; {key}: {reason}"
         raise VolumeError(msg)
-    return found
+    return run_log
 
 
-def table(found: RunLog) -> str:
+def table(run_log: RunLog) -> str:
     """Return a text table of the sums, one part per device."""
     parts = []
-    for device, operators in sorted(found.devices.items()):
+    for device, operators in sorted(run_log.devices.items()):
         whole = operators[TOTAL].total_s
         rows: list[tuple[str, ...]] = [COLUMNS]
         for label, times in operators.items():
@@ -188,14 +188,14 @@ def table(found: RunLog) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it, such as ``12.3 s``, ``4.5 min`` or ``6.7 h``."""
+    """Return a time in seconds, minutes or hours, such as ``12.3 s``, ``4.5 min`` or ``6.7 h``."""
     for unit, factor in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * factor:
             return f"{seconds / factor:,.1f} {unit}"
     return f"{seconds:.1f} s"
 
 
-def plot(found: RunLog) -> bytes:
+def plot(run_log: RunLog) -> bytes:
     """Return a PNG bar plot of the mean seconds per task, with minimum and maximum.
 
     Raises:
@@ -205,7 +205,7 @@ def plot(found: RunLog) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-    devices = sorted(found.devices.items())
+    devices = sorted(run_log.devices.items())
     count = sum(len(operators) for _, operators in devices)
     figure = Figure(figsize=(8, 1.2 + 0.3 * count + 0.5 * len(devices)), layout="constrained")
     heights = [len(operators) + 1 for _, operators in devices]
@@ -228,6 +228,6 @@ def plot(found: RunLog) -> bytes:
         axes.set_xlim(left=0)
     parts[-1].set_xlabel("seconds per task: mean, with minimum and maximum")
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure)  # which the figure then draws on
+    FigureCanvasAgg(figure)  # sets the canvas of the figure
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

@@ -29,7 +29,7 @@ class ViewerServer:
 
     Args:
         bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
-        port: to listen on; 0 takes a free one.
+        port: port to listen on; 0 chooses a free one.
     """
 
     def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
@@ -44,7 +44,7 @@ class ViewerServer:
             from neuroglancer import server
         self._library: Any = neuroglancer
         neuroglancer.set_server_bind_address(bind_address, port)
-        # Tried here first: where the library cannot listen, it leaves its socket open.
+        # Check first: if the library cannot listen, it leaves its socket open.
         check_free(bind_address, port)
         server.start()
         self._server: Any = server.global_server
@@ -60,8 +60,8 @@ class ViewerServer:
         """Make a viewer with one layer per item, and return its address.
 
         Args:
-            items: by layer name: chunks, points, synapses, skeletons; ``None`` is skipped.
-            voxel_size_nm: of the chunks, zyx; overrides their own.
+            items: name of a layer -> chunk, points, synapses or skeletons; ``None`` is skipped.
+            voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
             segments: to select initially in layers of segmentations.
             mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder;
                 shown in the first segmentation, or in a layer of their own.
@@ -87,23 +87,26 @@ class ViewerServer:
         with viewer.txn() as state:
             for name, item in items.items():
                 if isinstance(item, Chunk):
-                    theirs = meshes if kind_of(item) == "segmentation" else None
-                    state.layers[name] = layers.layer_of(item, voxel_size_nm, segments, theirs)
-                    meshes = None if theirs else meshes
+                    own_meshes = meshes if kind_of(item) == "segmentation" else None
+                    state.layers[name] = layers.layer_of(item, voxel_size_nm, segments, own_meshes)
+                    meshes = None if own_meshes else meshes
                 elif item is not None:
                     state.layers[name] = objects.layer_of(name, item, scales)
             if meshes is not None and folder is not None:
                 shown = segments or _mesh_ids(folder.names())
                 state.layers["meshes"] = layers.mesh_layer(meshes, shown)
             if not state.layers:
-                msg = f"{', '.join(items)}: nothing to show; name an item that is not None"
+                msg = (
+                    f"there is nothing to show, because {', '.join(items)} is None; name another "
+                    "item with --inputs"
+                )
                 raise ChunkError(msg)
             state.dimensions = self._library.CoordinateSpace(
                 names=["x", "y", "z"], units="nm", scales=scales[::-1]
             )
             if middle is not None:
                 state.position = middle[::-1]
-        self._viewers.append(viewer)  # the server itself holds it weakly
+        self._viewers.append(viewer)  # the server keeps only a weak reference
         return str(viewer.get_viewer_url())
 
     def _served(self, folder: ObjectFolder) -> str:
@@ -132,7 +135,7 @@ def check_free(bind_address: str, port: int) -> None:
     """Check that the address and port can be bound.
 
     Raises:
-        VolumeError: the message gives the reason.
+        VolumeError: the address or port cannot be used; the message gives the reason.
     """
     try:
         family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
@@ -145,8 +148,8 @@ def check_free(bind_address: str, port: int) -> None:
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
     """Return the first ids with a manifest (``7:0``) or an index in a folder."""
-    found = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
-    return sorted(int(match[1]) for match in found if match)[:MESHES_AT_MOST]
+    matches = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
+    return sorted(int(match[1]) for match in matches if match)[:MESHES_AT_MOST]
 
 
 def _objects_handler() -> type:
@@ -166,7 +169,7 @@ def _objects_handler() -> type:
             try:
                 data = await loop.run_in_executor(None, self._read, key, wanted)
             except VolumeError as error:
-                logger.warning("%s of %s cannot be read: %s", key, self._folder.url, error)
+                logger.warning("cannot read %s of %s: %s", key, self._folder.url, error)
                 self.send_error(502)
                 return
             if data is None:

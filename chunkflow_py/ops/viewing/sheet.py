@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk
 
-GAP = 12  # pixels around a plane
-LINE = 16  # pixels of a line of text
-TEXT = 12  # pixels
+GAP = 12  # margin around a plane, pixels
+LINE = 16  # height of a line of text, pixels
+TEXT = 12  # size of the text, pixels
 GROUND, INK, FAINT = (24, 24, 24), (235, 235, 235), (150, 150, 150)
 
 
@@ -49,8 +49,8 @@ class Plane:
 
     Attributes:
         name: axes and position, such as ``xy, z = 32``.
-        image: (rows, columns, 3).
-        size_nm: of a pixel, rows and columns.
+        image: red, green and blue, (rows, columns, 3).
+        size_nm: height and width of a pixel, nanometres.
         labels: whether colours stand for labels, which must not be averaged.
     """
 
@@ -75,8 +75,8 @@ def contact_sheet(
     in grey or in a colour for each channel (see `chunkflow_py.ops.viewing.colours`).
 
     Args:
-        chunks: by the names to show; (z, y, x) or (c, z, y, x).
-        width: of the longest side of each chunk, pixels.
+        chunks: title of a row -> chunk, (z, y, x) or (c, z, y, x).
+        width: length of the longest side of each chunk, pixels.
         contrast: percentiles of a chunk to show black and white (default: by kind and type).
 
     Raises:
@@ -122,7 +122,7 @@ def contact_sheet(
 
 def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple[str, list[Plane]]:
     if chunk.array.size == 0:
-        msg = f"chunk {name!r} {chunk.bbox} holds no voxel, so there is nothing to preview"
+        msg = f"chunk {name!r} has no voxels to preview: its box {chunk.bbox} is empty"
         raise ChunkError(msg)
     kind = kind_of(chunk)
     if kind == "segmentation":
@@ -133,7 +133,7 @@ def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple
     planes = []
     for axis, axes in enumerate(("xy", "xz", "zy")):
         cut = array.take(middle[axis], axis=array.ndim - 3 + axis)
-        cut = cut.swapaxes(-1, -2) if axes == "zy" else cut  # columns are z, beside xy
+        cut = cut.swapaxes(-1, -2) if axes == "zy" else cut  # z along the columns, next to xy
         sizes = [size for k, size in enumerate(chunk.voxel_size_nm) if k != axis]
         sizes = sizes[::-1] if axes == "zy" else sizes
         if kind == "segmentation":
@@ -166,7 +166,7 @@ def round_length(length: float) -> float:
 
 
 def format_length(nanometres: float) -> str:
-    """Return a length with the unit that makes it short, such as ``2 um``."""
+    """Return a length in mm, um or nm, such as ``2 um``."""
     for unit, factor in (("mm", 1e6), ("um", 1e3)):
         if nanometres >= factor:
             return f"{nanometres / factor:g} {unit}"

@@ -1,4 +1,4 @@
-"""Wait until the user ends a view of a task; the pipeline then goes on."""
+"""Waiting until the user ends the view of a task, so that the pipeline continues."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Showing:
-    """Blocks while a view is open.
+    """Open view of a task, which blocks the pipeline until the user ends it.
 
-    While a view is open, SIGINT (Ctrl-C) ends it, and SIGTERM ends it and suppresses all later
+    While the view is open, SIGINT (Ctrl-C) ends it, and SIGTERM ends it and suppresses all later
     views. At other times the previous signal handlers act.
 
     Attributes:
-        ended: whether later tasks are not shown.
+        ended: whether views of later tasks are suppressed.
     """
 
     ended: bool = field(default=False, init=False)
@@ -49,9 +49,9 @@ class Showing:
         """Print the address of the view of *task*, and return when the view ends.
 
         Args:
-            task: that is shown.
+            task: task that the view shows.
             url: address of the page.
-            open_page: open the page in the browser.
+            open_page: whether to open the page in the browser.
         """
         self._over.clear()
         self._viewing = True
@@ -59,7 +59,7 @@ class Showing:
         if open_page:
             webbrowser.open(url)
         while not self._over.wait(0.2):
-            pass  # a signal that reaches another thread is only handled when this one wakes up
+            pass  # Python handles a signal only when this main thread wakes up
         self._viewing = False
 
     def close(self) -> None:

@@ -1,0 +1,43 @@
+"""Options shared by operators for synapses and for the peaks of probability maps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.ops.options.volume_options import together
+from chunkflow_py.pipeline.params import input_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.pipeline.params import Decorator
+
+
+def synapses_option() -> Decorator:
+    """Declare ``--synapses-name/-s``, the synapses that the operator reads."""
+    return input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+
+
+def peak_options(peaks: str, min_distance: float) -> Decorator:
+    """Declare ``--min-distance`` and ``--threshold-rel`` of peak detection.
+
+    Args:
+        peaks: name of the peaks in the help, such as ``T-bars``.
+        min_distance: default of the smallest distance, voxels.
+    """
+    return together(
+        click.option(
+            "--min-distance",
+            type=click.FloatRange(min=1),
+            default=min_distance,
+            show_default=True,
+            help=f"Smallest distance of two {peaks} along an axis, voxels.",
+        ),
+        click.option(
+            "--threshold-rel",
+            type=click.FloatRange(0, 1),
+            default=0.3,
+            show_default=True,
+            help=f"Lower limit of {peaks}, fraction of the map's full scale.",
+        ),
+    )
