@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 20  # failures to print
 
 
-def run_phase(make: Callable[..., Pipeline], what: str) -> None:
+def run_phase(make: Callable[..., Pipeline], description: str) -> None:
     """Run a pipeline over all its tasks, even if some of them fail.
 
     Args:
         make: function of ``ahead``, ``listener`` and ``dry_run`` that returns the pipeline.
-        what: description for messages, such as ``converting em``.
+        description: description of the phase for messages, such as ``converting em``.
 
     Raises:
         ChunkflowError: tasks failed; stderr lists the first ones.
@@ -45,7 +45,7 @@ def run_phase(make: Callable[..., Pipeline], what: str) -> None:
             echo(f"Error: further tasks failed; only the first {_MOST_SHOWN} are listed", err=True)
     if failed:
         msg = (
-            f"{what}: {failed} of {report.total} tasks failed, and the others are done; fix the "
-            "cause and run the same command again"
+            f"{description}: {failed} of {report.total} tasks failed, and the others are done; fix "
+            "the cause and run the same command again"
         )
         raise ChunkflowError(msg)

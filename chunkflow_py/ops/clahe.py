@@ -57,10 +57,10 @@ def clahe(
     import numpy as np
 
     if chunk.dtype.kind not in "uf" or not np.isfinite(chunk.array).all():
-        what = "holds NaN or infinity" if chunk.dtype.kind == "f" else f"is {chunk.dtype}"
+        problem = "holds NaN or infinity" if chunk.dtype.kind == "f" else f"is {chunk.dtype}"
         msg = (
-            f"clahe takes unsigned integers or finite floating point, but chunk {chunk.bbox} {what}"
-            "; rescale-intensity makes uint8 of any image"
+            "clahe takes unsigned integers or finite floating point, but chunk "
+            f"{chunk.bbox} {problem}; put rescale-intensity --dtype uint8 before it"
         )
         raise ChunkError(msg)
     result = np.empty(chunk.shape, chunk.dtype)

@@ -65,14 +65,15 @@ def duplicates(
         protected = ~protected if synapses.post_users is None else synapses.post_users != number
     objects = objects_at(segmentation, synapses.post)
     distance = synapses.pre_to_post_distances
-    found = doubled(synapses, objects, distance_threshold, protected)
+    is_duplicate = doubled(synapses, objects, distance_threshold, protected)
     if max_distance is not None:
-        found |= distance > max_distance
+        is_duplicate |= distance > max_distance
     if max_post_num is not None:
         confidence = 1.0 if synapses.post_confidence is None else synapses.post_confidence
         cost = distance / np.maximum(confidence, 1e-6)
-        found |= ranks(synapses.post_to_pre, found, ~protected, cost) >= max_post_num
-    return found & ~protected
+        rank = ranks(synapses.post_to_pre, is_duplicate, ~protected, cost)
+        is_duplicate |= rank >= max_post_num
+    return is_duplicate & ~protected
 
 
 def detect_duplicate_post(synapses: Synapses, segmentation: Chunk, **options: Any) -> Synapses:
@@ -97,9 +98,9 @@ class DuplicateRemover:
         kept = removed = None
         if task[self.synapses_name] is not None:
             synapses = task.item(self.synapses_name, Synapses)
-            found = duplicates(synapses, task.chunk(self.input_name), **self.options)
-            kept, removed = synapses.keep_post(~found), synapses.keep_post(found)
-            logger.info("%s: %d of %d points removed", task, found.sum(), len(found))
+            marked = duplicates(synapses, task.chunk(self.input_name), **self.options)
+            kept, removed = synapses.keep_post(~marked), synapses.keep_post(marked)
+            logger.info("%s: removed %d of %d points", task, marked.sum(), len(marked))
         task[self.output_name] = kept
         if self.duplicates_name is not None:
             task[self.duplicates_name] = removed

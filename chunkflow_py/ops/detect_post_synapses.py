@@ -86,9 +86,10 @@ class PostDetector(OperatorBase):
             task[self.output_name] = None
             return task
         synapses = task.item(self.synapses_name, Synapses)
-        found = detect_post_synapses(task.chunk(self.input_name), synapses, **self.options)
-        found = found if task.bbox is None else found.inside(task.bbox)
-        task[self.output_name] = found or None
+        synapses = detect_post_synapses(task.chunk(self.input_name), synapses, **self.options)
+        if task.bbox is not None:
+            synapses = synapses.inside(task.bbox)
+        task[self.output_name] = synapses or None
         return task
 
 

@@ -1,6 +1,6 @@
 r"""Take the tasks of one array job from a .npy file.
 
-The file is what generate-tasks --file-path writes. Job 0 takes the first --granularity boxes, job
+generate-tasks --file-path writes such a file. Job 0 takes the first --granularity boxes, job
 1 the next ones, and so on.
 
 Example: chunkflow fetch-task-from-file --file-path tasks.npy --slurm-job-array \

@@ -273,7 +273,7 @@ if TYPE_CHECKING:
 @zyx_option(
     "--output-crop-margin",
     minimum=0,
-    help="Legacy: voxels to drop around what the patches of the chunk cover, zyx.",
+    help="Legacy: voxels to crop around the region that the patches of the chunk cover, zyx.",
 )
 @zyx_option(
     "--patch-num", "-n", minimum=1, help="Legacy: number of patches that the chunk must hold, zyx."

@@ -36,10 +36,10 @@ def inverse(chunk: Chunk) -> Chunk:
     import numpy as np
 
     if chunk.kind == "segmentation" or chunk.dtype.kind not in "uf":
-        what = "a segmentation" if chunk.kind == "segmentation" else f"of {chunk.dtype}"
+        kind = "a segmentation" if chunk.kind == "segmentation" else f"of {chunk.dtype}"
         msg = (
             f"inverse takes unsigned integers or floating point in [0, 1], but chunk {chunk.bbox} "
-            f"is {what}; rescale-intensity takes any image, and mask --inverse masks"
+            f"is {kind}; use rescale-intensity for other images, or mask --inverse for masks"
         )
         raise ChunkError(msg)
     if chunk.dtype.kind == "u":

@@ -105,8 +105,8 @@ class Masker(OperatorBase):
             chunk = task.chunk(source)
             key = chunk.bbox, chunk.voxel_size_nm
             if key not in masks:
-                found = box_mask(self._volume, *key, fill_missing=self.fill_missing)
-                masks[key] = found.inverted() if self.inverse else found
+                keep = box_mask(self._volume, *key, fill_missing=self.fill_missing)
+                masks[key] = keep.inverted() if self.inverse else keep
             task[target] = mask(chunk, masks[key])
         return task
 

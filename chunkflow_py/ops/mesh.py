@@ -1,8 +1,8 @@
 r"""Mesh the objects of a chunk.
 
-Example: chunkflow generate-tasks --volume-path seg --chunk-size 64 512 512 \
-  load-precomputed --volume-path seg --expand-margin-size auto mesh --output-path seg then \
-  mesh-manifest --volume-path seg
+Example: chunkflow submit generate-tasks --volume-path seg --chunk-size 64 512 512 \
+  load-precomputed --volume-path seg --expand-margin-size auto mesh --output-path seg \
+  then mesh-manifest --volume-path seg
 
 Each task writes a fragment for each of its objects. With a margin of one voxel, which the loader
 reads by --expand-margin-size auto, fragments of neighbouring tasks join without a gap; surfaces are

@@ -49,8 +49,8 @@ def command(
         if policy is not None:
             from chunkflow_py.planning.doctor.access_policy import policy_of
 
-            found = policy_of(policy)
-            echo(json.dumps(found.to_json(), indent=2) if as_json else found.text())
+            access = policy_of(policy)
+            echo(json.dumps(access.to_json(), indent=2) if as_json else access.text())
             return
         _check_names(only or (), stores, queues)
         from chunkflow_py.planning.doctor.examine import Places, examine

@@ -60,7 +60,7 @@ def range_and_rule(
 
     Args:
         array: any shape, real.
-        kind: what the voxels mean.
+        kind: meaning of the voxels.
         contrast: percentiles to show black and white (default: 1 and 99.5; for bytes and maps the
             whole range).
 
