@@ -165,7 +165,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output-kind",
     type=NAMES,
-    help="What the output means: probability, affinity (channels x, y, z), logit, vector "
+    help="Meaning of the output: probability, affinity (channels x, y, z), logit, vector "
     "(channels x, y, z) or embedding; one for each of --output-names.",
 )
 @click.option(
@@ -225,7 +225,7 @@ if TYPE_CHECKING:
 @click.option(
     "--patch-mask",
     metavar="URL",
-    help="Volume of a coarse mask; skip patches outside of it, their output is zero.",
+    help="Volume of a coarse mask; skip patches outside of it, whose output is zero.",
 )
 @click.option(
     "--patch-mask-mip",

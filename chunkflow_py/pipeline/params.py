@@ -330,7 +330,7 @@ def expand_margin_option(*more: str) -> Decorator:
         *more,
         default=(0, 0, 0),
         show_default=True,
-        help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
+        help="Voxels to read around the task's box, zyx; or auto: as many as later operators need.",
     )
 
 
