@@ -42,7 +42,7 @@ def adjust_pre(
     """Move the T-bars of *synapses* to the middle of dark spots.
 
     Args:
-        synapses: with positions in voxels of the image.
+        synapses: synapses with positions in voxels of the image.
         image: (z, y, x) or (1, z, y, x), any real dtype.
         img_threshold: voxels below this value are dark, in the unit of the voxels.
         radius: largest move of a T-bar along each axis, voxels; also the largest depth, in units

@@ -43,7 +43,7 @@ def duplicates(
     """Return a mask of the postsynaptic points to remove, (m,) bool.
 
     Args:
-        synapses: with positions in voxels of the segmentation.
+        synapses: synapses with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of it are
             never duplicates.
         distance_threshold: points of one segment within this distance are one contact, voxels.

@@ -28,7 +28,7 @@ def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
     """Return *synapses* with the segment ids of their T-bars.
 
     Args:
-        synapses: with positions in voxels of the segmentation.
+        synapses: synapses with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background.
 
     Raises:

@@ -33,13 +33,13 @@ def load_npy(
     """Return the array of a .npy file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
-        path: path of the file; (z, y, x) or (c, z, y, x), numbers.
+        path: path of the file; its array is (z, y, x) or (c, z, y, x), of any numeric dtype.
         channels: channels to read, in this order (default: all).
         place: arguments voxel_offset and voxel_size_nm of `chunkflow_py.volume.files.npy.open_npy`.
 
     Raises:
         VolumeError: the file cannot be read.
-        ChunkError: the array is not 3D or 4D numbers, or lacks one of these channels.
+        ChunkError: the array is neither 3D nor 4D, is not numeric, or lacks one of the channels.
     """
     from chunkflow_py.volume.files.npy import open_npy
 

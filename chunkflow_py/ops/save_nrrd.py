@@ -33,7 +33,7 @@ def save_nrrd(
     """Write *chunk* to a NRRD file, which gets its name only when it is complete.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), numbers.
+        chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
         encoding: ``gzip``, ``bzip2`` or ``raw``; only raw files can be read in part.

@@ -31,7 +31,7 @@ def save_tif(
     """Write *chunk* to a TIFF file, which gets its name only when it is complete.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), numbers.
+        chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
         compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``

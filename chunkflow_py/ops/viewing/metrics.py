@@ -57,7 +57,7 @@ class CloudWatch:
         """Send one value per label; an outage is only logged as a warning.
 
         Args:
-            seconds: label of an operator, which names the metric -> seconds.
+            seconds: label of an operator -> seconds; the label is the name of the metric.
             compute_device: value of the metrics' dimension of that name.
 
         Raises:

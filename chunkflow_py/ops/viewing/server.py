@@ -62,7 +62,7 @@ class ViewerServer:
         Args:
             items: name of a layer -> chunk, points, synapses or skeletons; ``None`` is skipped.
             voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
-            segments: to select initially in layers of segmentations.
+            segments: ids to select initially in layers of segmentations.
             mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder;
                 shown in the first segmentation, or in a layer of their own.
 
