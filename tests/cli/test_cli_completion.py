@@ -22,7 +22,7 @@ SETTINGS = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TERM
 
 
 def values(line, incomplete=""):
-    """Return what may come after a line."""
+    """Return the completions after a command line."""
     return [each.value for each in candidates(cli, line.split(), incomplete)]
 
 
@@ -57,7 +57,7 @@ def test_a_line_goes_on_with_commands():
     ],
 )
 def test_options_and_values_are_of_the_last_command(line, incomplete, expected):
-    """What is offered belongs to where the cursor is, whatever came before in the line."""
+    """Completions match the position of the cursor."""
     assert values(line, incomplete) == expected
 
 
@@ -76,7 +76,7 @@ main()
 
 
 def test_nothing_heavy_is_imported():
-    """The answer to <TAB> needs neither NumPy nor an operator that is not in the line."""
+    """Completion imports neither NumPy nor operators outside of the command line."""
     line = "chunkflow create-chunk inference --framework "
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], text=True, capture_output=True, check=True,

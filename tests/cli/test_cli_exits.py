@@ -19,7 +19,7 @@ EXITS = ["SystemExit(0)", "SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit
 def test_an_operator_that_exits_has_failed(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, error: str, ahead: str
 ) -> None:
-    """The line ends with 1 and a sentence that names the operator, never as if it were done."""
+    """The pipeline never ends as if it were done, but with 1 and the name of the operator."""
     plugin = tmp_path / "leaves.py"
     plugin.write_text(f"def execute(chunk):\n    raise {error}\n")
     words = ("create-chunk", "--size", "1", "1", "1", "plugin", "-f", str(plugin), "-i", "chunk")

@@ -47,14 +47,14 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_those_that_the_process_may_use(
     visible: str | None, found: list[GpuUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By number or by name, as CUDA_VISIBLE_DEVICES says."""
+    """CUDA_VISIBLE_DEVICES selects GPUs by number or by UUID."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_use() == found
 
 
 def test_they_are_watched() -> None:
-    """In a thread, as long as anybody looks."""
+    """A thread polls until the watch is left."""
     with GpuWatch() as watch:
         wait_for(lambda: bool(watch.now))
         assert watch.text() == "GPU 37% busy, 3.2 of 171 GB"

@@ -23,7 +23,7 @@ TASKS = "generate-tasks -v file://em -c 4 8 8"
 
 
 def run(line: str) -> Result:
-    """Run a line of commands."""
+    """Run a command line."""
     return CliRunner().invoke(cli, line.split())
 
 
@@ -39,7 +39,7 @@ def voxels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
 
 
 def stored() -> np.ndarray:
-    """Return what is in the volume."""
+    """Return the voxels of the volume."""
     volume = open_volume("precomputed://file://em")
     return volume.read(volume.bounds).array
 
@@ -67,7 +67,7 @@ def test_a_line_replaces_what_it_loads(voxels: np.ndarray, source: str, ahead: i
     ],
 )
 def test_what_could_be_applied_twice_is_refused(voxels: np.ndarray, line: str, words: str) -> None:
-    """Runs, queues and margins, each with what to do instead; nothing is written."""
+    """Runs, queues and margins are refused with a remedy; nothing is written."""
     run(f"{TASKS} -q file://q")
     result = run(line)
     assert result.exit_code == 2, result.output

@@ -42,12 +42,12 @@ def package(tmp_path, monkeypatch):
 
 
 def run(line):
-    """Run a line of commands."""
+    """Run a command line."""
     return CliRunner().invoke(cli, line.split())
 
 
 def test_an_installed_operator_is_a_command(package):
-    """It stands in the help with its summary, has help of its own, and works in a line."""
+    """The operator is listed with its summary, has its own help, and runs in a pipeline."""
     assert catalog.more() == ("broken", "gamma", "no-operator", "twice")
     listed = run("--help").output
     assert "chunkflow_gamma" not in sys.modules, "nothing is imported for the list"
@@ -75,7 +75,7 @@ def test_names_of_this_package_go_first(package):
     ],
 )
 def test_what_cannot_be_loaded_ends_with_2(package, name, said):
-    """A package that is wrong spoils only its own command, and says what is wrong."""
+    """A broken package affects only its own command, whose error names the cause."""
     result = run(name)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())

@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def work(run="r", most=100):
-    """Work off a run as a worker does, in this process; return what went wrong."""
+    """Execute a run as a worker does, in this process; return the errors."""
     home = RunDirectory(run)
     while (name := home.current_step()) is not None:
         stage, plan, ledger = home.spec.step(name), home.plan(name), home.ledger(name)
@@ -71,7 +71,7 @@ def work(run="r", most=100):
 
 
 def stored(name):
-    """Return what is stored of a volume: names and contents."""
+    """Return the stored objects of a volume by name."""
     paths = (path for path in Path(name).rglob("*") if path.is_file())
     return {str(path.relative_to(name)): path.read_bytes() for path in paths}
 
@@ -141,7 +141,7 @@ def test_a_shard_that_was_lost_is_found_and_empty_blocks_of_one_are_not() -> Non
 
 @pytest.mark.parametrize("damage", ["lost", "changed", "metadata"])
 def test_repair_reopens_all_that_was_made_of_it(damage) -> None:
-    """What later steps made of damaged blocks is made anew, through several steps; no more is."""
+    """Exactly the tasks of later steps that read damaged blocks are repeated."""
     three = f"then --stage three {TASKS} load-zarr --store two.zarr {SAVE} three.zarr"
     say(f"submit --run r {ONE} {TWO} {three}")
     assert work() == []
@@ -187,7 +187,7 @@ def test_margins_count_for_what_was_made_of_it() -> None:
 
 
 def test_steps_that_were_taken_over() -> None:
-    """Of a stage taken over the owner is named; when it is mended there, repair goes on here."""
+    """Repair names the run that owns a forked step; after its repair, this one continues."""
     say(f"submit --run old {ONE} {TWO}")
     assert work("old") == []
     two = f"then --stage two {TASKS} load-zarr --store one.zarr {SAVE} new.zarr"
@@ -259,13 +259,13 @@ def _folder(place):
 
 
 def _made(path):
-    """Return a path whose folder is there."""
+    """Return a path in an existing folder."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def test_only_blocks_of_its_own_box_are_removed() -> None:
-    """Whatever a record says that it has left out, no block of another task is removed."""
+    """Repair removes no block of another task, even if a record claims it."""
     say(f"submit --run r --stage one {LINE} skip-all-zero {SAVE} one.zarr")
     assert work() == []
     ledger, before = RunDirectory("r").ledger("one"), stored("one.zarr")
@@ -298,7 +298,7 @@ def test_what_counts_as_done_where_it_is_stored_is_removed_when_damaged() -> Non
 
 
 def test_a_later_step_does_not_count_what_it_made_of_damage_as_done() -> None:
-    """A step that is skipped if its blocks are stored does again what it made of a lost block."""
+    """A step that skips stored blocks repeats the tasks that read a lost block."""
     say("create-volume -v zarr://two.zarr -z 16 32 32 -d uint8 -b 8 16 16")
     skip = "skip-task-by-blocks-in-volume -v zarr://two.zarr"
     two = f"{TASKS} {skip} load-zarr --store one.zarr save-volume -v zarr://two.zarr"
@@ -325,7 +325,7 @@ def test_a_later_step_does_not_count_what_it_made_of_damage_as_done() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.long
 def test_workers_do_it_again_in_order() -> None:
-    """A worker does the repaired step first, then what was made of it."""
+    """A worker repeats the repaired step first, then the tasks that read its output."""
     say(f"submit --run r {ONE} {TWO}")
     say("work r")
     clean = stored("two.zarr/0")

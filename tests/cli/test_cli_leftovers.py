@@ -43,7 +43,7 @@ def voxels(name):
 
 
 def files(folder):
-    """Return what is stored in a folder: names and contents."""
+    """Return the files of a folder: names and contents."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in Path(folder).rglob("*")
@@ -78,7 +78,7 @@ def test_blocks_of_an_earlier_run_are_refused_or_deleted(folder, kind) -> None:
 
 
 def test_other_regions_of_a_volume_are_left_alone() -> None:
-    """Several runs write parts of one volume: what lies outside of the boxes stays."""
+    """Several runs write parts of one volume; blocks outside of their boxes stay."""
     say(f"--quiet {OLD} {SAVE} out.zarr")
     before = voxels("out.zarr")
     part = "generate-tasks --roi-start 8 0 16 --roi-stop 16 32 32 --chunk-size 8 16 16"
@@ -161,7 +161,7 @@ def test_what_a_line_takes_for_done_stays() -> None:
 
 
 def test_run_has_the_option_too() -> None:
-    """A line that is carried out at once refuses and deletes as submit does."""
+    """Run refuses and deletes output of other runs as submit does."""
     say(f"--quiet {OLD} {SAVE} out.zarr")
     line = f"{LINE} skip-all-zero {SAVE} out.zarr"
     assert "--clear-output" in say(f"run --on local:1 --run r {line}", code=2)

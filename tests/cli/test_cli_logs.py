@@ -50,7 +50,7 @@ def test_an_event_is_a_sentence_for_people(capsys: pytest.CaptureFixture[str]) -
 def test_handlers_of_libraries_do_not_repeat_our_lines(
     capsys: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
-    """A handler that an import adds to the root logger gets what libraries log, and not ours."""
+    """A handler of the root logger receives messages of libraries, but not ours."""
     configure_logging(verbose=True, debug=False, as_json=as_json)
     of_a_library = logging.StreamHandler(sys.stderr)
     root = logging.getLogger()
@@ -68,7 +68,7 @@ def test_handlers_of_libraries_do_not_repeat_our_lines(
 
 
 def test_json_lines_hold_the_same_and_more(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fields beside the sentence, what all lines say, tracebacks, and what libraries say."""
+    """JSON lines hold message, fields, common fields, tracebacks and library messages."""
     configure_logging(verbose=True, debug=False, as_json=True)
     add_json_fields(run="file:///r", worker="w")
     log_event(ours, logging.INFO, "stage_started", tasks=3, message="")
@@ -212,7 +212,7 @@ def test_the_error_at_the_end_is_a_line_too(
 
 
 def test_an_interrupt_is_a_line_too(start: Callable[..., subprocess.Popen[str]]) -> None:
-    """Also where a line hangs and is left behind."""
+    """The exit line is written even if a thread hangs."""
     process = start("--log-json", "never-end")
     assert process.stdout is not None
     process.stdout.readline()

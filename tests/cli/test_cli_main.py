@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def test_help_has_a_section_for_each_kind(chunkflow: Run) -> None:
-    """Commands are listed by what they do, the sections in the order of a pipeline."""
+    """Commands are listed in sections, in the order of a pipeline."""
     result = chunkflow("--help")
     assert (result.code, result.err) == (0, "")
     text = result.out
@@ -179,7 +179,7 @@ def test_a_file_without_a_command_is_named(
     ],
 )
 def test_usage_errors(chunkflow: Run, line: str, said: str) -> None:
-    """A line that cannot work exits with 2 and one sentence, before any operator does anything."""
+    """An invalid pipeline exits with 2 and one sentence before any operator runs."""
     result = chunkflow(*line.split())
     assert result.code == 2
     assert said in " ".join(result.err.split())
@@ -214,7 +214,7 @@ def test_quiet_prints_nothing_on_success(chunkflow: Run) -> None:
     ],
 )
 def test_view_on_a_terminal(chunkflow: Run, options: list[str], shown: bool) -> None:
-    """A terminal gets a view of progress, unless told to be quiet or to leave it out."""
+    """A terminal shows a view of progress, except with --quiet or --no-progress."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -249,7 +249,7 @@ def test_dry_run_saves_nothing(chunkflow: Run) -> None:
 
 @pytest.mark.parametrize("ahead", ["0", "1", "3", "auto"])
 def test_failed_task_exits_with_1_and_counts(chunkflow: Run, ahead: str) -> None:
-    """A failure is one sentence; what was done and what is left is counted; no traceback."""
+    """A failure is one sentence with the numbers of done and remaining tasks."""
     result = chunkflow("--ahead", ahead, "--quiet", "four-boxes", "fail-third", "say")
     assert result.code == 1
     assert result.err.splitlines() == [
@@ -260,7 +260,7 @@ def test_failed_task_exits_with_1_and_counts(chunkflow: Run, ahead: str) -> None
 
 
 def test_failure_of_the_only_task_counts_nothing(chunkflow: Run) -> None:
-    """A line without a source has nothing to count, and no table hides the error."""
+    """A pipeline without a source prints no counts and no table after the error."""
     result = chunkflow("fail-third")
     assert result.code == 1
     assert result.err.splitlines() == [
@@ -390,7 +390,7 @@ def test_signals_in_process(chunkflow: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_main_runs_outside_of_the_main_thread(chunkflow: Run) -> None:
-    """Where no signal can be handled, the line runs all the same."""
+    """The pipeline runs in a thread that cannot handle signals."""
     codes: list[object] = []
 
     def run() -> None:
@@ -407,7 +407,7 @@ def test_main_runs_outside_of_the_main_thread(chunkflow: Run) -> None:
 @pytest.mark.parametrize("size", ["1000000 1000000 1000000", "10000000000000000000000 1 1"])
 @pytest.mark.parametrize("pattern", ["sin", "zero", "random"])
 def test_too_large_a_chunk_is_one_sentence(size: str, pattern: str) -> None:
-    """What cannot be allocated is refused at once, in words of ours."""
+    """A chunk that cannot be allocated is refused with a message of ours."""
     result = CliRunner().invoke(cli, ["create-chunk", "-p", pattern, "--size", *size.split()])
     assert result.exit_code == 1
     assert "create-chunk failed: there is not enough memory (unable to allocate" in result.output

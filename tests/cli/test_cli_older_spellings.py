@@ -28,18 +28,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(line: str) -> Result:
-    """Run a line of commands."""
+    """Run a command line."""
     return CliRunner().invoke(cli, shlex.split(line))
 
 
 def notices(result: Result) -> list[str]:
-    """Return the notices of a line that has worked."""
+    """Return the notices of a successful command line."""
     assert result.exit_code == 0, result.output
     return [line for line in result.stderr.splitlines() if " is now called " in line]
 
 
 def test_an_older_command_is_the_command_with_a_notice() -> None:
-    """It works, and a notice on stderr says once a line what it is called now."""
+    """An older name works, and one notice on stderr gives the current name."""
     done = run("read-h5 -f image.h5 -o a read-h5 -f image.h5 -o b write-h5 -i a -f ab.h5")
     assert notices(done) == [
         "INFO: read-h5 is now called load-h5",
@@ -71,12 +71,12 @@ def test_an_older_option_is_the_option_with_a_notice(line: str, said: str) -> No
 
 
 def test_options_of_other_commands_are_left_alone() -> None:
-    """Only the words of the command itself are read, not their values or what follows."""
+    """Only options of the command itself are translated, not values or later commands."""
     assert notices(run("load-h5 -f image.h5 copy-var -t -c delete-var -v -c")) == []
 
 
 def test_a_line_is_stored_with_its_present_names() -> None:
-    """What a run keeps reads the same, however the line was spelled."""
+    """A run stores the current names, even if older ones were typed."""
 
     def words(line: str) -> list[tuple[str, ...]]:
         kept: list[tuple[str, ...]] = []
@@ -129,7 +129,7 @@ def test_suggestions_know_older_names(line: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(older_names.INSTEAD))
 def test_what_is_not_here_is_answered_with_what_to_do_instead(name: str) -> None:
-    """Anywhere in a line: exit 2 and the alternative."""
+    """A removed option anywhere in a pipeline exits with 2 and names the alternative."""
     for line in (name, f"load-h5 -f image.h5 {name}"):
         result = run(line)
         assert result.exit_code == 2
@@ -191,7 +191,7 @@ def test_the_log_level_of_older_lines_is_read(level: str, said: list[str]) -> No
 
 
 def test_the_log_file_of_older_lines_is_written(folder: Path) -> None:
-    """What is said goes to the file, too, each line with its time; lines of a second run follow."""
+    """Log lines also go to the file, with their time; a second run appends to it."""
     for option in ("--log-file", "-f"):
         assert run(f"{option} lines.log read-h5 -f image.h5").exit_code == 0
     lines = (folder / "lines.log").read_text().splitlines()

@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def plan(line, options="", code=0):
-    """Return the first stage of the plan of a line, as data."""
+    """Return the plan of the first step, as data."""
     _, brace, data = say(f"--quiet plan --json {options} {line}", code).partition("{")
     return json.loads(brace + data)["stages"][0]  # warnings stand before it
 
@@ -46,7 +46,7 @@ def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
 
 
 def test_several_processes_are_rehearsed_side_by_side():
-    """Memory of a machine and cost follow; what was assumed is said."""
+    """The plan states the memory of a machine, the cost, and its assumptions."""
     options = "--machines 2 --processes 2 --instance g5.xlarge"
     found = plan(f"{TASKS} {LOAD} {SAVE}", options)
     assert found["machine_hours"] == pytest.approx(2 * found["duration"]["seconds"] / 3600)
@@ -81,7 +81,7 @@ def test_every_misfit_is_told_at_once_with_what_fits():
 
 
 def test_a_better_size_is_told_and_holds():
-    """The size that is suggested fits the outputs, and computes what it is said to compute."""
+    """The suggested size fits the outputs and has the stated amplification."""
     line = f"{{}} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
     found = plan(line.format(TASKS), "--no-rehearse")
     better = found["suggestion"]
@@ -108,7 +108,7 @@ def test_a_better_size_leaves_work_for_every_process(processes):
 
 
 def test_what_is_not_measured_is_not_said_to_fit():
-    """Without a pilot the memory of a network is unknown: the last line says so."""
+    """Without a pilot run, the last line says that the memory of a network is unknown."""
     line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
     told = say(f"--quiet plan --no-rehearse --memory 8GB {line}").splitlines()[-1]
     assert told.startswith("no problem found, but the memory of inference is not")
@@ -140,7 +140,7 @@ def test_too_little_memory_names_tasks_that_fit():
 
 
 def test_seconds_that_are_told_are_taken():
-    """What is not measured here is told by who knows it."""
+    """Given speeds and times replace the measured ones."""
     options = "--no-rehearse --seconds-per-task 90 --machines 4 --price 3"
     found = plan(f"{TASKS} {LOAD} {SAVE}", options)
     assert found["duration"]["seconds"] == 8 * 90
@@ -159,7 +159,7 @@ def test_what_is_there_is_planned_as_it_is():
 
 
 def test_stages_are_planned_one_by_one():
-    """A stage that reads what the one before will make waits for it."""
+    """A step may read a volume that an earlier step will create."""
     line = (
         f"{TASKS} {LOAD} threshold --threshold 10 {SAVE} then "
         "generate-tasks -v zarr://out.zarr -c 8 16 16 load-zarr --store out.zarr save-zarr -s b"
@@ -195,7 +195,7 @@ def test_tasks_that_are_not_made_may_lie_anywhere():
 
 
 def test_one_box_is_planned_like_many():
-    """A line on the box of create-bbox is rehearsed, too."""
+    """A pipeline on the box of create-bbox has a pilot run, too."""
     found = plan(f"create-bbox -s 0 0 0 -z 8 32 32 {LOAD} {SAVE}")
     assert (found["tasks"], found["task_size"], found["misfits"]) == (1, [8, 32, 32], [])
     assert "1 of 1 tasks done" in found["duration"]["how"]
@@ -226,7 +226,7 @@ def test_what_would_leave_marks_is_left_out():
 
 
 def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
-    """What would fail in the run is told before it."""
+    """Plan reports errors that the run would have."""
     Path("wrong.py").write_text("def execute(chunk):\n    raise ValueError('no such thing')\n")
     found = plan(f"{TASKS} {LOAD} plugin -f wrong.py -i chunk -o chunk {SAVE}", code=2)
     assert "no such thing" in found["misfits"][0]
@@ -251,7 +251,7 @@ def test_what_cannot_be_planned_is_said(line, message):
 
 
 def test_what_does_not_fit_here_may_fit_elsewhere():
-    """A line that this machine has too little memory for is foretold for one that has enough."""
+    """A pipeline that does not fit this machine is planned for a larger one."""
     size = "-z 8192 8192 8192 -d uint8 -s 8 8 8"
     say(f"--quiet create-volume -v zarr://huge.zarr {size} -b 64 64 64")
     tasks = "generate-tasks -v zarr://huge.zarr --chunk-size 8192 4096 4096"

@@ -38,7 +38,7 @@ def make(name: str, body: Any = lambda task: task, lane: Any = "compute") -> Ope
 
 @pytest.fixture(autouse=True)
 def said() -> Iterator[None]:
-    """Log lines are said, as by the command line."""
+    """Set up logging as the command line does."""
     configure_logging(verbose=True, debug=False)
     yield
     restore_logging()
@@ -53,7 +53,7 @@ def run(
     watch: Callable[[PipelineReport], None] | None = None,
     **settings: Any,
 ) -> str:
-    """Run a line over eight tasks, or *tasks*, and return what was written."""
+    """Run a pipeline over eight tasks, or *tasks*, and return its output."""
     body = TaskSource(GRID) if tasks is None else tasks
     with redirect_stderr(stream or Terminal()) as screen:
         report = PipelineReport(**{"show_progress": True, "show_table": False} | settings)
@@ -101,7 +101,7 @@ class Network(OperatorBase):
 
 
 def test_the_view_says_what_each_lane_does() -> None:
-    """Lanes of the line with operator, task, how far it is within, and what waits."""
+    """The view shows operator, task and progress of each stage, or that it waits."""
     body = Works()
     line = [make("load", lane="read"), make("inference", body), make("save", lane="write")]
     run(line, watch=body.watch)
@@ -153,7 +153,7 @@ def _region(z: int) -> Any:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_all_of_the_work_is_done_at_the_end(ahead: int) -> None:
-    """The share ends at 1, whatever was skipped and in however many threads it was worked."""
+    """The share ends at 1 with skipped tasks and several threads."""
 
     def skip(task: Task) -> Task:
         if task.bbox is not None and task.bbox.start.z % 3 == 0:
@@ -184,7 +184,7 @@ def test_the_end_of_a_single_task_is_told_by_what_is_within(monkeypatch: Any) ->
 
 
 def test_tasks_without_a_box_have_the_voxels_of_their_chunk() -> None:
-    """A line over a whole file has a speed, too."""
+    """A pipeline over a whole file also has a speed."""
     import numpy as np
 
     from chunkflow_py.core.chunk import Chunk
@@ -248,7 +248,7 @@ def test_a_terminal_gets_a_view_and_a_log_gets_lines(
 
 
 def test_log_lines_stand_above_the_view() -> None:
-    """A log line in the middle of a run begins on a line of its own, and stays."""
+    """A log line during a run starts on a line of its own and stays visible."""
     logger = logging.getLogger("chunkflow_py.test")
 
     def speak(task: Task) -> Task:
@@ -307,7 +307,7 @@ def test_a_line_on_a_real_terminal(tmp_path: Path) -> None:
 
 
 def test_table_lists_every_operator() -> None:
-    """Operators stand in the order of the line, skipped tasks are counted, columns line up."""
+    """Operators are in pipeline order, skipped tasks are counted, columns line up."""
 
     def skip(task: Task) -> Task:
         raise Skip
@@ -339,7 +339,7 @@ def test_no_table_when_not_asked() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_failure_stands_alone(ahead: int) -> None:
-    """The sentence begins a line of its own; no view and no table come after it."""
+    """The error starts a line of its own; no view and no table follow it."""
 
     def fail(task: Task) -> Task:
         if task.bbox is not None and task.bbox.start.z == 3:
@@ -356,7 +356,7 @@ def test_failure_stands_alone(ahead: int) -> None:
 
 
 def test_what_reading_has_cost_is_told(tmp_path: Path) -> None:
-    """The table ends with what each loader fetched and decoded, and how much of it was needed."""
+    """The table ends with the bytes that each loader fetched, decoded and needed."""
     url = f"precomputed://{tmp_path}/em"
     made = f"create-chunk -s 8 32 64 -p random save-precomputed -v {url} --block-size 8 16 16"
     line = f"generate-tasks -v {url} -c 8 16 32 load-precomputed -v {url} --expand-margin-size"

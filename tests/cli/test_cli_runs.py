@@ -52,7 +52,7 @@ def voxels(name):
 
 
 def test_three_commands():
-    """Submit, work and status need nothing but the package; the bytes are those of the line."""
+    """Submit, work and status need no other service; the bytes are those of the pipeline."""
     say(f"--quiet {LINE} threshold -t 100 {SAVE} plain.zarr")
     told = say(f"submit {LINE} threshold -t 100 {SAVE} mask.zarr")
     assert "step threshold: 8 tasks" in told
@@ -95,7 +95,7 @@ def test_verify_and_repair_do_just_what_is_damaged():
 
 
 def test_a_complete_run_leaves_an_empty_queue(folder):
-    """What comes twice is cleared by whoever finds the run complete; other messages stay."""
+    """A worker that finds the run complete removes duplicate messages, but no others."""
     say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
     work("work r")
     home = RunDirectory("r")
@@ -163,7 +163,7 @@ def test_repair_makes_a_lost_queue_of_sqs_again(sqs_server):
 
 @pytest.mark.long
 def test_repair_after_a_damaged_queue(folder):
-    """A malformed file is refused with what to do about it, and that helps."""
+    """A malformed file is refused with a remedy, and the remedy works."""
     say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
     (folder / "tasks.db").write_bytes(b"\0" * 8192)
     for line in ("work r", "repair r"):
@@ -277,7 +277,7 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
 
 
 def test_stages_follow_each_other_and_a_fork_takes_over_what_is_the_same():
-    """The second stage reads what the first wrote; a fork with another end redoes that only."""
+    """The second step reads the first; a fork with another second step redoes only that."""
     first = f"{LINE} threshold -t 100 {SAVE} mask.zarr"
     second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
     told = say(f"submit --run r --stage mask {first} then --stage labels {second}")
@@ -311,7 +311,7 @@ def test_run_on_this_machine_and_again():
 
 
 def test_submitting_again_goes_on():
-    """A producer that died before it had sent all is run again; what is there twice is harmless."""
+    """Repeating an interrupted submission is safe; duplicate messages are harmless."""
     line = f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr"
     say(line)
     home = RunDirectory("r")
@@ -437,7 +437,7 @@ def test_an_address_of_another_run_is_refused():
 @pytest.mark.parametrize("word", ["--backend auto", "--backend=auto"])
 @pytest.mark.long
 def test_the_backend_is_decided_once(word):
-    """Workers do not choose for themselves: the run holds what was chosen at its submission."""
+    """Workers use the backend that was chosen at submission."""
     network = f"inference -m rsunet -s 8 16 16 -v 0 0 0 {word}"
     say(f"submit --run r {LINE} {network} {SAVE} map.zarr")
     (stage,) = RunDirectory("r").spec.steps
@@ -469,7 +469,7 @@ def test_a_worker_that_waits_at_the_end_leaves_when_idle():
 
 
 def test_no_error_looks_like_a_complete_run(folder, monkeypatch):
-    """Exit 1 says that all but failures is done; a worker that could not begin says 2."""
+    """Exit 1: complete except for failed tasks; 2: the worker could not start."""
     say(f"submit --run r --queue sqlite://tasks.sqlite {LINE} threshold {SAVE} mask.zarr")
     (folder / "tasks.sqlite").unlink()
     assert "tasks.sqlite" in work("work r", code=2)
@@ -508,7 +508,7 @@ def test_worker_processes_that_cannot_begin_end_the_worker_with_70(folder):
     ],
 )
 def test_exit_codes_of_a_worker(error, code):
-    """A worker never ends with 1 by an error, as that says that the run is complete."""
+    """An error never makes a worker exit with 1, which means a complete run."""
 
     @click.command()
     @click.option("--debug/--no-debug")
@@ -534,7 +534,7 @@ def cli_of(command):
 
 @pytest.mark.long
 def test_a_queue_that_was_lost_is_filled_again(folder):
-    """The same line again sends what has no record to a queue that is empty."""
+    """Submitting again sends the tasks without a record to an empty queue."""
     line = f"submit --run r --queue sqlite://tasks.sqlite {LINE} threshold -t 100 {SAVE} mask.zarr"
     say(line)
     work("work r --max-tasks 2", code=75)
@@ -551,7 +551,7 @@ def test_a_line_that_saves_nothing_is_warned_of():
 
 
 def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
-    """The sentence says which run the tasks are of, and they stay as they are."""
+    """The message names the run of the tasks, which stay in the queue."""
     queue = "--queue sqlite://tasks.sqlite"
     say(f"submit --run s {queue} {LINE} threshold {SAVE} mask.zarr")
     other = f"{queue} {LINE} threshold -t 9 {SAVE} other.zarr"
@@ -569,7 +569,7 @@ def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
 
 @pytest.mark.long
 def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):
-    """Repair of a fork takes nothing from the ledger of the run that did the stage."""
+    """Repair of a fork does not change the ledger of the original run."""
     line = f"--stage mask {LINE} threshold -t 100 {SAVE} mask.zarr"
     say(f"submit --run r {line}")
     work("work r")
@@ -619,7 +619,7 @@ def test_a_machine_without_the_folder_writes_nowhere_else(folder, monkeypatch):
 
 @pytest.mark.long
 def test_an_output_that_is_gone_is_not_made_by_workers(folder):
-    """It may be on a file system that is not mounted; the same line makes it again."""
+    """Workers do not recreate a lost output, such as on an unmounted disk; submit does."""
     line = f"submit --run r {LINE} threshold {SAVE} {folder}/shared/mask.zarr"
     say(line)
     (folder / "shared").rename(folder / "unmounted")
@@ -632,7 +632,7 @@ def test_an_output_that_is_gone_is_not_made_by_workers(folder):
 
 
 def test_one_place_is_the_same_however_it_is_spelled(folder):
-    """A line is the same run again with other spellings of its paths; another format is not."""
+    """Other spellings of paths give the same run; another format does not."""
     address = f"--run {folder}/r --queue sqlite://tasks.sqlite"
     say(f"submit {address} {LINE} threshold {SAVE} zarr://mask.zarr")
     (folder / "deep").mkdir()
@@ -659,7 +659,7 @@ def test_one_place_is_the_same_however_it_is_spelled(folder):
     ),
 )
 def test_no_code_does_not_believe_the_spec(folder, code):
-    """A spec that runs code and says that it does not is refused, and the code is not run."""
+    """With --no-code a spec that hides its code is refused; the code does not run."""
     (folder / "trap.py").write_text("import pathlib\npathlib.Path('sprung').touch()\n")
     line = "generate-tasks --roi-size 8 16 16 --chunk-size 8 16 16 create-chunk --size 8 16 16"
     say(f"--quiet create-chunk --size 8 16 16 --pattern zero {SAVE} out.zarr")

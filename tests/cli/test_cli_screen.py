@@ -58,7 +58,7 @@ def test_the_view_stays_whole_at_the_bottom_of_the_screen(terminal: Terminal) ->
 
 
 def test_a_terminal_may_be_resized(terminal: Terminal) -> None:
-    """Lines are cut where it ends; what it has folded meanwhile is erased."""
+    """Lines are cut at the width of the terminal; wrapped lines are erased."""
     wide = [Row("0123456789" * 5), Row("short")]
     with Screen(terminal, lambda: wide) as screen:
         terminal.write("before\n")
@@ -120,7 +120,7 @@ def test_many_threads_may_print(terminal: Terminal) -> None:
 
 
 def test_a_terminal_that_is_gone_does_not_end_the_work() -> None:
-    """A view whose stream is closed goes on for nothing."""
+    """A view whose stream is closed raises no error."""
     terminal = Terminal()
     with Screen(terminal, lambda: ROWS) as screen:
         terminal.close()

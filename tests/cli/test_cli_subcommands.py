@@ -32,7 +32,7 @@ def docstring(name: str) -> str:
 
 
 def test_subcommands_and_operators_share_no_name() -> None:
-    """A word on the command line means one thing."""
+    """No name is both an operator and a subcommand."""
     assert "tune" in SUBCOMMANDS
     assert not set(SUBCOMMANDS) & set(catalog.names())
     assert catalog.commands() == (*catalog.names(), *SUBCOMMANDS)

@@ -42,7 +42,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.long
 def test_the_line_can_be_pasted(tmp_path: Path) -> None:
-    """A table, and below it an inference command that runs as it is; progress goes to stderr."""
+    """Tune prints a table and a working inference command; progress goes to stderr."""
     (tmp_path / "my net.py").write_text(
         "class PatchInferencer:\n"
         "    def __init__(self, weights, mask):\n"
@@ -94,7 +94,7 @@ def test_json_holds_everything() -> None:
 def test_a_network_is_tried_in_all_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For PyTorch's networks the line says backend and precision, which `inference` takes."""
+    """For PyTorch networks the command names backend and precision."""
     monkeypatch.setattr(tune_module, "BACKENDS", {"cpu": ("torch",)})
     (tmp_path / "net.py").write_text(
         "from torch import nn\nInstantiatedModel = nn.Conv2d(1, 1, 3, padding=1)\n"
@@ -144,7 +144,7 @@ def test_memory_is_written_as_people_do(text: str, amount: int) -> None:
 
 @pytest.mark.parametrize("text", ["much", "0", "-1GB", "16XB", "GB", ""])
 def test_other_amounts_are_refused(text: str) -> None:
-    """What is no amount of memory is a usage error that shows how to write one."""
+    """An invalid amount of memory is a usage error that shows a valid one."""
     result = run("tune", "--memory", text)
     assert result.exit_code == 2
     assert "is not an amount of memory; write 16GB or 16GiB" in " ".join(result.stderr.split())

@@ -109,7 +109,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", gate_runs(DAMAGES, "body-cut"))
 def test_a_damaged_page(run, damage):
-    """Tasks whose record cannot be read are listed with the page, and everything goes on."""
+    """Tasks with unreadable records are listed with the segment; verify continues."""
     where = page(run)
     where.write_bytes(DAMAGES[damage](where.read_bytes()))
     found = say("verify r", code=1)
@@ -164,7 +164,7 @@ def test_a_damaged_loose_record(run, kept, tmp_path):
 
 @pytest.mark.long
 def test_an_empty_record_whose_message_waits(run):
-    """A worker that is given such a task records it in the place of what cannot be read."""
+    """A worker that repeats such a task replaces the unreadable record."""
     say(f"submit --run again {LINE} threshold -t 100 {SAVE} again.zarr")
     folder = run / f"again/ledger/{STAGE}/loose/0"
     folder.mkdir(parents=True)
@@ -186,7 +186,7 @@ def test_an_empty_record_whose_message_waits(run):
     ),
 )  # fmt: skip
 def test_stray_names(run, stray):
-    """What editors, file servers and strangers leave in a ledger is passed over."""
+    """Files of editors, file servers and other programs in a ledger are ignored."""
     path = run / f"r/ledger/{STAGE}/{stray}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"something else")
@@ -214,7 +214,7 @@ def mend_metadata():
 
 
 def test_metadata_is_changed(run):
-    """A fill value that was changed is found, with both values; what others added stays."""
+    """A changed fill value is reported with both values; added attributes stay."""
     path = run / "mask.zarr/0/zarr.json"
     said = json.loads(path.read_text())
     path.write_text(json.dumps(said | {"fill_value": 77}))
@@ -230,7 +230,7 @@ def test_metadata_is_changed(run):
 
 @pytest.mark.long
 def test_a_record_that_names_nothing(run):
-    """A task that is said to be done with nothing stored is found, and done again."""
+    """A task that is recorded as done without output is reported and repeated."""
     forged = changed(run, written=[])
     Path(run / "mask.zarr/0/c/0/0/0").unlink()
     found = say("verify r", code=1)
@@ -256,7 +256,7 @@ def test_a_record_of_another_box(run):
 
 
 def test_a_record_does_not_open_other_files(run, tmp_path):
-    """A path that is no output of the stage is named, and neither opened nor described."""
+    """A path that is not an output of the step is reported, but not opened."""
     secret = tmp_path / "secret"
     secret.write_text("16 bytes of text")
     inside = f"file://{run}/mask.zarr/../../{secret.name}"
@@ -287,7 +287,7 @@ def test_a_page_of_a_complete_run_is_gone(run):
 
 
 def test_a_run_of_an_older_version(run):
-    """It can be looked at, which is said not to be all; nothing goes on with it."""
+    """Verify checks a run of an older version in part; other subcommands refuse it."""
     home = RunDirectory("r")
     said = json.loads((run / "r/spec.json").read_bytes())
     said["format"], said["version"] = "chunkflow run 1", "0.1.0"

@@ -21,7 +21,7 @@ SECRET = "secret-of-the-rig-5f1c"
 
 
 def run(*words, code=0):
-    """Run a line and return what it printed; errors are one sentence without a traceback."""
+    """Run a command line and return its output; errors have no traceback."""
     result = CliRunner().invoke(cli, ["--quiet", *(p for w in words for p in str(w).split())])
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
@@ -70,7 +70,7 @@ def test_an_address_that_leads_nowhere(url, text, command, tmp_path, monkeypatch
 
 
 def test_an_address_to_write_to(tmp_path, monkeypatch):
-    """An unknown scheme is found before the line does anything."""
+    """An unknown scheme is refused before the pipeline starts."""
     monkeypatch.chdir(tmp_path)
     text = run("create-chunk", NETWORK, "save-volume -v zar://out", code=1)
     assert "did you mean zarr://?" in text
@@ -220,7 +220,7 @@ def nobody():
 
 @pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
 def test_a_read_only_folder(tmp_path, scheme):
-    """That a folder is read-only is told before the network is run on the first task."""
+    """A read-only folder is reported before the network runs on the first task."""
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_mode & 0o005 != 0o005:
             folder.chmod(0o755)
@@ -235,7 +235,7 @@ def test_a_read_only_folder(tmp_path, scheme):
 
 
 def test_a_full_disk_leaves_nothing_torn(tmp_path):
-    """A disk that is full in the middle ends the line; what is there is whole."""
+    """A full disk ends the pipeline; the stored blocks are complete."""
     url = f"zarr://{tmp_path}/out"
     code = (
         "import resource\n"

@@ -80,7 +80,7 @@ def is_at_work(home: RunDirectory) -> bool:
 
 
 def check_drained(home: RunDirectory, process: subprocess.Popen[bytes], name: str) -> None:
-    """Its exit code says that work is left, unless nothing is, and no message stays leased."""
+    """Check the exit code of a drained worker, and that no message stays leased."""
     _, said = process.communicate(timeout=LONG_S)
     assert process.returncode in (0, 75), said
     if process.returncode == 75:
@@ -107,7 +107,7 @@ def test_in_its_first_second(home: RunDirectory, start: Any, number: signal.Sign
 
 @pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM, signal.SIGHUP))
 def test_while_it_works(home: RunDirectory, start: Any, number: signal.Signals) -> None:
-    """What has begun is finished, and the rest is given back at once."""
+    """Running tasks are finished, and the others are released at once."""
     process = start()
     wait_for(lambda: is_at_work(home))
     os.killpg(process.pid, number)

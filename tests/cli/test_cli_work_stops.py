@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def started():
-    """A function that starts a line, and returns its process."""
+    """Return a function that starts a command line and returns its process."""
     started = []
 
     def start(*words):
@@ -78,7 +78,7 @@ def listens(process):
 
 
 def stopped(process, number):
-    """Send a signal; return the exit code and what was said."""
+    """Send a signal; return the exit code and the output."""
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     return process.returncode, said
@@ -86,7 +86,7 @@ def stopped(process, number):
 
 @SIGNALS
 def test_a_worker_that_begins_says_that_work_is_left(number, worker):
-    """Its run is slow to answer: it leaves with 75 all the same, and says why."""
+    """A worker whose run answers slowly still exits with 75 and gives the reason."""
     say(f"submit --run r {LINE} threshold {SAVE} mask.zarr")
     os.unlink("r/spec.json")  # noqa: PTH108
     os.mkfifo("r/spec.json")  # whoever reads it waits for who writes
@@ -100,7 +100,7 @@ def test_a_worker_that_begins_says_that_work_is_left(number, worker):
 @SIGNALS
 @pytest.mark.long
 def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
-    """Others send the tasks of the second stage, and it waits for them; nothing stays leased."""
+    """A worker that waits for the second step stops without leased messages."""
     second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
     say(f"submit --run r --stage mask {LINE} threshold {SAVE} mask.zarr then --stage two {second}")
     home = RunDirectory("r")
@@ -142,7 +142,7 @@ def test_tasks_that_a_dead_worker_did_not_send_are_sent_by_another(monkeypatch):
 
 @pytest.mark.parametrize(("subcommand", "code"), [("submit", 143), ("run --on local:1", 75)])
 def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, subcommand, code):
-    """The run is there, and it says so; `run` has work left, `submit` was ended by SIGTERM."""
+    """The message says that the run exists; run exits with 75, submit as by SIGTERM."""
     many = "generate-tasks --roi-size 8000 8192 8192 --chunk-size 8 16 16"
     process = started(*f"{subcommand} --run r {many} create-chunk skip-all-zero".split())
     wait_for((folder / "r/queue.sqlite").exists)
@@ -154,7 +154,7 @@ def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, su
 
 
 def test_a_submission_that_is_stopped_before_leaves_no_run(folder, started):
-    """The folder of the run that would have come to be is removed, and it is said what was made."""
+    """The unfinished run directory is removed, and the message lists what was created."""
     (folder / "slow.py").write_text(
         "import pathlib, time\npathlib.Path('loads').touch()\ntime.sleep(60)\n"
         "def execute(chunk):\n    return chunk\n"
@@ -181,7 +181,7 @@ def test_a_run_that_cannot_be_made_is_not_complete(folder, place):
 
 @pytest.mark.long
 def test_a_run_that_is_deleted_is_nothing_to_try_again(folder, worker):
-    """The worker says what is gone; records that came later are none of a new run."""
+    """The worker names the deleted file; a new submission refuses its later records."""
     (folder / "slow.py").write_text(
         "import pathlib, time\n"
         "def execute(chunk):\n"

@@ -39,7 +39,7 @@ def child(number: int, *tasks: TaskSnapshot, **about: Any) -> ProcessSnapshot:
 
 
 def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does in each lane; how far the stage is, of all workers and of this one."""
+    """The view shows each process, and the progress of all workers and of this one."""
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     state = WorkerProgress("affinity", 20)
@@ -119,7 +119,7 @@ def test_a_worker_on_a_real_terminal(submitted: Path) -> None:
 
 @pytest.mark.parametrize("options", gate_runs([[], ["--quiet"]], []))
 def test_a_worker_in_a_pipe(submitted: Path, options: list[str]) -> None:
-    """A line a task and no control character; stdout is the result; --quiet leaves warnings."""
+    """One line per task without control characters; --quiet keeps only warnings."""
     done = subprocess.run(
         [sys.executable, "-m", "chunkflow_py", *options, "work", "r", "--processes", "2"],
         capture_output=True, text=True, timeout=60, check=True,
