@@ -176,6 +176,21 @@ def test_no_more_tasks_are_taken_than_asked_for(stage: Stage) -> None:
     assert stage.queue.counts().waiting == 7
 
 
+def test_a_stop_after_the_last_record_is_no_work_left(tmp_path: Path) -> None:
+    """Asked to stop when its last task is recorded, a worker looks whether the step is complete."""
+    stage = Stage(tmp_path, 2)
+    stage.send()
+    supervisor = stage.supervisor()
+
+    def stop(record: object) -> None:
+        stage.notes.records.append(record)
+        if len(stage.notes.records) == 2:
+            supervisor.stop("test")
+
+    stage.notes.task_ended = stop
+    assert supervisor.run().state == "complete"
+
+
 def test_no_task_is_begun_that_would_last_too_long(stage: Stage) -> None:
     """Before the walltime ends, a worker stops taking tasks; all that it began is finished."""
     start = time.monotonic()

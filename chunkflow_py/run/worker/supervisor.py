@@ -201,7 +201,7 @@ class Supervisor:
         self._error: Exception | None = None
         self._signals = 0
         self._drains_until: float | None = None  # seconds of the monotonic clock
-        self._drains_tasks = False  # whether tasks had begun when the worker was asked to stop
+        self._has_worked = False  # whether tasks had begun when the worker was asked to stop
         self._is_over = False
         self._leaves_at_once = False
         self._completion = CompletionWatch(
@@ -433,7 +433,7 @@ class Supervisor:
         self._outcome.message = f"stopped: {reason}"
         self._receiver.close()
         self._tasks.release_untouched()
-        self._drains_tasks = self._tasks.active > 0
+        self._has_worked = len(self._tasks) > 0 or self._outcome.ended > 0
         message = f"stopping: {reason}; {self._tasks.active} tasks have begun, and will be finished"
         logger.warning("%s", message)
         self._listener.changed(message)
@@ -507,13 +507,15 @@ class Supervisor:
         self._outcome.message = f"all {ended} tasks are recorded{failed}"
 
     def _notice_completion(self) -> None:
-        """Report the step as complete if its last tasks were recorded while this worker drained.
+        """Report the step as complete if this worker has recorded its last tasks.
 
-        If the ledger does not answer within `RELEASE_S`, the worker reports that it was stopped,
-        and the next worker notices that the step is complete.
+        If the ledger does not answer within `LEAVE_S`, or the rest of the grace period if that is
+        shorter, the worker reports that it was stopped, and the next worker notices that the step
+        is complete.
         """
-        if self._outcome.state != "stopped" or self._leaves_at_once or not self._drains_tasks:
+        if self._outcome.state != "stopped" or self._leaves_at_once or not self._has_worked:
             return
+        left_s = (self._drains_until or 0.0) - time.monotonic()
         answers: SimpleQueue[LedgerCounts | None] = SimpleQueue()
 
         def ask() -> None:
@@ -525,7 +527,7 @@ class Supervisor:
 
         threading.Thread(target=ask, name="completion", daemon=True).start()
         with suppress(Empty):
-            counts = answers.get(timeout=RELEASE_S)
+            counts = answers.get(timeout=max(RELEASE_S, min(LEAVE_S, left_s)))
             if counts is not None and counts.finished >= len(self._plan):
                 self._complete(counts.finished, counts.dead)
 
