@@ -1,4 +1,4 @@
-"""What turns maps into objects, and measures them."""
+"""Segmentation of maps into objects, their meshes and skeletons, and scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 
 def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what settings of agglomeration let be compiled and run, in words.
+    """Describe the C++ code that settings of agglomeration compile and run.
 
     Args:
-        settings: of which only ``scoring_function`` matters.
+        settings: arguments of `agglomerate`; only ``scoring_function`` matters.
+
+    Returns:
+        One description; none for the mean affinity, which waterz includes.
     """
     score = settings.get("scoring_function", MEAN_AFFINITY)
     return () if score == MEAN_AFFINITY else (f"the scoring function {score}, as C++",)

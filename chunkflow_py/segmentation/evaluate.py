@@ -2,8 +2,8 @@
 
 p_ij is the share of voxels with label i in the segmentation and j in the ground truth; s_i and t_j
 are its sums over j and over i; H is the entropy in bits; a pair is two different voxels. "Segment"
-is a label of the segmentation, "body" one of the ground truth; they have s and t voxels, of which
-they share n.
+is a label of the segmentation, "body" a label of the ground truth. A segment has s voxels, a body
+has t, and the two share n.
 
 | score              | formula                                             | perfect |
 |--------------------|-----------------------------------------------------|---------|
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class InstanceScore(TypedDict):
-    """Matched objects; see the formulas of this module."""
+    """Precision, recall and F1 of objects; see the formulas of this module."""
 
     iou_threshold: float
     precision: float
@@ -70,7 +70,7 @@ class InstanceScore(TypedDict):
 
 
 class ClassScore(TypedDict):
-    """Overlap of one class; see the formulas of this module."""
+    """Dice and IoU of one class; see the formulas of this module."""
 
     dice: float
     iou: float
@@ -80,20 +80,20 @@ class ClassScore(TypedDict):
 
 @dataclass(frozen=True)
 class SegmentationScore:
-    """Difference between a segmentation and the ground truth; see the formulas of this module.
+    """Scores of a segmentation against the ground truth; see the module's formulas.
 
     Attributes:
         voi_split: variation of information caused by splitting bodies, in bits.
         voi_merge: variation of information caused by merging bodies, in bits.
-        voi: their sum.
-        rand_split: share of pairs within a body that are within one segment, in [0, 1].
-        rand_merge: share of pairs within a segment that are within one body, in [0, 1].
-        adapted_rand_error: 1 - the harmonic mean of the two, in [0, 1].
+        voi: voi_split + voi_merge, in bits.
+        rand_split: share of the voxel pairs of bodies that also lie in one segment, in [0, 1].
+        rand_merge: share of the voxel pairs of segments that also lie in one body, in [0, 1].
+        adapted_rand_error: 1 - the harmonic mean of rand_split and rand_merge, in [0, 1].
         voxels: number of compared voxels.
         segments: number of labels of the segmentation in these voxels, 0 included.
         bodies: number of labels of the ground truth in these voxels.
-        instances: matched objects; ``None`` if not requested.
-        classes: Dice and IoU by label, if labels are classes; otherwise ``None``.
+        instances: precision, recall and F1 of objects; ``None`` if not computed.
+        classes: Dice and IoU by label; ``None`` if labels are not classes.
     """
 
     voi_split: float
@@ -128,14 +128,15 @@ def evaluate(
     Args:
         segmentation: integer or boolean labels, any shape.
         groundtruth: labels of the same shape.
-        ignore_zero: see `score`; so are the following.
-        ignore_segments: labels of the segmentation.
-        ignore_bodies: labels of the ground truth.
-        iou_threshold: for instances.
-        per_class: labels are classes.
+        ignore_zero: ignore voxels whose ground truth is 0 (not in scores of objects and classes).
+        ignore_segments: labels of the segmentation to ignore.
+        ignore_bodies: labels of the ground truth to ignore.
+        iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
+        per_class: treat labels as classes: add Dice and IoU of each.
 
     Raises:
         ChunkError: the shapes differ, the voxels are not labels, or all voxels are ignored.
+        OptionError: the threshold is not in (0, 1].
     """
     return score(
         contingency(segmentation, groundtruth),
@@ -156,56 +157,56 @@ def score(
     iou_threshold: float = 0.5,
     per_class: bool = False,
 ) -> SegmentationScore:
-    """Return the scores of a table of overlaps.
+    """Return the scores of a contingency table.
 
-    For Rand and variation of information, label 0 of the segmentation is an ordinary label: all
-    background counts as one large segment. `relabel` avoids this. For instances, 0 is background
-    in both.
+    In Rand and variation of information, label 0 of the segmentation is an ordinary label: all
+    background counts as one large segment. `relabel` avoids this. In the scores of objects, 0 is
+    background in both volumes.
 
     Args:
-        table: overlaps of a part or of a whole volume.
-        ignore_zero: for Rand and variation of information, ignore voxels whose ground truth is 0,
-            which means that they are not labelled.
+        table: contingency table of a volume or of a part of it.
+        ignore_zero: in Rand and variation of information, ignore voxels whose ground truth is 0,
+            because they are unlabelled.
         ignore_segments: labels of the segmentation whose voxels are ignored in all scores.
         ignore_bodies: labels of the ground truth whose voxels are ignored in all scores.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
-        per_class: labels are classes: add Dice and IoU of each.
+        per_class: treat labels as classes: add Dice and IoU of each.
 
     Raises:
         ChunkError: all voxels are ignored.
+        OptionError: the threshold is not in (0, 1].
     """
     table = table.without(ignore_segments, ignore_bodies)
     known = table.without(bodies=[0]) if ignore_zero else table
     if not len(known):
         msg = (
-            "no voxel is left to compare: the ground truth is 0 everywhere in the region, or a "
-            "label that is ignored; choose another region or --count-zero"
+            "no voxels to compare: each voxel of the region has ground truth 0 or an ignored "
+            "label; choose another region, ignore fewer labels, or give --count-zero"
         )
         raise ChunkError(msg)
-    pairs, of_ours, of_truth = (
-        known.voxels,
-        _sizes(known.segments, known),
-        _sizes(known.bodies, known),
-    )
-    joint, split_off, merged = _pair_count(pairs), _pair_count(of_truth), _pair_count(of_ours)
-    # Where no two voxels belong together, nothing can have been split (or merged).
-    recall = joint / split_off if split_off else 1.0
-    precision = joint / merged if merged else 1.0
-    both = split_off + merged
-    joint_bits = _entropy(pairs)
-    # Differences of equal entropies may come out a rounding error below 0.
-    split = max(0.0, joint_bits - _entropy(of_truth))
-    merge = max(0.0, joint_bits - _entropy(of_ours))
+    segment_sizes = _sizes(known.segments, known)
+    body_sizes = _sizes(known.bodies, known)
+    pairs_in_both = _pair_count(known.voxels)
+    pairs_in_bodies = _pair_count(body_sizes)
+    pairs_in_segments = _pair_count(segment_sizes)
+    # Without pairs of voxels in bodies (or segments), nothing can be split (or merged).
+    recall = pairs_in_both / pairs_in_bodies if pairs_in_bodies else 1.0
+    precision = pairs_in_both / pairs_in_segments if pairs_in_segments else 1.0
+    pairs = pairs_in_bodies + pairs_in_segments
+    joint_entropy = _entropy(known.voxels)
+    # Rounding may make the difference of equal entropies slightly negative.
+    split = max(0.0, joint_entropy - _entropy(body_sizes))
+    merge = max(0.0, joint_entropy - _entropy(segment_sizes))
     return SegmentationScore(
         voi_split=split,
         voi_merge=merge,
         voi=split + merge,
         rand_split=recall,
         rand_merge=precision,
-        adapted_rand_error=1 - 2 * joint / both if both else 0.0,
-        voxels=int(pairs.sum()),
-        segments=len(of_ours),
-        bodies=len(of_truth),
+        adapted_rand_error=1 - 2 * pairs_in_both / pairs if pairs else 0.0,
+        voxels=int(known.voxels.sum()),
+        segments=len(segment_sizes),
+        bodies=len(body_sizes),
         instances=instance_score(table, iou_threshold),
         classes=class_scores(table) if per_class else None,
     )
@@ -226,7 +227,10 @@ def common_region(
         raise GeometryError(msg)
     if bbox is not None:
         if bbox.intersection(region).is_empty:
-            msg = f"--bbox {bbox} has no voxel in common with {where}; the part in both is {region}"
+            msg = (
+                f"--bbox {bbox} has no voxel in common with {where}, which share {region}; give a "
+                "--bbox that overlaps this box"
+            )
             raise GeometryError(msg)
         region = bbox.intersection(region)
     return region
@@ -239,15 +243,16 @@ def relabel(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Relabel both volumes so that a region cut from a larger volume can be scored fairly.
 
-    Two branches of one neuron that do not meet inside the region are two objects there, and no
-    method can know better; so both volumes are relabelled by 26-connected components. Then each
-    voxel that is 0 in the segmentation takes the label of the nearest segment, so that methods that
-    leave membranes unlabelled can be compared with methods that do not.
+    Two branches of one neuron that do not meet inside the region look like two objects, and no
+    method can know that they belong together. Both volumes are therefore relabelled by 26-connected
+    components. Then each voxel that is 0 in the segmentation takes the label of the nearest
+    segment, so that methods that leave membranes unlabelled can be compared with methods that label
+    them.
 
     Args:
         segmentation: (z, y, x) labels.
         groundtruth: (z, y, x) labels of the same shape; 0 stays 0.
-        voxel_size_nm: zyx; distances are measured in nm.
+        voxel_size_nm: voxel size, zyx, in nm, in which distances are measured.
 
     Returns:
         The new segmentation and the new ground truth.
@@ -275,7 +280,7 @@ def _unsigned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _sizes(labels: NDArray[np.uint64], table: Contingency) -> NDArray[np.int64]:
-    """Return the voxels of each label in a column of *table*."""
+    """Return the number of voxels of each label in a column of *table*."""
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
@@ -297,38 +302,39 @@ def _pair_count(counts: NDArray[np.int64]) -> float:
 def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceScore:
     """Return the number of segments that match a body, precision, recall and F1.
 
-    0 is background in both volumes: it is not an object, but counts in the size of a segment that
-    covers it. Without any object the scores are 1.
+    0 is background in both volumes. It is not an object, but a segment that covers background is
+    larger by these voxels. The scores of volumes without objects are 1.
 
     Args:
-        table: overlaps.
+        table: contingency table of the two volumes.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
 
     Raises:
         OptionError: the threshold is not in (0, 1].
-        MissingExtraError: a segment could match several bodies, and scipy is not installed.
+        MissingExtraError: a segment or body has several possible matches, and SciPy is not
+            installed.
     """
     if not 0 < iou_threshold <= 1:
         msg = f"--iou-threshold {iou_threshold:g} must be above 0 and at most 1"
         raise OptionError(msg)
-    segments, first, of_ours = _of_label(table.segments, table.voxels)
-    bodies, second, of_truth = _of_label(table.bodies, table.voxels)
-    iou = table.voxels / (of_ours[first] + of_truth[second] - table.voxels)
+    segments, first, segment_sizes = _of_label(table.segments, table.voxels)
+    bodies, second, body_sizes = _of_label(table.bodies, table.voxels)
+    iou = table.voxels / (segment_sizes[first] + body_sizes[second] - table.voxels)
     match = (iou >= iou_threshold) & (table.segments != 0) & (table.bodies != 0)
-    found = _pairs(first[match], second[match])
+    matched = _match_count(first[match], second[match])
     ours, truth = int(np.count_nonzero(segments)), int(np.count_nonzero(bodies))
     return {
         "iou_threshold": iou_threshold,
-        "precision": found / ours if ours else 1.0,
-        "recall": found / truth if truth else 1.0,
-        "f1": 2 * found / (ours + truth) if ours + truth else 1.0,
-        "found": found,
+        "precision": matched / ours if ours else 1.0,
+        "recall": matched / truth if truth else 1.0,
+        "f1": 2 * matched / (ours + truth) if ours + truth else 1.0,
+        "found": matched,
         "segments": ours,
         "bodies": truth,
     }
 
 
-def _pairs(first: NDArray[Any], second: NDArray[Any]) -> int:
+def _match_count(first: NDArray[Any], second: NDArray[Any]) -> int:
     """Return the size of the largest matching, in which no index occurs twice."""
     if len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second):
         return len(first)
@@ -341,12 +347,16 @@ def _pairs(first: NDArray[Any], second: NDArray[Any]) -> int:
 
 def class_scores(table: Contingency) -> dict[str, ClassScore]:
     """Return Dice and IoU by label, for each label that occurs in either volume, 0 included."""
-    segments, _, of_ours = _of_label(table.segments, table.voxels)
-    bodies, _, of_truth = _of_label(table.bodies, table.voxels)
+    segments, _, segment_sizes = _of_label(table.segments, table.voxels)
+    bodies, _, body_sizes = _of_label(table.bodies, table.voxels)
     same = table.where(table.segments == table.bodies)
     ours, truth, both = (
         dict(zip(labels.tolist(), sizes.tolist(), strict=True))
-        for labels, sizes in ((segments, of_ours), (bodies, of_truth), (same.bodies, same.voxels))
+        for labels, sizes in (
+            (segments, segment_sizes),
+            (bodies, body_sizes),
+            (same.bodies, same.voxels),
+        )
     )
     scores: dict[str, ClassScore] = {}
     for label in sorted(ours.keys() | truth.keys()):
@@ -363,7 +373,7 @@ def class_scores(table: Contingency) -> dict[str, ClassScore]:
 def _of_label(
     labels: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted labels, the index of each row's label among them, and their voxels."""
+    """Return the sorted labels, each row's index into them, and their numbers of voxels."""
     values, index = np.unique(labels, return_inverse=True)
     sizes = np.zeros(len(values), np.int64)
     np.add.at(sizes, index, voxels)
@@ -374,7 +384,7 @@ def score_table(scores: dict[str, Any], title: str) -> str:
     """Format scores as a text table.
 
     Args:
-        scores: fields of `SegmentationScore`.
+        scores: fields of `SegmentationScore` by name.
         title: first line of the table.
     """
     rows = [
@@ -386,11 +396,14 @@ def score_table(scores: dict[str, Any], title: str) -> str:
     for name, *keys, unit in rows:
         cells = "".join(f"{scores[key]:9.4f}" if key else " " * 9 for key in keys)
         lines.append(f"{name:<25}{cells}  {unit}")
-    if found := scores["instances"]:
+    if instances := scores["instances"]:
         lines.append(f"{'':<25}{'precision':>9}{'recall':>9}{'F1':>9}")
-        cells = "".join(f"{found[key]:9.4f}" for key in ("precision", "recall", "f1"))
-        name = f"objects at IoU {found['iou_threshold']:g}"
-        matched = f"{found['found']} of {found['bodies']} found, by {found['segments']} segments"
+        cells = "".join(f"{instances[key]:9.4f}" for key in ("precision", "recall", "f1"))
+        name = f"objects at IoU {instances['iou_threshold']:g}"
+        matched = (
+            f"{instances['found']} of {instances['bodies']} bodies matched, "
+            f"{instances['segments']} segments"
+        )
         lines.append(f"{name:<25}{cells}  {matched}")
     if classes := scores["classes"]:
         lines.append(f"{'class':<25}{'Dice':>9}{'IoU':>9}")
@@ -410,13 +423,15 @@ class Evaluator(OperatorBase):
 
     Attributes:
         segmentation_name: name of the chunk to score.
-        groundtruth_name: name of the chunk to compare it with.
-        output: name of the scores in the task.
+        groundtruth_name: name of the chunk that holds the ground truth.
+        output: name of the task's item for the scores.
         evaluate: (segmentation, ground truth, **options) -> scores by name.
         options: keyword arguments of *evaluate*.
-        print: called with the text table.
-        json: path of a file for the scores, or prefix of one file for each task.
-        table_path: URL of a folder for the overlaps of each task, which are then not printed.
+        print: called with the text table of each task.
+        json: path of a JSON file for the scores; or, without the suffix .json, prefix of one file
+            for each task.
+        table_path: address of a folder for the contingency table of each task; with it, the scores
+            of tasks are not printed.
     """
 
     segmentation_name: str
@@ -468,7 +483,7 @@ class Evaluator(OperatorBase):
         return task
 
     def _stored(self, task: Task) -> dict[str, Any] | None:
-        """Store the overlaps in the task's box; return its scores, ``None`` if all is ignored."""
+        """Store the task's contingency table; return its scores (``None``: all ignored)."""
         ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
         region = counted_region(task, ours, truth)
         arrays = (single_channel(chunk.cut(region.bbox).array) for chunk in (ours, truth))

@@ -1,4 +1,4 @@
-"""Create meshes of the objects in a chunk, so that those of neighbouring tasks join.
+"""Create meshes of the objects in a chunk; meshes of neighbouring tasks join exactly.
 
 ```
 task                 |a             b|             voxels a to b - 1
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ONE = Zyx(1, 1, 1)
-KEPT_VOLUME = 0.5  # share of the volume that a closed surface encloses after simplification
-_TRIES = 3  # with 1, 1/8 and 1/64 of the largest error; then the surface is not simplified
+KEPT_VOLUME = 0.5  # least share of its volume that a closed surface keeps when simplified
+_TRIES = 3  # with 1, 1/8 and 1/64 of the largest error; after that, the surface stays unsimplified
 _SNAP = 1e-3  # voxels; float32 arithmetic moves a vertex by less
-_UNKNOWN_NM = (1.0, 1.0, 1.0)  # of chunks from files without a voxel size
+_UNKNOWN_NM = (1.0, 1.0, 1.0)  # voxel size of chunks from files that do not give one
 
 
 def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
-    """Return the task's box within the domain of its chunk; without a box, that of the chunk.
+    """Return the task's box within the chunk's domain; without a box, the chunk's box.
 
     Raises:
         ChunkError: the chunk does not contain the box.
@@ -81,15 +81,15 @@ def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
 
 
 def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
-    """Return the labels that the surfaces of a task separate, and their voxel offset.
+    """Return the labels from which a task's surfaces are made, and their voxel offset.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x).
-        box: of the task, inside the chunk.
+        box: box of the task, inside the chunk.
 
     Returns:
-        Labels (z, y, x) of *box* and of one voxel after it, as far as the chunk has them, with a
-        layer of zeros where the domain starts or ends; and the voxel offset of the first.
+        Labels (z, y, x) of *box* and of one voxel after it if the chunk contains it, with a layer
+        of zeros where the domain starts or ends; and the voxel offset of this array.
     """
     have = box.grow((0, 0, 0), ONE).intersection(chunk.bbox)
     before = [int(a == d) for a, d in zip(have.start, chunk.domain.start, strict=True)]
@@ -110,14 +110,15 @@ def create_meshes(
     skip_ids: Collection[int] = (),
     dust_threshold: int = 0,
 ) -> Iterator[tuple[int, Mesh]]:
-    """Yield id and mesh of each object, by marching cubes, in the order of ids.
+    """Yield the id and the mesh of each object by marching cubes, in the order of ids.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. Except at the end of its domain,
             it should extend one voxel beyond *box*.
-        box: part whose triangles are made (default: the chunk's box).
+        box: part of the chunk to mesh (default: the chunk's box).
         voxel_size_nm: zyx (default: that of the chunk).
-        simplification_factor: by how much to reduce the number of triangles; 1 or less keeps all.
+        simplification_factor: factor by which to reduce the number of triangles; 1 or less keeps
+            all.
         max_simplification_error: largest distance that the surface may move, in nm; it is reduced
             where a closed surface would lose half of its volume.
         ids: the objects to mesh (default: all).
@@ -139,9 +140,9 @@ def create_meshes(
     left_out = {0, *skip_ids}
     if dust_threshold > 1:
         left_out |= _dust(labels_of(chunk)[inside.slices(chunk.voxel_offset)], dust_threshold)
-    found = surfaces.ids - left_out
+    chosen = surfaces.ids - left_out
     factor = simplification_factor if simplification_factor > 1 else 0
-    for label in sorted(found if ids is None else found.intersection(ids)):
+    for label in sorted(chosen if ids is None else chosen.intersection(ids)):
         vertices, faces = surfaces.take(label, factor, max_simplification_error)
         halves = np.round(2 * vertices) / 2
         vertices = np.where(np.abs(vertices - halves) < _SNAP, halves, vertices)
@@ -153,8 +154,8 @@ def create_meshes(
 def _dust(labels: NDArray[Any], threshold: int) -> set[int]:
     with needs_extra("segmentation", "mesh --dust-threshold"):
         import fastremap
-    found, counts = fastremap.unique(labels, return_counts=True)
-    return {int(label) for label in found[counts < threshold]}
+    values, counts = fastremap.unique(labels, return_counts=True)
+    return {int(label) for label in values[counts < threshold]}
 
 
 class Surface(NamedTuple):
@@ -200,14 +201,14 @@ class Surfaces:
         self._open = {int(label) for face in faces for label in np.unique(face)}
 
     def take(self, label: int, factor: int, max_error: float) -> Surface:
-        """Return the surface of an object and forget it; call this once for each object.
+        """Return the surface of an object and free its memory; call once for each object.
 
         A closed surface that would lose half of its volume is simplified less, because the smallest
         objects would become flat.
 
         Args:
-            label: of the object.
-            factor: by how much to reduce the number of triangles; 0 keeps all.
+            label: label of the object.
+            factor: factor by which to reduce the number of triangles; 0 keeps all.
             max_error: largest distance that the surface may move, in nm.
         """
         whole = self._get(self._mesher, label)
@@ -220,9 +221,9 @@ class Surfaces:
         kept = 0.0 if label in self._open else KEPT_VOLUME * whole.volume
         for attempt in range(_TRIES):
             mesher = self._meshed(part.view(np.uint8))
-            found = self._get(mesher, 1, factor, max_error / 8**attempt)
-            if found.volume >= kept:
-                return found._replace(vertices=found.vertices + start)
+            surface = self._get(mesher, 1, factor, max_error / 8**attempt)
+            if surface.volume >= kept:
+                return surface._replace(vertices=surface.vertices + start)
         return whole
 
     def _meshed(self, labels: NDArray[Any]) -> Any:
@@ -245,10 +246,10 @@ class MeshSaver(OperatorBase):
         url: address of a folder for the files, or of a precomputed volume that has such a folder.
         input_name: name of the chunk of labels.
         format: file format.
-        voxel_size_nm: replaces the voxel size of the chunk, zyx.
-        mip: level of the volume at *url* that has the voxels of the chunk, if given.
-        line_mip: value of the global option --mip.
-        manifest: add each fragment to the manifest of its object at once.
+        voxel_size_nm: voxel size, zyx, in nm, instead of that of the chunk.
+        mip: level of the volume at *url* that has the chunk's voxel size, which is then checked.
+        default_mip: level to use without *mip*: the global option --mip.
+        manifest: add each fragment to the manifest of its object when it is written.
         settings: further arguments of `create_meshes`.
     """
 
@@ -257,7 +258,7 @@ class MeshSaver(OperatorBase):
     format: MeshFormat = "precomputed"
     voxel_size_nm: tuple[float, float, float] | None = None
     mip: int | None = None
-    line_mip: int = 0
+    default_mip: int = 0
     manifest: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     _known_nm: tuple[float, float, float] | None = field(default=None, init=False, repr=False)
@@ -272,7 +273,7 @@ class MeshSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The folder of the meshes."""
+        """Address of the folder of meshes."""
         return f"{self.url.rstrip('/')}/mesh"
 
     @hook
@@ -282,12 +283,12 @@ class MeshSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the voxel size from the pipeline (an `Outline`)."""
+        """Take the voxel size from *outline*, an `Outline` of the pipeline."""
         self._known_nm = outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Enter the folder into the info file of the volume; return its address if it is new."""
+        """Name the folder in the volume's info file; return the folder's address if new."""
         if self.format != "precomputed":
             return None
         folder, is_new = self._open(self._known_nm or _UNKNOWN_NM)
@@ -330,7 +331,7 @@ class MeshSaver(OperatorBase):
         size_nm: tuple[float, float, float],
         names: dict[int, str],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of each file; enter the names into *names* by label."""
+        """Yield the name and content of each file; add the names to *names* by label."""
         for label, mesh in create_meshes(chunk, box, voxel_size_nm=size_nm, **self.settings):
             names[label] = self._name(label, box, is_whole=box == chunk.domain)
             yield names[label], mesh.encoded(self.format)
@@ -342,10 +343,10 @@ class MeshSaver(OperatorBase):
         return f"{label}.{self.format}" if is_whole else f"{label}_{box}.{self.format}"
 
     def _voxel_size(self, chunk_nm: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Return the voxel size of the option, else of the chunk, else of the volume.
+        """Return the voxel size given by option, else the chunk's, else the volume's.
 
         Raises:
-            ChunkError: chunk and volume disagree.
+            ChunkError: the chunk and the volume have different voxel sizes.
             VolumeError: the volume does not have the level.
         """
         if self.voxel_size_nm is not None:
@@ -356,9 +357,10 @@ class MeshSaver(OperatorBase):
         scales = scales_of(self.url)
         if not scales:
             return chunk_nm
-        mip = self.line_mip if self.mip is None else self.mip
+        mip = self.default_mip if self.mip is None else self.mip
         if mip >= len(scales):
-            msg = f"{self.url} has no mip {mip}; it has {', '.join(map(str, range(len(scales))))}"
+            levels = ", ".join(map(str, range(len(scales))))
+            msg = f"{self.url} has no mip {mip}; it has {levels}; change --mip"
             raise VolumeError(msg)
         if not is_unknown and not _same(chunk_nm, scales[mip]):
             msg = (
@@ -373,7 +375,7 @@ class MeshSaver(OperatorBase):
         if self.format != "precomputed":
             return ObjectFolder(self.url), False
         size_nm = self._voxel_size(known_nm)
-        mip = self.line_mip if self.mip is None else self.mip
+        mip = self.default_mip if self.mip is None else self.mip
         same = [k for k, scale in enumerate(scales_of(self.url)) if _same(scale, size_nm)]
         error_nm = self.settings.get("max_simplification_error", 0)
         name = f"mesh_mip_{same[0] if same else mip}_err_{error_nm:g}"

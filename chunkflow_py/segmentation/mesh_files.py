@@ -1,4 +1,4 @@
-r"""The triangle mesh, cutting it by planes, and its file formats.
+r"""Triangle meshes: cutting them by planes, and their file formats.
 
 | format           | source                                                                        |
 |------------------|-------------------------------------------------------------------------------|
@@ -47,9 +47,9 @@ MULTIRES_INFO: dict[str, Any] = {
     "lod_scale_multiplier": 1.0,
 }
 _MOST = (1 << BITS) - 1
-_CELL_FACES = 16384  # triangles in a cell, about
+_CELL_FACES = 16384  # approximate number of triangles in a cell
 _LEVELS = 8
-_COMPRESSION = 7  # of Draco, 0 to 10
+_COMPRESSION = 7  # Draco's level, 0 to 10
 _Cell = tuple[int, int, int]
 
 MeshFormat = Literal["ply", "obj", "precomputed"]
@@ -99,7 +99,7 @@ class Mesh:
 
         Args:
             data: content of the file.
-            address: of the file, for messages.
+            address: address of the file, for messages.
 
         Raises:
             VolumeError: the fragment is damaged.
@@ -154,7 +154,7 @@ def cut(mesh: Mesh, axis: int, planes: Sequence[float]) -> list[Mesh]:
     """Cut a mesh by planes; return the n + 1 parts between n planes.
 
     Args:
-        mesh: its vertices may have any floating type; those of the parts are float64.
+        mesh: mesh with vertices of any floating type; the parts have float64 vertices.
         axis: 0 for x, 1 for y, 2 for z.
         planes: coordinates along the axis, ascending.
     """
@@ -220,7 +220,7 @@ def _crossings(
 
 
 def _used(vertices: NDArray[Any], faces: NDArray[Any]) -> Mesh:
-    """Return a mesh of the vertices that triangles use."""
+    """Return the mesh of *faces*, without the vertices that they do not use."""
     used, indices = np.unique(faces, return_inverse=True)
     return Mesh(vertices[used], indices.reshape(-1, 3).astype(np.uint32))
 
@@ -229,7 +229,7 @@ def multires(mesh: Mesh) -> tuple[bytes, bytes]:
     """Return the manifest and the data of a multi-resolution mesh.
 
     Args:
-        mesh: of one object, from `welded`; not empty.
+        mesh: mesh of one object, from `welded`; not empty.
 
     Raises:
         MissingExtraError: DracoPy or zmesh is not installed.
@@ -268,7 +268,7 @@ def multires(mesh: Mesh) -> tuple[bytes, bytes]:
 
 
 def level_count(faces: int) -> int:
-    """Return the number of levels that leaves about `_CELL_FACES` triangles in a finest cell.
+    """Return the number of levels for about `_CELL_FACES` triangles per finest cell.
 
     A surface passes through four times as many cells at each finer level.
     """
@@ -284,10 +284,10 @@ def _simplified(mesh: Mesh, factor: int) -> Mesh:
     import zmesh
 
     raw = zmesh.Mesh(mesh.vertices.astype(np.float32), mesh.faces.astype(np.uint32), None)
-    found = zmesh.simplify_fqmr(raw, max(4, len(mesh.faces) // factor))
-    # Simplification may not move vertices out of the cells, which enclose the original mesh.
-    vertices = np.clip(found.vertices, mesh.vertices.min(axis=0), mesh.vertices.max(axis=0))
-    return Mesh(vertices, found.faces)
+    simple = zmesh.simplify_fqmr(raw, max(4, len(mesh.faces) // factor))
+    # Simplification must not move vertices out of the cells, which enclose the original mesh.
+    vertices = np.clip(simple.vertices, mesh.vertices.min(axis=0), mesh.vertices.max(axis=0))
+    return Mesh(vertices, simple.faces)
 
 
 def _encoded_cells(

@@ -1,4 +1,4 @@
-"""A folder of meshes: fragments of tasks, the manifests of objects, and reading meshes back.
+"""Folders of meshes: writing manifests of objects, reading and downloading meshes.
 
 The manifest of object 7, file ``7:0``, lists its fragments, ``{"fragments": ["7:0:0-64_0-64_0-64",
 ...]}``. Format: Neuroglancer, ``datasource/precomputed/meshes.md``.
@@ -49,14 +49,14 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
 
     Args:
         url: address of the volume or folder.
-        default: see `folder_of`.
+        default: name of the folder if the volume names none yet, see `folder_of`.
     """
     folder = folder_of(url, "mesh", default)
     return ObjectFolder(folder.url.removesuffix(MULTIRES))
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the manifest with another fragment; names are sorted and unique."""
+    """Return *manifest* with fragment *name* added; names are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -86,10 +86,10 @@ def read_fragments(folder: ObjectFolder, names: Sequence[str]) -> list[Mesh]:
 
 @dataclass
 class ManifestTasks(SourceBase):
-    """One task for each prefix of object ids, done by `work`.
+    """Source of one task for each prefix of object ids.
 
     Attributes:
-        work: writes the manifests of a task.
+        work: operator that writes the manifests of a task.
         number: index of the only prefix to work on (default: all).
     """
 
@@ -99,7 +99,7 @@ class ManifestTasks(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan:
-        """One task for each prefix."""
+        """Plan of one task for each prefix."""
         return prefix_plan(self.work.digits, self.number)
 
     @property
@@ -148,7 +148,7 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _target(self) -> ObjectFolder:
-        """The folder of the multi-resolution meshes; enters it into the volume's info file."""
+        """The folder of multi-resolution meshes; named in the volume's info file on access."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
         place = ObjectFolder(self.url)
@@ -199,7 +199,7 @@ class MeshDownload(OperatorBase):
     Attributes:
         url: address of the precomputed volume, or of the folder of its meshes.
         wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
-        ranks: which of the ids to take, by position from 0.
+        ranks: positions of the ids to take, from 0; the ids of a chunk are sorted by size.
         prefix: path or URL that file names start with.
         format: file format.
     """
@@ -229,7 +229,7 @@ class MeshDownload(OperatorBase):
         return MeshReader(self.url)
 
     def __call__(self, task: Task) -> Task:
-        """Save the meshes, and record the files.
+        """Write the meshes, and record the files.
 
         Raises:
             OptionError: `wanted` gives no ids.
@@ -249,11 +249,11 @@ class MeshDownload(OperatorBase):
 
 
 class MeshReader:
-    """Reads meshes of a volume: legacy fragments itself, other formats by cloud-volume.
+    """Reads meshes of a volume; cloud-volume reads all formats but legacy fragments.
 
     Args:
-        url: address of the precomputed volume, or of the folder of its meshes; not read before the
-            first mesh is.
+        url: address of the precomputed volume, or of the folder of its meshes; first accessed when
+            a mesh is read.
     """
 
     def __init__(self, url: str) -> None:
@@ -287,11 +287,11 @@ class MeshReader:
 
     def _by_cloud_volume(self, label: int) -> Mesh:
         try:
-            found = self._source.get(label)
+            result = self._source.get(label)
         except (OSError, ValueError, LookupError) as error:
             msg = f"cannot read the mesh of object {label} of {self.url}: {error}; check the id"
             raise VolumeError(msg) from error
-        mesh = found.get(label) if isinstance(found, dict) else found
+        mesh = result.get(label) if isinstance(result, dict) else result
         if mesh is None:
             msg = f"{self.url} has no mesh of object {label}; check the id"
             raise VolumeNotFoundError(msg)
@@ -300,23 +300,23 @@ class MeshReader:
 
 def ids_by_size(chunk: Chunk) -> list[int]:
     """Return the labels of a chunk except 0, by decreasing number of voxels, then by label."""
-    found, counts = np.unique(labels_of(chunk), return_counts=True)
-    order = np.lexsort((found, -counts))
-    return [int(label) for label in found[order] if label]
+    labels, counts = np.unique(labels_of(chunk), return_counts=True)
+    order = np.lexsort((labels, -counts))
+    return [int(label) for label in labels[order] if label]
 
 
 def ids_in(text: str) -> list[int]:
     """Parse ids, separated by commas or spaces, from *text* or from the file that it names.
 
     Raises:
-        OptionError: *text* is neither a list of ids nor the path of one.
+        OptionError: *text* is neither a list of ids nor the path of a file of ids.
     """
     path = Path(text).expanduser()
     numbers = (path.read_text("utf-8") if path.is_file() else text).replace(",", " ").split()
     if not numbers or not all(is_digits(number) for number in numbers):
         msg = (
-            f"--input {text!r} is neither a list of ids such as 34,25,38, nor a file of ids, nor "
-            "the name of a chunk that an earlier operator has made"
+            f"--input {text!r} is neither a list of ids, nor a file of ids, nor the name of a "
+            "chunk that an earlier operator has made; write ids as 34,25,38"
         )
         raise OptionError(msg)
     return [int(number) for number in numbers]

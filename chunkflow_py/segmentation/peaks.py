@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A peak depends on voxels up to three distances away: it can lose to a plateau of equal height one
-# distance away, which extends by up to another, and has higher voxels within a third.
+# A peak depends on voxels up to three distances away. An earlier plateau of equal height within one
+# distance suppresses it; that plateau extends up to one distance further; and a higher voxel up to
+# one more distance away suppresses the plateau.
 REACH = 3
 
 
@@ -38,12 +39,12 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
 
     Args:
         array: (z, y, x), real, without NaN.
-        distance: at least 1, voxels.
-        threshold: in the unit of the voxels.
+        distance: range along each axis in which a peak is the highest, at least 1, in voxels.
+        threshold: value that peaks exceed, in the unit of the voxels.
 
     Returns:
-        (n, 3) positions in the array, zyx. If no plateau is larger than *distance*, they depend
-        only on voxels within `REACH` times *distance*.
+        (n, 3) positions in the array, zyx. If no plateau is larger than *distance*, a position
+        depends only on voxels within `REACH` times *distance* of it.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -56,46 +57,45 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
     if array.dtype == np.float16:  # SciPy lacks float16; float32 represents it exactly
         array = array.astype(np.float32)
     highest = ndimage.maximum_filter(array, 2 * distance + 1, mode="nearest")
-    found = np.argwhere((array == highest) & (array > threshold))
-    found = _centres(found)
-    values = array[tuple(found.T)]
+    peaks = _centres(np.argwhere((array == highest) & (array > threshold)))
+    values = array[tuple(peaks.T)]
     # A stable sort keeps peaks of equal height in raster order.
     order = np.argsort(-values.astype(np.float64), kind="stable")
-    return _spaced(found[order], distance)
+    return _spaced(peaks[order], distance)
 
 
-def _centres(found: NDArray[np.int64]) -> NDArray[np.int64]:
+def _centres(points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the voxel nearest to the centre of each group of touching voxels, in raster order."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
     from scipy.spatial import cKDTree
 
-    if len(found) < 2:
-        return found
-    a, b = cKDTree(found).query_pairs(1, p=np.inf, output_type="ndarray").T
-    touches = coo_array((np.ones(len(a), bool), (a, b)), shape=(len(found),) * 2)
+    if len(points) < 2:
+        return points
+    a, b = cKDTree(points).query_pairs(1, p=np.inf, output_type="ndarray").T
+    touches = coo_array((np.ones(len(a), bool), (a, b)), shape=(len(points),) * 2)
     count, group = connected_components(touches, directed=False)
     size = np.bincount(group, minlength=count)
     # Integer arithmetic gives the same result wherever in the volume a group lies.
-    sums = np.stack([np.bincount(group, found[:, axis], count) for axis in range(3)], axis=1)
-    off = np.square(found * size[group, None] - sums[group]).sum(axis=1)
-    first = np.lexsort((np.arange(len(found)), off, group))
+    sums = np.stack([np.bincount(group, points[:, axis], count) for axis in range(3)], axis=1)
+    off = np.square(points * size[group, None] - sums[group]).sum(axis=1)
+    first = np.lexsort((np.arange(len(points)), off, group))
     chosen = first[np.concatenate([[True], np.diff(group[first]) > 0])]
-    return np.asarray(found[np.sort(chosen)])
+    return np.asarray(points[np.sort(chosen)])
 
 
-def _spaced(found: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
-    """Return the points without those within *distance* of an earlier point.
+def _spaced(points: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
+    """Return *points* without those within *distance* of an earlier point.
 
-    The earlier point removes others even if it is removed itself, so that the result for a point
-    does not depend on points far away.
+    A removed point also removes later points, so that the result for a point does not depend on
+    points far away.
     """
     from scipy.spatial import cKDTree
 
-    if len(found) < 2:
-        return found
-    pairs = cKDTree(found).query_pairs(distance, p=np.inf, output_type="ndarray")
-    return np.delete(found, pairs.max(axis=1), axis=0)
+    if len(points) < 2:
+        return points
+    pairs = cKDTree(points).query_pairs(distance, p=np.inf, output_type="ndarray")
+    return np.delete(points, pairs.max(axis=1), axis=0)
 
 
 def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3) -> Points:
@@ -103,9 +103,10 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map in [0, 1], or integers whose largest value means 1.
-        min_distance: smallest distance of two peaks along an axis, in voxels.
-        threshold_rel: in [0, 1]; relative to the full scale of the map, not to the maximum of the
-            chunk, so that the result does not depend on the division into tasks.
+        min_distance: no voxel within this distance of a peak along each axis is higher, in voxels.
+        threshold_rel: height that peaks exceed, in [0, 1], relative to the full scale of the map.
+            It does not refer to the maximum of the chunk, so that the result does not depend on the
+            division into tasks.
 
     Raises:
         OptionError: the distance is below 1, or the threshold not in [0, 1].
@@ -114,8 +115,8 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
     """
     if min_distance < 1 or not 0 <= threshold_rel <= 1:
         msg = (
-            f"peaks need a min_distance of at least 1 voxel and a threshold_rel in [0, 1], got "
-            f"{min_distance} and {threshold_rel}"
+            "peaks need a min_distance of at least 1 voxel and a threshold_rel in [0, 1], got "
+            f"min_distance {min_distance} and threshold_rel {threshold_rel}"
         )
         raise OptionError(msg)
     if chunk.channels != 1:
@@ -126,24 +127,24 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
         raise ChunkError(msg)
     array = chunk.array.reshape(chunk.size)
     if array.dtype.kind == "f" and np.isnan(array).any():
-        msg = f"a voxel of chunk {chunk.bbox} is NaN; find the operator that made it"
+        msg = f"chunk {chunk.bbox} contains NaN; correct the operator that made the map"
         raise ChunkError(msg)
     top = full_scale(array.dtype)
-    found = find_peaks(array, int(min_distance), threshold_rel * top)
-    confidences = np.clip(array[tuple(found.T)] / np.float32(top), 0, 1).astype(np.float32)
-    return Points(found + np.asarray(chunk.voxel_offset), chunk.voxel_size_nm, confidences)
+    peaks = find_peaks(array, int(min_distance), threshold_rel * top)
+    confidences = np.clip(array[tuple(peaks.T)] / np.float32(top), 0, 1).astype(np.float32)
+    return Points(peaks + np.asarray(chunk.voxel_offset), chunk.voxel_size_nm, confidences)
 
 
 @dataclass
 class PeakDetector(OperatorBase):
-    """Detects the peaks in the box of every task, and adds what *make* returns for them.
+    """Detects the peaks in the box of each task, and adds them in another form to the task.
 
-    The result of an item that is ``None`` (a task without a map) is ``None``.
+    If the item *input_name* is ``None`` (a task without a map), the result is ``None``, too.
 
     Attributes:
-        make: points -> result.
-        input_name: name of the map.
-        output_name: name of the result.
+        make: converts the points to the result.
+        input_name: name of the task's item that is the map.
+        output_name: name of the task's item for the result.
         min_distance: see `detect_peaks`.
         threshold_rel: see `detect_peaks`.
     """
@@ -157,11 +158,11 @@ class PeakDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* with the neighbourhood that peaks in it depend on."""
+        """Return *box* with a margin of the voxels that peaks in it depend on."""
         return box.grow((REACH * int(self.min_distance),) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Find the peaks."""
+        """Add the result for the peaks of a task."""
         if task[self.input_name] is None:
             task[self.output_name] = None
             return task
@@ -175,11 +176,12 @@ class PeakDetector(OperatorBase):
         return task
 
     def _check(self, chunk: Chunk, box: BoundingBox) -> None:
-        wanted = self.required_input(box, chunk.domain).intersection(chunk.domain)
-        if not self._has_warned and not chunk.bbox.contains(wanted):
+        needed = self.required_input(box, chunk.domain).intersection(chunk.domain)
+        if not self._has_warned and not chunk.bbox.contains(needed):
             self._has_warned = True
             logger.warning(
-                "peaks in %s depend on %s, but the chunk is %s: peaks near its faces may be "
-                "detected twice or not at all; give the loader --expand-margin-size auto",
-                box, wanted, chunk.bbox,
+                "peaks of the task %s depend on voxels in %s, but the chunk is %s: peaks near task "
+                "boundaries may be detected twice or not at all; give the loader "
+                "--expand-margin-size auto",
+                box, needed, chunk.bbox,
             )  # fmt: skip

@@ -34,8 +34,8 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
 
     Args:
         url: path or URL of the file, of the folder, or of a precomputed volume that names its
-            folder of skeletons. The last number in the name of an SWC file is the id of its object;
-            without a number it is 1.
+            folder of skeletons. The id of an SWC file's object is the last number in the file's
+            name, or 1 if the name has no number.
 
     Returns:
         id -> skeleton, sorted by id.
@@ -65,7 +65,7 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
 
 
 def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]:
-    found: dict[int, Skeleton] = {}
+    skeletons: dict[int, Skeleton] = {}
     for name in names:
         data = folder.get(name)
         address = f"{folder.url}/{name}"
@@ -74,18 +74,19 @@ def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]
             raise VolumeNotFoundError(msg)
         numbers = re.findall(r"[0-9]+", name)
         label = int(numbers[-1]) if numbers else 1
-        if label in found:
+        if label in skeletons:
             msg = f"{address} is a second file of object {label}; use a different id in each name"
             raise VolumeError(msg)
-        found[label] = Skeleton.from_swc(data.decode("utf-8", "replace"), address)
-    return dict(sorted(found.items()))
+        skeletons[label] = Skeleton.from_swc(data.decode("utf-8", "replace"), address)
+    return dict(sorted(skeletons.items()))
 
 
 def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int, Skeleton]:
     if info.get("@type") != INFO["@type"] or info.get("sharding"):
-        kind = "sharded skeletons" if info.get("sharding") else info.get("@type")
+        kind = "sharded skeletons" if info.get("sharding") else f"data of type {info.get('@type')}"
         msg = (
-            f"{folder.url} contains {kind}, but only unsharded skeletons can be read; convert them"
+            f"{folder.url} contains {kind}, but only unsharded skeletons can be read; check the "
+            "address, or convert them with igneous or cloud-volume"
         )
         raise VolumeError(msg)
     transform = [float(value) for value in info.get("transform", INFO["transform"])]
@@ -116,9 +117,9 @@ class SkeletonLoader:
     """Adds skeletons to every task.
 
     Attributes:
-        url: see `read_skeletons`.
-        shift_nm: added to all coordinates, zyx.
-        output_name: name of the result: id -> `Skeleton`.
+        url: path or URL of the skeletons, see `read_skeletons`.
+        shift_nm: distance by which skeletons are moved, zyx, in nm.
+        output_name: name of the task's item for the result: id -> `Skeleton`.
     """
 
     url: str
@@ -127,10 +128,10 @@ class SkeletonLoader:
 
     def __call__(self, task: Task) -> Task:
         """Read the skeletons and add them to the task."""
-        found = read_skeletons(self.url)
+        skeletons = read_skeletons(self.url)
         if any(self.shift_nm):
-            found = {label: each.moved(self.shift_nm) for label, each in found.items()}
-        task[self.output_name] = found
+            skeletons = {label: each.moved(self.shift_nm) for label, each in skeletons.items()}
+        task[self.output_name] = skeletons
         return task
 
 
@@ -139,7 +140,7 @@ class SwcSaver(OperatorBase):
     """Writes each skeleton of every task to an SWC file.
 
     Attributes:
-        input_name: name of the item: id -> `Skeleton`.
+        input_name: name of the task's item that holds the skeletons: id -> `Skeleton`.
         prefix: path or URL that file names start with.
     """
 
@@ -149,7 +150,7 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Find out whether other tasks may have parts of the same objects."""
+        """Note whether several tasks may have parts of the same object."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @hook
@@ -188,6 +189,9 @@ def skeletons_of(task: Task, name: str) -> dict[int, Skeleton]:
     """
     item = task[name]
     if not isinstance(item, dict) or not all(isinstance(s, Skeleton) for s in item.values()):
-        msg = f"item {name!r} is a {type(item).__name__}, not skeletons; change --input-name"
+        msg = (
+            f"item {name!r} is a {type(item).__name__}, not skeletons by id; give --input-name the "
+            "output name of skeletonize or load-skeleton"
+        )
         raise VolumeError(msg)
     return item

@@ -1,4 +1,4 @@
-"""Skeletons of the objects in a chunk by TEASAR, and joining those of several chunks.
+"""Create skeletons of the objects in a chunk, and join those of several chunks.
 
 ```
 task             |a        b|          its voxels
@@ -8,7 +8,7 @@ skeletonized     |a        b|b         and the first voxel of the next task
 Where an object crosses a face, its skeleton ends at a point that depends only on the voxels of that
 face. Two neighbouring tasks share these voxels, so their skeletons end at the same point.
 
-The algorithm is that of kimimaro, which is under the GPL and is an optional dependency.
+The library kimimaro does both (TEASAR). It is under the GPL and an optional dependency.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def create_skeletons(
     voxel_size_nm: tuple[float, float, float] | None = None,
     **teasar: float | None,
 ) -> dict[int, Skeleton]:
-    """Return the centre line of each object.
+    """Return the skeleton (centre line) of each object by id.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background. Except at the end of its domain,
             it should extend one voxel beyond *box*.
-        box: of the task (default: the chunk's box).
+        box: box of the task (default: the chunk's box).
         ids: the objects to skeletonize (default: all).
         dust_threshold: leave out objects with at most this number of voxels.
         fill_holes: fill holes in objects first; labels inside the holes are lost.
         fix_branching: place branch points more accurately, which takes longer.
         voxel_size_nm: zyx (default: that of the chunk).
-        teasar: parameters of kimimaro: ``scale``, ``const``, ``pdrf_scale``, ... (in nm); ``None``
-            selects kimimaro's default.
+        teasar: parameters of kimimaro, lengths in nm: ``scale``, ``const``, ``pdrf_scale``, ...;
+            ``None`` selects kimimaro's default.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -82,8 +82,8 @@ def create_skeletons(
     have = inside.grow((0, 0, 0), (1, 1, 1)).intersection(chunk.bbox)
     labels = labels_of(chunk)[have.slices(chunk.voxel_offset)]
     unit = np.array((voxel_size_nm or chunk.voxel_size_nm)[::-1], np.float64)
-    found = kimimaro.skeletonize(
-        labels.T,  # x, y, z; copied there
+    skeletons = kimimaro.skeletonize(
+        labels.T,  # x, y, z; kimimaro copies it
         teasar_params={
             **DEFAULT_TEASAR_PARAMS,
             **{name: value for name, value in teasar.items() if value is not None},
@@ -99,8 +99,8 @@ def create_skeletons(
     )
     shift = np.array(have.start[::-1], np.float64) + 0.5  # voxel centres
     result = {}
-    for label in sorted(found):
-        one = found[label]
+    for label in sorted(skeletons):
+        one = skeletons[label]
         # Whole voxels of the volume give the same bits in all tasks.
         voxels = np.rint(one.vertices / unit) + shift
         skeleton = Skeleton.of((voxels * unit)[:, ::-1], one.edges, one.radii, one.vertex_types)
@@ -116,7 +116,7 @@ def join_skeletons(
     Ends are connected, short components and branches are removed, and loops are opened.
 
     Args:
-        fragments: in a reproducible order, which the result depends on.
+        fragments: fragments of one object; the result depends on their order.
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
 
@@ -188,17 +188,17 @@ class SkeletonFragments(Skeletonizer):
     @property
     @hook
     def destination(self) -> str:
-        """The folder of the skeletons."""
+        """Address of the folder of skeletons."""
         return f"{self.url.rstrip('/')}/skeletons"
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the voxel size from the pipeline (an `Outline`)."""
+        """Take the voxel size from *outline*, an `Outline` of the pipeline."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Enter the folder into the info file of the volume; return its address if it is new."""
+        """Name the folder in the volume's info file; return the folder's address if new."""
         folder, is_new = self._open(self._known_nm)
         return folder.url if is_new else None
 
@@ -233,9 +233,10 @@ class SkeletonAggregator(OperatorBase):
     Attributes:
         fragments: address of the folder of the fragments, or of its volume.
         output: address of the folder for the files, or of its volume (default: *fragments*).
-        prefix: prefix of the object ids to process (default: all).
-        input_name: name of a task's item that holds the prefix.
-        digits: take the prefix from the task's box (see `chunkflow_py.segmentation.labels.prefix`).
+        prefix: prefix of the object ids to process (default: from the task, else all ids).
+        input_name: name of a task's item that holds the prefix, if the task has it.
+        digits: length of the prefix that the task's box stands for, in decimal digits (default: the
+            box is not a prefix); see `chunkflow_py.segmentation.labels.prefix`.
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
     """

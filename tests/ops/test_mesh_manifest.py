@@ -58,7 +58,7 @@ def test_one_prefix(tmp_path, monkeypatch):
     assert run(f"mesh-manifest -v {tmp_path} --disbatch -d 2").exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} & set(expected) == {"12:0", "120:0", "7:0"}
     for options, words in (
-        ("-p 12", "prefix 12 has more than --digits 1; give --digits 2"),
+        ("-p 12", "prefix 12 has more digits than --digits 1; give --digits 2"),
         ("-p 1 --disbatch", "both select a task"),
     ):
         result = run(f"mesh-manifest -v {tmp_path} {options}")

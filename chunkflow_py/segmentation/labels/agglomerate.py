@@ -1,4 +1,4 @@
-"""Segments from affinities: a watershed into fragments, then merging by mean affinity.
+"""Agglomeration: segments from affinities, by a watershed and merging of fragments.
 
 ```
 affinity ── watershed ──> fragments ── merge while score < threshold ──> segments
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 FragmentMethod = Literal["waterz", "seeded"]
 
-_SLACK = 1e-3  # blending may leave [0, 1] by a rounding error
-_BYTES_A_VOXEL = 64  # affinities, labels and the watershed's own state, measured roughly
+_SLACK = 1e-3  # tolerance around [0, 1], for rounding errors of blending
+_BYTES_A_VOXEL = 64  # rough measurement: affinities, labels and state of the watershed
 
 
 def agglomerate(
@@ -56,7 +56,7 @@ def agglomerate(
     flip_channel: bool = True,
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> Iterator[NDArray[Any]]:
-    """Yield a segmentation for each of *thresholds*, which must be ascending.
+    """Yield the segmentation for each of the *thresholds*, which must be ascending.
 
     The result depends only on the arguments. On the lowest face of each axis, the values of that
     axis's channel belong to pairs outside the array and are not used.
@@ -65,9 +65,9 @@ def agglomerate(
         affinity: (3, z, y, x), floating point in [0, 1], or an integer type that is divided by its
             maximum. The channels are x, y, z; the value at a voxel is the affinity between it and
             its lower neighbour on that axis.
-        thresholds: two segments are merged while their score is below the threshold. The score is
-            1 - mean affinity of the voxel pairs on their shared face: 0.7 merges above a mean
-            affinity of 0.3, and a higher threshold merges more.
+        thresholds: scores below which two segments are merged. The score is 1 - mean affinity of
+            the voxel pairs on their shared face: a threshold of 0.7 merges segments above a mean
+            affinity of 0.3. A higher threshold merges more.
         fragments: labels (z, y, x) to merge (0 is background and stays), or the method to make
             them. ``waterz``: a watershed on the affinities; ``seeded``: see
             `fragments.seeded_fragments`.
@@ -79,21 +79,25 @@ def agglomerate(
             (``seeded`` only).
         scoring_function: C++ type of the score, see the documentation of waterz; scores other than
             the mean and the included quantiles need a C++ compiler and the boost headers.
-        flip_channel: whether the channels are x, y, z rather than z, y, x.
-        voxel_size_nm: zyx (``seeded`` only).
+        flip_channel: true if the channels are x, y, z; false if they are z, y, x.
+        voxel_size_nm: voxel size, zyx (``seeded`` only).
 
     Yields:
         (z, y, x) labels 1 to N without gaps, 0 for background; uint32, or uint64 if N is larger.
 
     Raises:
-        ChunkError: shape or values are not those of affinities, or the fragments do not fit them.
-        OptionError: the thresholds are not ascending, or low is not below high.
+        ChunkError: the array does not have the shape or the values of affinities, or the fragments
+            have another shape.
+        OptionError: the thresholds are not ascending, or *aff_threshold_low* is not below
+            *aff_threshold_high*.
         MissingExtraError: waterz is not installed.
         ChunkflowError: waterz failed; the message gives the reason.
     """
-    rising = all(a < b for a, b in pairwise(thresholds))
-    if not rising or not thresholds:
-        msg = f"thresholds must be ascending and at least one, got {list(thresholds)}"
+    is_ascending = all(a < b for a, b in pairwise(thresholds))
+    if not is_ascending or not thresholds:
+        msg = (
+            f"agglomerate needs one or more ascending thresholds, got {list(thresholds)}; sort them"
+        )
         raise OptionError(msg)
     check_affinity_thresholds(aff_threshold_low, aff_threshold_high)
     by_axis = _by_axis(affinity, flip_channel=flip_channel)
@@ -125,7 +129,7 @@ def check_affinity_thresholds(low: float, high: float) -> None:
     """Check that the low affinity threshold is below the high one.
 
     Raises:
-        OptionError: it is not below.
+        OptionError: *low* is equal to *high* or above it.
     """
     if not low < high:
         msg = (
@@ -198,7 +202,7 @@ def _run_waterz(
     settings: dict[str, Any],
 ) -> Iterator[NDArray[np.uint64]]:
     with needs_extra("segmentation", "agglomerate"):
-        import waterz  # noqa: F401  (asked here, where its absence can be explained)
+        import waterz  # noqa: F401  (a missing waterz is reported here, not by the process)
     shape = affinity.shape[1:]
     request = {
         "shape": shape,
@@ -206,24 +210,24 @@ def _run_waterz(
         "has_fragments": fragments is not None,
         "settings": settings,
     }
-    with tempfile.TemporaryFile() as chatter:
+    with tempfile.TemporaryFile() as log:
         # -P: no module beside the script may hide one of the standard library.
         program = [sys.executable, "-P", str(Path(waterz_process.__file__))]
         with subprocess.Popen(
-            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=chatter
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
         ) as process:
             source, sink = process.stdout, process.stdin
-            if source is None or sink is None:  # cannot be with PIPE; tells the type checker
+            if source is None or sink is None:  # never with PIPE; for the type checker
                 return
             try:
                 _send(sink, request, affinity, fragments)
                 for _ in thresholds:
                     yield waterz_process.read_array(source, shape, "uint64")
             except (EOFError, BrokenPipeError) as error:
-                raise ChunkflowError(_why(process.wait(), chatter, affinity)) from error
+                raise ChunkflowError(_failure_message(process.wait(), log, affinity)) from error
             finally:
                 process.kill()  # a no-op once it has ended
-        for line in _lines(chatter):
+        for line in _lines(log):
             logger.debug("waterz: %s", line)
 
 
@@ -240,19 +244,19 @@ def _send(
     sink.close()
 
 
-def _lines(chatter: IO[bytes]) -> list[str]:
-    chatter.seek(0)
-    return [line for line in chatter.read().decode(errors="replace").splitlines() if line.strip()]
+def _lines(log: IO[bytes]) -> list[str]:
+    log.seek(0)
+    return [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
 
 
-def _why(code: int, chatter: IO[bytes], affinity: NDArray[np.float32]) -> str:
+def _failure_message(code: int, log: IO[bytes], affinity: NDArray[np.float32]) -> str:
     size = affinity.shape[1:]
     gigabytes = np.prod(size, dtype=float) * _BYTES_A_VOXEL / 1e9
     if code < 0:
         return (
-            f"waterz was ended by signal {-code} on {size} voxels (zyx); it needs about "
-            f"{gigabytes:.1f} GB of memory there, so use smaller chunks or a larger machine"
+            f"waterz was ended by signal {-code} on {size} voxels (zyx), for which it needs about "
+            f"{gigabytes:.1f} GB of memory; use smaller chunks or a larger machine"
         )
-    lines = _lines(chatter)
+    lines = _lines(log)
     reason = lines[-1] if lines else f"exit code {code}"
     return f"waterz failed on {size} voxels (zyx): {reason}"

@@ -1,4 +1,4 @@
-"""Connected components with dense labels in raster order; checks that voxels are labels."""
+"""Connected components, renumbering of labels, and checks that voxels are labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONNECTIVITIES: tuple[Connectivity, ...] = get_args(Connectivity)
 def connected_components(
     array: NDArray[Any], threshold: float | None = None, connectivity: Connectivity = 6
 ) -> NDArray[Any]:
-    """Return one label for each connected piece of *array*.
+    """Label the connected components of *array*, in raster order.
 
     With a threshold, components consist of the voxels above it; a map of three channels (an
     affinity map) is first averaged over its channels. Without a threshold, neighbouring voxels of
@@ -29,17 +29,17 @@ def connected_components(
 
     Args:
         array: (z, y, x), (1, z, y, x), or with a threshold also (3, z, y, x); any real dtype.
-        threshold: in the unit of the voxels; voxels equal to it are background.
+        threshold: voxels above this are foreground, in the unit of the voxels.
         connectivity: 6 (neighbours share a face), 18 (or an edge) or 26 (or a corner).
 
     Returns:
         (z, y, x) labels 1 to N without gaps, in raster order of their first voxels; uint32, or
-        uint64 where there are more of them.
+        uint64 if N is larger.
 
     Raises:
-        OptionError: the connectivity is none of the three.
-        ChunkError: the channels are not 1 or 3, a voxel is NaN, or floating-point voxels come
-            without a threshold.
+        OptionError: the connectivity is not 6, 18 or 26.
+        ChunkError: there are other than 1 or 3 channels, a voxel is NaN, or the voxels are floating
+            point and there is no threshold.
     """
     import cc3d
 
@@ -53,30 +53,30 @@ def connected_components(
     elif voxels.dtype.kind not in "biu":
         msg = (
             f"voxels of type {voxels.dtype} are a map, not a mask or a segmentation; "
-            "say with --threshold above which value they are foreground"
+            "give --threshold, the value above which voxels are foreground"
         )
         raise ChunkError(msg)
     if voxels.size == 0:
         return np.zeros(voxels.shape, np.uint32)
     if not voxels.flags.writeable:
-        voxels = voxels.copy()  # cc3d never writes to its input, but takes no other
+        voxels = voxels.copy()  # cc3d refuses read-only input, though it never writes to it
     labels, count = cc3d.connected_components(voxels, connectivity=connectivity, return_N=True)
     return labels.astype(_label_dtype(count), copy=False)
 
 
 def renumber(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the same segments with labels 1 to N, in the order of the old ones; 0 stays 0.
+    """Replace labels by 1 to N, in the order of the old labels; 0 stays 0.
 
     Args:
         labels: any shape, integers.
 
     Returns:
-        The same shape; uint32, or uint64 where there are more than 4 294 967 295 segments.
+        The new labels, same shape; uint32, or uint64 if N exceeds 4 294 967 295.
     """
     if labels.size == 0:
         return np.zeros(labels.shape, np.uint32)
     highest = int(labels.max())
-    # A table is faster than sorting all voxels, as long as it is not larger than they are.
+    # A lookup table is faster than sorting, as long as it is not larger than the array.
     if highest <= labels.size and labels.min() >= 0:
         seen = np.zeros(highest + 1, bool)
         seen[labels.ravel()] = True
@@ -91,16 +91,16 @@ def renumber(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def single_channel(array: NDArray[Any]) -> NDArray[Any]:
-    """Return (z, y, x) labels or mask without a channel axis.
+    """Return a (z, y, x) view of labels or of a mask, without a channel axis.
 
     Raises:
         ChunkError: there are several channels.
     """
     if array.ndim == 4 and array.shape[0] != 1:
         msg = (
-            f"labels and masks have one channel, got shape {tuple(array.shape)} (c, z, y, x); pick "
-            "one by threshold --channel or when loading (--channels), or make labels by "
-            "agglomeration"
+            f"labels and masks have one channel, got shape {tuple(array.shape)} (c, z, y, x); "
+            "select one channel by threshold --channel or by --channels of the loader, or make "
+            "labels by agglomerate"
         )
         raise ChunkError(msg)
     return array.reshape(array.shape[-3:])

@@ -1,7 +1,7 @@
 """Contingency tables: the number of voxels that each segment shares with each body.
 
-All scores are computed from them. The tables of the parts of a volume add up to the table of the
-volume, to the same bytes for any division.
+All scores are computed from these tables. The tables of the parts of a volume add up to the table
+of the volume, to the same bytes however the volume is divided.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox, Region
 
 KIND = "contingency table"
-_SMALL = 2**22  # cells of a table that is filled faster than voxels are sorted
+_SMALL = 2**22  # largest number of cells of a dense table that is always preferred to sorting
 
 
 @dataclass(frozen=True)
 class Contingency:
-    """A sparse table of overlaps, sorted by segment and body, without empty overlaps.
+    """A sparse contingency table: one row for each overlapping pair, sorted by labels.
 
     Attributes:
         segments: (n,) uint64, labels of the segmentation; negative labels modulo 2**64.
@@ -40,7 +40,7 @@ class Contingency:
     voxels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
+        """Return the number of overlapping pairs."""
         return len(self.voxels)
 
     def where(self, kept: NDArray[np.bool_]) -> Contingency:
@@ -48,7 +48,7 @@ class Contingency:
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
-        """Return the table without the voxels of the given labels."""
+        """Return the table without the voxels of these segments and bodies."""
         kept = ~(np.isin(self.segments, _labels(segments)) | np.isin(self.bodies, _labels(bodies)))
         return self.where(kept)
 
@@ -60,7 +60,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
     Args:
         segmentation: integer or boolean labels, any shape.
-        groundtruth: the same shape.
+        groundtruth: labels of the same shape.
 
     Raises:
         ChunkError: the shapes differ, or the voxels are not labels.
@@ -86,10 +86,10 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of tables, in memory for about twice the rows of the sum.
+    """Return the sum of tables; needs memory for about twice the rows of the sum.
 
     Args:
-        tables: of parts that have no voxel in common.
+        tables: tables of parts of a volume that have no voxel in common.
     """
     waiting: list[Contingency] = []
     total = 0
@@ -104,13 +104,16 @@ def joined(tables: Iterable[Contingency]) -> Contingency:
 def put_table(
     store: CountStore, region: Region, table: Contingency, domain: BoundingBox | None
 ) -> Any:
-    """Store the table of one task; return the stored object."""
+    """Store the contingency table of one task; return the stored object."""
     arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
     return store.put(Counts(region, arrays, {}, domain))
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
-    """Return the sum of all tables below *url*, and the number of ``tasks`` and their ``coverage``.
+    """Return the sum of all contingency tables below *url*, and what they cover.
+
+    Returns:
+        The sum; and the number of ``tasks`` and their ``coverage`` of the domain.
 
     Raises:
         VolumeNotFoundError: there are no tables.
@@ -124,8 +127,8 @@ def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
     def tables() -> Iterable[Contingency]:
         for counts in store.read(regions):
             domains.add(counts.domain)
-            found = counts.arrays
-            yield Contingency(found["segments"], found["bodies"], found["voxels"])
+            arrays = counts.arrays
+            yield Contingency(arrays["segments"], arrays["bodies"], arrays["voxels"])
 
     total = joined(tables())
     domain = domains.pop() if len(domains) == 1 else None
@@ -146,28 +149,28 @@ def _sum(tables: list[Contingency]) -> Contingency:
 def _grouped(
     ours: NDArray[np.uint64], truth: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> Contingency:
-    """Return the table of pairs, which may occur several times."""
+    """Return the table of pairs of labels, adding up pairs that occur several times."""
     (segments, first), (bodies, second) = _dense(ours), _dense(truth)
     codes = first * np.int64(len(bodies)) + second
     cells = len(segments) * len(bodies)
     if cells <= max(_SMALL, 2 * len(codes)) and int(voxels.sum()) < 2**53:
         # Sums in floating point are exact up to 2**53.
         filled = np.bincount(codes, weights=voxels, minlength=cells).astype(np.int64)
-        found = np.flatnonzero(filled)
-        sums = filled[found]
+        pairs = np.flatnonzero(filled)
+        sums = filled[pairs]
     else:
         order = np.argsort(codes)
         codes = codes[order]
         starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1]))
-        found, sums = codes[starts], np.add.reduceat(voxels[order], starts)
+        pairs, sums = codes[starts], np.add.reduceat(voxels[order], starts)
     width = max(1, len(bodies))
-    return Contingency(segments[found // width], bodies[found % width], sums)
+    return Contingency(segments[pairs // width], bodies[pairs % width], sums)
 
 
 def _dense(labels: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the sorted labels that occur, and the index of each label among them."""
     highest = int(labels.max(initial=0))
-    # A table is faster than sorting, as long as it is not much larger.
+    # A lookup table is faster than sorting, as long as it is not much larger than the array.
     if highest <= max(_SMALL, 2 * len(labels)):
         seen = np.zeros(highest + 1, bool)
         seen[labels] = True

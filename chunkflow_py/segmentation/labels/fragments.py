@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED_WINDOW = 7  # window of the search for maxima, in units of the shortest voxel edge
-SEED_SIGMA = 1.0  # of the smoothing before the search, in the same unit
+SEED_SIGMA = 1.0  # standard deviation of the smoothing before the search, in the same unit
 
 
 def interior(affinity: NDArray[Any]) -> NDArray[Any]:
     """Return the mean of each voxel's six affinities, which is high inside cells.
 
-    At the faces of the array, the mean is that of the existing neighbours.
+    At the faces of the array, the mean is taken over the neighbours inside the array.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; the value at a voxel is the
@@ -47,7 +47,8 @@ def seeded_fragments(
     """Return the fragments of a watershed of `interior`, seeded in the middle of the cells.
 
     The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
-    Distances are physical: the window is 7 and sigma is 1 times the shortest voxel edge.
+    Distances are physical: the search window for maxima is 7 times, and the standard deviation of
+    the smoothing 1 time the shortest voxel edge.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k, to the lower neighbour.
@@ -66,7 +67,7 @@ def seeded_fragments(
     edges = size / size.min()
     inside = interior(affinity)
     core = inside > interior_threshold
-    # Without a voxel outside there is nothing to measure the distance to: one seed will do.
+    # If all voxels are interior, there is no distance to measure; a constant gives one seed.
     distance = (
         np.ones(core.shape, np.float32)
         if core.all()

@@ -1,4 +1,4 @@
-"""The table that maps the ids of tasks to the ids of whole objects, stored in pieces.
+"""Label tables: stored maps from the ids of tasks to the ids of whole objects.
 
 ```
 URL/table.json          the first id of each piece, checksums, and the number of entries
@@ -6,10 +6,10 @@ URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
 URL/000001.npy
 ```
 
-The table lists only ids that change. A task reads the pieces that may list its ids: because ids
-follow the raster order of voxels, at most the pieces of the sections that it covers. ``table.json``
-is written last, so that the table is complete or absent. In a time series each time point has a
-separate table, in the folder ``t3`` for time index 3.
+The table lists only ids that change, in pieces. A task reads only the pieces that may list its ids.
+Ids follow the raster order of voxels, so these are at most the pieces of the slices that the task
+covers. ``table.json`` is written last, so that the table is complete or absent. In a time series
+each time point has a separate table, in the folder ``t3`` for time index 3.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 FORMAT = "chunkflow labels 1"
 INDEX = "table.json"
 _INDEX_BYTES = 1 << 26  # a million pieces
-PIECE = 2**16  # entries: 1 MiB
-_KEPT = 256  # pieces that a process caches
+PIECE = 2**16  # entries of a piece: 1 MiB
+_KEPT = 256  # number of pieces in the cache of a process
 
 
 def solve(
     links: Iterable[tuple[Region, NDArray[np.uint64]]],
 ) -> dict[int | None, NDArray[np.uint64]]:
-    """Return the labels that change when each becomes the smallest label of its set.
+    """Return the labels to change so that all labels of an object become the smallest.
 
     Args:
-        links: region of a task, and (n, 2) labels that belong to one object.
+        links: region of each task, and (n, 2) pairs of labels that belong to one object.
 
     Returns:
-        Time index (``None`` without one) -> (n, 2) old label, ascending, and new label.
+        Time index (``None`` without one) -> (n, 2) uint64: old label (ascending), new label.
     """
     forests: dict[int | None, Forest] = {}
     for region, pairs in links:
@@ -65,8 +65,8 @@ def write_table(
     """Write a table; return the checksum of its index, which covers all pieces.
 
     Args:
-        store: to write to.
-        changes: (n, 2) old id, ascending, and new id.
+        store: store of the table.
+        changes: (n, 2): old id (ascending), new id.
         time: time index of the table.
         piece: largest number of entries in a piece.
     """
@@ -88,10 +88,10 @@ def write_table(
 
 
 class LabelTable:
-    """A stored table, whose pieces are read when they are needed.
+    """A stored label table that reads and caches its pieces on demand.
 
     Args:
-        store: to read from.
+        store: store of the table.
         time: time index of the table.
     """
 
@@ -111,21 +111,20 @@ class LabelTable:
         data = self._store.get(key, _INDEX_BYTES)
         if data is None:
             msg = (
-                f"{self._store.url} has no label table ({key}); let solve-labels write it, in an "
-                "earlier step"
+                f"{self._store.url} has no label table ({key}); run solve-labels in an earlier step"
             )
             raise VolumeNotFoundError(msg)
         try:
-            found: dict[str, Any] = parse_json(data, _INDEX_BYTES)
-            if found["format"] == FORMAT and len(found["first"]) == len(found["checksums"]):
-                return found
+            index: dict[str, Any] = parse_json(data, _INDEX_BYTES)
+            if index["format"] == FORMAT and len(index["first"]) == len(index["checksums"]):
+                return index
         except (ValueError, KeyError, TypeError):
             pass
-        msg = f"{key} of {self._store.url} is not a label table; let solve-labels write it again"
+        msg = f"{key} of {self._store.url} is not a label table; run solve-labels again"
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the new id of each of *ids*, which must be ascending; others stay."""
+        """Return the new ids of *ids* (ascending); ids that the table does not list stay."""
         first = np.array(self.index["first"], np.uint64)
         pieces = np.searchsorted(first, ids, side="right") - 1
         new = ids.copy()
@@ -143,28 +142,28 @@ class LabelTable:
         data = self._store.get(key)
         if data is None or checksum_of(data) != self.index["checksums"][number]:
             why = "is missing" if data is None else "disagrees with the checksum in the index"
-            msg = f"{key} of {self._store.url} {why}; let solve-labels write the table again"
+            msg = f"{key} of {self._store.url} {why}; run solve-labels again"
             raise VolumeError(msg)
         try:
             table: NDArray[np.uint64] = npy(data, len(data))
         except ValueError as error:
-            msg = f"{key} of {self._store.url} is not an array; let solve-labels write it again"
+            msg = f"{key} of {self._store.url} is not an array; run solve-labels again"
             raise VolumeError(msg) from error
         return table
 
 
 class ObjectCount:
-    """Counts the different ids of all tasks; each takes 8 to 24 bytes of memory."""
+    """Counts the distinct ids of all tasks; needs 8 to 24 bytes of memory for each id."""
 
     def __init__(self) -> None:
         self._known: dict[int | None, NDArray[np.uint64]] = {}
         self._new: dict[int | None, list[NDArray[np.uint64]]] = {}
 
     def add(self, time: int | None, ids: NDArray[np.uint64]) -> None:
-        """Add the ids of one task, each once, at its time index."""
+        """Add the distinct ids of one task at time index *time*."""
         new = self._new.setdefault(time, [])
         new.append(ids[ids != 0])
-        # Merging when their number has doubled sorts each id a few times only.
+        # Merging when the number of ids has doubled sorts each id only a few times.
         if sum(map(len, new)) > max(2**16, len(self._known.get(time, ()))):
             self._merge(time)
 
@@ -185,22 +184,25 @@ def relabelled(
     table: LabelTable,
     note: Callable[[NDArray[np.uint64]], None] | None = None,
 ) -> NDArray[np.uint64]:
-    """Return *labels* with the ids that they have in the whole volume.
+    """Replace labels by the ids of whole objects.
 
     Args:
         labels: any shape, integers of at least 0.
         table: label table of the volume.
-        note: called with the ids of the result, each at least once.
+        note: called with the ids of the result; an id may occur several times.
 
     Returns:
-        The same shape, uint64.
+        The ids, same shape, uint64.
 
     Raises:
         ChunkError: the labels are not integers, or are negative.
         VolumeError: the table is missing or damaged.
     """
     if labels.dtype.kind not in "bu" and not (labels.dtype.kind == "i" and not (labels < 0).any()):
-        msg = f"voxels of type {labels.dtype} are not labels; relabel needs integers of 0 or more"
+        msg = (
+            f"voxels of type {labels.dtype} are not labels, or some are negative; relabel needs "
+            "integers of 0 or more"
+        )
         raise ChunkError(msg)
     with needs_extra("segmentation", "relabel"):
         import fastremap

@@ -2,8 +2,8 @@
 
 ```
 label    each task labels its box, ids unique in the volume        labels.numbering
-link     each task stores pairs of labels at its lower faces       here, labels.links
-solve    one task reads all pairs and writes a table of ids        here, labels.label_table
+link     each task stores pairs of labels at its lower faces       this module, labels.links
+solve    one task reads all pairs and writes a table of ids        this module, labels.label_table
 relabel  each task maps its labels by the table
 ```
 """
@@ -61,15 +61,15 @@ _PART = Zyx(64, 512, 512)  # voxels of a task that are examined together
 
 @dataclass
 class TouchLinker:
-    """Links labels that touch across faces of tasks.
+    """Links labels that touch across task boundaries.
 
     Attributes:
         url: address of the volume of labels.
-        mip: its level.
-        connectivity: of the labels.
-        values_url: address of the volume that was labelled, also at level *mip*, if it is not a
-            mask: voxels of different values are not connected.
-        opening: how to open the volumes.
+        mip: level of the volume.
+        connectivity: connectivity of the labels.
+        values_url: address of the volume that was labelled, at the same level, if it is not a mask:
+            voxels of different values are not connected.
+        opening: options for opening the volumes.
     """
 
     url: str
@@ -85,13 +85,13 @@ class TouchLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses of the levels that are read: labels and labelled values."""
+        """Normalised addresses of the levels to read: labels, and labelled values if any."""
         urls = (self.url, self.values_url)
         return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
 
     @property
     def about(self) -> dict[str, Any]:
-        """The method that finds the links, for JSON."""
+        """Description of the linking method, for JSON."""
         values = self.values_url and level_name(Location.parse(self.values_url), self.mip)
         return {"labels": self.place, "touch": self.connectivity, "values": values}
 
@@ -143,9 +143,9 @@ class TouchLinker:
         if box.is_empty:
             msg = f"task {region} lies outside {self.url}, whose bounds are {bounds}"
             raise GeometryError(msg)
-        found = [np.empty((0, 2), np.uint64)]
+        links = [np.empty((0, 2), np.uint64)]
         if not self._is_labelled(self.records.region(box, region.time)):
-            return distinct(found[0])
+            return distinct(links[0])
         for axis in range(3):
             slab = lower_slab(box, bounds, axis, self.connectivity)
             if slab is None:
@@ -161,34 +161,34 @@ class TouchLinker:
                 values = self._planes(self._values, slab, axis, region.time)
                 inside = values[1][own]
             check_no_touch(upper[own], box, inside)
-            found.append(touching_pairs(lower, upper, self.connectivity, values))
+            links.append(touching_pairs(lower, upper, self.connectivity, values))
             # On a face inside the box of one labelling task, both sides have the same ids and
             # different ids do not touch.
             mine = values and (values[0][own], values[1][own])
             if len(touching_pairs(lower[own], upper[own], 6, mine)):
                 check_unique_ids(lower[own], upper[own], region)
-        return distinct(np.concatenate(found))
+        return distinct(np.concatenate(links))
 
     @cached_property
     def records(self) -> LabellingRecords:
-        """Records that the labelling tasks have written."""
+        """Records of the tasks that made the labels."""
         return LabellingRecords(self._labels, self.opening.access)
 
     def recorded(self) -> Labelling | None:
-        """Return how the first recorded task has labelled; ``None`` without records."""
+        """Return the labelling method of the first record; ``None`` without records."""
         regions = self.records.regions
         return self.records.get(regions[0]) if regions else None
 
     def check_recorded(self) -> None:
-        """Apply `check_labelling` to the first record; others are checked when tasks link."""
+        """Check the first record; the others are checked when tasks are linked."""
         if (labelling := self.recorded()) is not None:
             self.check_labelling(labelling)
 
     def _is_labelled(self, region: Region) -> bool:
         """Return whether a task has labelled *region*; check that its method fits.
 
-        Without records (labels of other programs or older versions) the voxels are examined: two
-        labels must not touch inside the box of one task.
+        Without records (labels of other programs or older versions), check the voxels instead:
+        different labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
         if labelling is not None:
@@ -244,8 +244,9 @@ class OverlapLinker:
 
     Attributes:
         url: address of the overlaps.
-        fraction, voxels: see `labels.links.overlap_pairs`.
-        access: how to open the store.
+        fraction: smallest mean share of common voxels, see `labels.links.overlap_pairs`.
+        voxels: smallest number of common voxels.
+        access: options for opening the store.
     """
 
     url: str
@@ -260,12 +261,12 @@ class OverlapLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Addresses of the folders that are read."""
+        """Addresses of the folders to read."""
         return (self.place,)
 
     @property
     def about(self) -> dict[str, Any]:
-        """The method that finds the links, for JSON."""
+        """Description of the linking method, for JSON."""
         return {"labels": self.place, "overlap": self.fraction, "voxels": self.voxels}
 
     @cached_property
@@ -273,7 +274,7 @@ class OverlapLinker:
         return open_store(self.place, self.access)
 
     def prepare(self) -> None:
-        """Open the store; an earlier step may still have to write the overlaps."""
+        """Open the store, but do not read it: an earlier step may write the overlaps."""
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
@@ -282,17 +283,17 @@ class OverlapLinker:
         Raises:
             ChunkError: two tasks have used the same id.
         """
-        found = linked_by_overlap(self._store, region, self.fraction, self.voxels)
-        return distinct(np.concatenate([np.empty((0, 2), np.uint64), *found]))
+        links = linked_by_overlap(self._store, region, self.fraction, self.voxels)
+        return distinct(np.concatenate([np.empty((0, 2), np.uint64), *links]))
 
 
 def solve_links(links: Store, table: Store) -> dict[str, str]:
-    """Read all links, and write the table of ids.
+    """Join all links into objects, and write the table of ids.
 
     Memory: about 250 bytes for each linked label and 500 for each task.
 
     Args:
-        links: store that link-labels has written to.
+        links: store of the links that link-labels has written.
         table: store of the table.
 
     Returns:
@@ -304,14 +305,14 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
     regions: dict[int | None, list[BoundingBox]] = {}
     total = 0
 
-    def noted() -> Iterator[tuple[Region, NDArray[np.uint64]]]:
+    def counted() -> Iterator[tuple[Region, NDArray[np.uint64]]]:
         nonlocal total
         for region, pairs in links_in(links):
             regions.setdefault(region.time, []).append(region.bbox)
             total += len(pairs)
             yield region, pairs
 
-    changes = solve(noted())
+    changes = solve(counted())
     for boxes in regions.values():
         try:
             check_disjoint(boxes, links.url)
@@ -324,9 +325,14 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
             raise VolumeError(msg) from error
     tasks = sum(map(len, regions.values()))
     if not total and tasks > 1:
-        logger.warning("no labels of the %d tasks of %s are linked", tasks, links.url)
+        logger.warning(
+            "none of the labels of %d tasks in %s are linked: no object crosses a task boundary, "
+            "or the options of link-labels do not fit the labels",
+            tasks,
+            links.url,
+        )
     changed = sum(map(len, changes.values()))
-    logger.info("%d links of %d tasks: %d labels change", total, tasks, changed)
+    logger.info("%d links of %d tasks change %d labels", total, tasks, changed)
     return {
         "" if time is None else str(time): write_table(table, rows, time)
         for time, rows in changes.items()

@@ -1,7 +1,8 @@
 """Links: pairs of labels of neighbouring tasks that belong to one object.
 
-By touch, for connected components. A task examines its three lower faces: the planes of voxels on
-both sides, and for connectivity 18 and 26 one voxel more along the face:
+Labels of connected components are linked by touch. A task examines its three lower faces: the
+planes of voxels on both sides of a face, for connectivity 18 and 26 extended by one voxel along the
+face:
 
 ```
             | task           two voxels p and q of two tasks touch across a face: along one axis,
@@ -11,10 +12,11 @@ both sides, and for connectivity 18 and 26 one voxel more along the face:
             | q
 ```
 
-By overlap, for segments that each task has made with a margin around its box: see `overlap_pairs`.
+Segments, which each task has made with a margin around its box, are linked by overlap: see
+`overlap_pairs`.
 
 The links of a task are an npz file without pickles: ``pairs`` (n, 2) uint64, each pair once, the
-smaller label first; and ``about``, JSON in UTF-8, the method by which they were found.
+smaller label first; and ``about``, the linking method as JSON in UTF-8.
 """
 
 from __future__ import annotations
@@ -61,17 +63,17 @@ def touching_pairs(
             (default: all labelled voxels are connected).
 
     Returns:
-        (n, 2), see `distinct`.
+        (n, 2) uint64 pairs, see `distinct`.
     """
     furthest = {6: 0, 18: 1, 26: 2}[connectivity]
-    found = []
+    pairs = []
     for down, right in product((-1, 0, 1), repeat=2):
         if abs(down) + abs(right) > furthest:
             continue
         low, high = _shifted(down, right), _shifted(-down, -right)
         same = values and values[0][low] == values[1][high]
-        found.append(_different(lower[low], upper[high], same))
-    return distinct(np.concatenate(found))
+        pairs.append(_different(lower[low], upper[high], same))
+    return distinct(np.concatenate(pairs))
 
 
 def check_no_touch(
@@ -79,13 +81,13 @@ def check_no_touch(
 ) -> None:
     """Refuse a plane inside one task on which different labels touch.
 
-    One task gives touching voxels the same label, so several tasks have made these: faces between
-    them would be missed.
+    A labelling task gives touching voxels the same label. Different labels that touch were
+    therefore made by several smaller tasks, whose common faces would not be linked.
 
     Args:
-        plane: (a, b) labels.
-        box: of the task.
-        values: the labelled values.
+        plane: (a, b) labels, 0 for background.
+        box: box of the task.
+        values: the labelled values; only voxels of equal values touch (default: all touch).
 
     Raises:
         ChunkError: two labels touch.
@@ -110,9 +112,9 @@ def check_none_touch(
 
     Args:
         labels: (z, y, x), 0 for background.
-        box: of the task.
-        connectivity: that the tasks should have used.
-        values: the labelled values.
+        box: box of the task.
+        connectivity: connectivity with which the tasks should have labelled.
+        values: the labelled values; only voxels of equal values touch (default: all touch).
 
     Raises:
         ChunkError: two labels touch.
@@ -137,12 +139,12 @@ def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Refuse ids that two tasks have both used: different objects would become one.
+    """Refuse ids that two tasks have used: different objects would become one.
 
     Args:
         first: labels of one task, 0 for background; any shape.
         second: labels of the other task.
-        region: of the task whose lower face lies between them.
+        region: region of the task whose lower face lies between the two.
 
     Raises:
         ChunkError: both tasks have used an id.
@@ -161,22 +163,26 @@ def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) 
 def overlap_pairs(
     first: NDArray[Any], second: NDArray[Any], fraction: float = 0.5, voxels: int = 1
 ) -> NDArray[np.uint64]:
-    """Return the pairs of labels of two tasks that are one segment, by the voxels they share.
+    """Return the pairs of labels of two tasks that overlap enough to be one segment.
 
-    Two labels are linked if each shares more voxels with the other than with any other label (the
-    smallest label wins a tie), if they share at least *voxels*, and if the shared voxels are, on
-    average of the two labels, at least *fraction* of the label's voxels in the overlap of the
-    tasks. cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean
-    overlap.
+    Two labels are linked if
+
+    - each shares more voxels with the other than with any third label (the smallest label wins a
+      tie),
+    - they share at least *voxels* voxels, and
+    - the shared voxels are at least *fraction* of a label's voxels in the overlap of the tasks,
+      averaged over the two labels.
+
+    cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean overlap.
 
     Args:
         first: labels of one task, 0 for background; any shape.
         second: labels that the other task gave to the same voxels.
-        fraction: from 0 to 1.
-        voxels: at least 1.
+        fraction: smallest mean share of common voxels, from 0 to 1.
+        voxels: smallest number of common voxels, at least 1.
 
     Returns:
-        (n, 2), see `distinct`.
+        (n, 2) uint64 pairs, see `distinct`.
     """
     ids_a, codes_a, sizes_a = np.unique(first, return_inverse=True, return_counts=True)
     ids_b, codes_b, sizes_b = np.unique(second, return_inverse=True, return_counts=True)
@@ -202,13 +208,13 @@ def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
 def lower_slab(
     box: BoundingBox, bounds: BoundingBox, axis: int, connectivity: Connectivity
 ) -> BoundingBox | None:
-    """Return the box, two voxels thick, that a task has to read at a lower face.
+    """Return the box that a task reads at a lower face: one voxel on each side.
 
     Args:
-        box: of the task.
-        bounds: of the volume.
-        axis: perpendicular to the face; 0 for z.
-        connectivity: of the labels.
+        box: box of the task.
+        bounds: bounds of the volume.
+        axis: axis perpendicular to the face; 0 for z.
+        connectivity: connectivity of the labels; above 6, the box extends one voxel along the face.
 
     Returns:
         The box; ``None`` at a face of the volume.
@@ -221,7 +227,7 @@ def lower_slab(
     return BoundingBox(start, stop).intersection(bounds)
 
 
-# --- stored ---------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------
 
 
 def link_key(region: Region) -> str:
@@ -233,8 +239,8 @@ def encoded_links(pairs: NDArray[np.uint64], about: Mapping[str, Any]) -> bytes:
     """Encode the links of a task.
 
     Args:
-        pairs: (n, 2).
-        about: the method that found them, for JSON; equal for all tasks of a volume.
+        pairs: (n, 2) labels.
+        about: description of the linking method, for JSON; equal for all tasks of a volume.
     """
     text = json.dumps({"format": FORMAT, **about}, sort_keys=True).encode()
     return encoded(pairs=pairs, about=np.frombuffer(text, np.uint8))
@@ -246,7 +252,7 @@ def links_in(
     """Yield the region and the pairs of each task in a store.
 
     Raises:
-        VolumeError: there are no links, a file is damaged, or they were found by different methods.
+        VolumeError: there are no links, a file is damaged, or tasks used different methods.
     """
     keys = sorted(key for key in store.list() if key.endswith(SUFFIX))
     if not keys:
@@ -285,8 +291,8 @@ def decoded(data: bytes | None, address: str, *names: str) -> dict[str, NDArray[
         VolumeError: the file is missing or damaged.
     """
     try:
-        found = npz(data or b"")
-        return {name: found[name] for name in names}
+        arrays = npz(data or b"")
+        return {name: arrays[name] for name in names}
     except (ValueError, KeyError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
             zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
         why = "is missing" if data is None else f"is damaged ({error})"
@@ -295,14 +301,14 @@ def decoded(data: bytes | None, address: str, *names: str) -> dict[str, NDArray[
 
 
 def _shifted(*shift: int) -> tuple[slice, ...]:
-    """Return slices of the voxels whose neighbour at *shift* lies inside the array."""
+    """Return the slices of all voxels that have a neighbour at *shift* in the array."""
     return tuple(slice(max(0, -s), -s if s > 0 else None) for s in shift)
 
 
 def _different(
     first: NDArray[Any], second: NDArray[Any], same: NDArray[np.bool_] | None
 ) -> NDArray[Any]:
-    """Return the pairs of labels where both planes have different labels, neither 0."""
+    """Return the pairs of labels at voxels where both arrays have different labels above 0."""
     meet = (first != 0) & (second != 0) & (first != second)
     if same is not None:
         meet &= same
@@ -311,7 +317,7 @@ def _different(
 
 
 def _best(codes: NDArray[Any], shared: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each cell whether it is the first with the most voxels among equal codes."""
+    """Mark, for each code, the first cell that shares the most voxels."""
     order = np.lexsort((np.arange(len(codes)), -shared, codes))
     first = np.ones(len(codes), bool)
     first[1:] = codes[order][1:] != codes[order][:-1]

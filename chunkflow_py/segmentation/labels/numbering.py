@@ -37,8 +37,8 @@ def global_ids(
 
     Args:
         labels: (z, y, x) 1 to N, 0 for background.
-        box: of *labels*.
-        core: the part of *box* that belongs to this task alone. A piece without a voxel in it
+        box: box of *labels*.
+        core: the part of *box* that belongs to this task alone. A piece without a voxel in *core*
             becomes background, because it belongs to a neighbouring task.
         domain: bounds of the volume.
 
@@ -47,7 +47,8 @@ def global_ids(
         the piece has in *core*.
 
     Raises:
-        GeometryError: *core* is not inside *box* and *domain*, or the domain has 2**64 voxels.
+        GeometryError: *core* is not inside *box* and *domain*, or the domain has 2**64 voxels or
+            more.
     """
     for name, outer in (("labels", box), ("volume", domain)):
         if not outer.contains(core):
@@ -68,27 +69,27 @@ def global_ids(
     places = np.full(len(table), -1, np.int64)
     places[inside[runs[::-1]]] = runs[::-1]
     places[0] = -1
-    found = np.flatnonzero(places >= 0)
+    present = np.flatnonzero(places >= 0)
     z, y, x = (
         axis.astype(np.uint64) + np.uint64(start)
         for axis, start in zip(
-            np.unravel_index(places[found], core.size), core.start - domain.start, strict=True
+            np.unravel_index(places[present], core.size), core.start - domain.start, strict=True
         )
     )
     rows, columns = np.uint64(domain.size.y), np.uint64(domain.size.x)
-    table[found] = (z * rows + y) * columns + x + np.uint64(1)
+    table[present] = (z * rows + y) * columns + x + np.uint64(1)
     ids: NDArray[np.uint64] = table[labels]
     return ids
 
 
 @dataclass
 class Numbering:
-    """How an operator numbers the objects of a chunk.
+    """Numbering of the objects of a chunk: unique in the chunk or in the volume.
 
     Attributes:
-        is_global: whether ids are unique in the volume, not only in the chunk; ``None``: if the
-            tasks divide a volume and its output can store such ids.
-        domain: bounds of the volume, if the pipeline does not know them.
+        is_global: make ids that are unique in the volume, not only in the chunk; ``None``: do so if
+            the tasks divide a volume and its output can store such ids.
+        domain: bounds of the volume (default: those that the pipeline knows).
         dtype: type of ids that are unique in the volume.
     """
 
@@ -105,7 +106,7 @@ class Numbering:
         return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
-        """Take the bounds in which ids must be unique from the pipeline (an `Outline`).
+        """Take the bounds in which ids must be unique from *outline*, an `Outline`.
 
         Raises:
             OptionError: the bounds are unknown, or tasks lie outside them.
@@ -132,7 +133,7 @@ class Numbering:
             raise OptionError(msg)
 
     def _has_room(self, outline: Any) -> bool:
-        """Return whether ids can be unique in the volume; if not, warn once that they repeat."""
+        """Return whether ids can be unique in the volume; otherwise warn once."""
         why = None
         if self._known is None:
             why = (
@@ -154,7 +155,7 @@ class Numbering:
         return why is None
 
     def _stored_type(self, outline: Any) -> str:
-        """Return the type of the existing output volumes, if ids fit; else uint64."""
+        """Return the type of the existing output volumes if ids fit in it, else uint64."""
         stored = {name for name in outline.saved_as if self._known and _holds(name, self._known)}
         return stored.pop() if len(stored) == 1 else "uint64"
 
@@ -164,12 +165,12 @@ class Numbering:
         """Return the labels of a chunk unchanged, or with ids that are unique in the volume.
 
         Args:
-            labels: (z, y, x) 1 to N, 0 for background; of the extent of *chunk*.
-            chunk: from which the labels were made.
-            bbox: box of the task, without margins (default: that of the chunk).
+            labels: (z, y, x) 1 to N, 0 for background; same extent as *chunk*.
+            chunk: chunk from which the labels were made.
+            bbox: box of the task, without margins (default: the chunk's box).
 
         Raises:
-            ChunkError: the chunk comes from another volume than `prepare` was told of.
+            ChunkError: the chunk comes from another volume than the one given to `prepare`.
             GeometryError: the box and the chunk have no voxel in common.
         """
         if not self.makes_global:
@@ -186,6 +187,6 @@ class Numbering:
 
 
 def _holds(dtype: str, domain: BoundingBox) -> bool:
-    """Return whether a type can represent ids from 1 to the number of voxels of a volume."""
+    """Return whether *dtype* can represent the numbers of all voxels of a volume."""
     kind = np.dtype(dtype)
     return kind.kind in "iu" and domain.voxels <= np.iinfo(kind).max

@@ -37,8 +37,8 @@ Role = Literal["mesh", "skeletons"]
 
 _ENDING = ".gz"
 _RATIO, _RATIO_FROM = 64, 1 << 20  # most unpacked bytes: 64 per packed byte, plus 1 MiB
-_LEVEL = 1  # of compression; higher levels take long and save only 2 % of coordinates
-_AT_ONCE = 1024  # files that are encoded or being written at the same time
+_LEVEL = 1  # of gzip; higher levels take long and save only 2 % of coordinates
+_AT_ONCE = 1024  # files in a batch; a batch is written before the next one is encoded
 
 
 class ObjectFolder:
@@ -48,7 +48,7 @@ class ObjectFolder:
         url: address of the folder, which need not exist yet.
 
     Attributes:
-        url: the same, normalised by the store.
+        url: address of the folder, normalised by the store.
     """
 
     def __init__(self, url: str) -> None:
@@ -95,7 +95,7 @@ class ObjectFolder:
         return sorted(store.written, key=lambda stored: stored.url)
 
     def get(self, name: str) -> bytes | None:
-        """Return the unpacked content of a file, ``None`` if it does not exist."""
+        """Return the unpacked content of a file, or ``None`` if it does not exist."""
         for key in (name, name + _ENDING) if self._store.is_local else (name,):
             if (data := self._store.get(key)) is not None:
                 return _unpacked(data, f"{self.url}/{key}")
@@ -108,35 +108,36 @@ class ObjectFolder:
             VolumeError: a file does not exist.
         """
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
-            wanted = list(names)
-            found = list(pool.map(self.get, wanted))
-        for name, data in zip(wanted, found, strict=True):
+            names = list(names)
+            contents = list(pool.map(self.get, names))
+        for name, data in zip(names, contents, strict=True):
             if data is None:
                 msg = f"{self.url}/{name} does not exist; run the task that writes it again"
                 raise VolumeError(msg)
-        return [data for data in found if data is not None]
+        return [data for data in contents if data is not None]
 
     def update_all(
         self, changes: dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]
     ) -> None:
-        """Apply `update` to several files: name -> change."""
+        """Apply `update` to several files at a time; *changes* maps names to changes."""
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the sorted names that start with *prefix*."""
+        """Return the sorted names of the files that start with *prefix*."""
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
 
     def walk(self) -> Iterator[str]:
-        """Yield the names of all files as they are listed, in any order."""
+        """Yield the names of all files while the store lists them, in any order."""
         return (key.removesuffix(_ENDING) for key in self._store.list())
 
     def update(self, name: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
         """Change a JSON file; concurrent updates are not lost.
 
         Args:
-            name: of the file.
-            change: old content (``None`` without a file) -> new content; must not modify the old.
+            name: name of the file.
+            change: old content (``None`` without a file) -> new content; must not modify the old
+                content, and may be called several times.
         """
         if (old := self.read_json(name)) is not None and change(old) == old:
             return
@@ -147,7 +148,7 @@ class ObjectFolder:
         self._store.update(name, changed)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file, ``None`` if the file does not exist.
+        """Return the JSON object in a file, or ``None`` if the file does not exist.
 
         Raises:
             VolumeError: the content is not a JSON object.
@@ -156,17 +157,17 @@ class ObjectFolder:
         return None if data is None else _object(data, f"{self.url}/{name}")
 
     def describe(self, info: dict[str, Any]) -> bool:
-        """Write the info file unless it exists; return whether this call has written it.
+        """Write the info file unless it exists; return whether this call wrote it.
 
         Raises:
             VolumeError: the existing file has another ``@type``.
         """
-        found = self.read_json("info")
-        if found is None:
+        present = self.read_json("info")
+        if present is None:
             return self._store.put_if_absent("info", as_json(info))
-        if found.get("@type") != info["@type"]:
+        if present.get("@type") != info["@type"]:
             msg = (
-                f"{self.url} contains {found.get('@type')}, not {info['@type']}; choose another "
+                f"{self.url} contains {present.get('@type')}, not {info['@type']}; choose another "
                 "folder"
             )
             raise VolumeError(msg)
@@ -201,7 +202,14 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
 
 
 def scales_of(url: str) -> list[tuple[float, float, float]]:
-    """Return the voxel size (nm, zyx) of each level of a precomputed volume; else an empty list."""
+    """Return the voxel size of each level of a precomputed volume, in nm, zyx.
+
+    Returns:
+        One size for each level; an empty list if *url* is not a precomputed volume.
+
+    Raises:
+        VolumeError: the info file is damaged.
+    """
     info = ObjectFolder(url).read_json("info") or {}
     try:
         sizes = [[float(nm) for nm in scale["resolution"]] for scale in info.get("scales", [])]
@@ -218,20 +226,23 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 def _object(data: bytes, address: str) -> dict[str, Any]:
     try:
-        found = parse_json(_unpacked(data, address), None)
+        content = parse_json(_unpacked(data, address), None)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        msg = f"{address} is not a JSON object: it is damaged, or a file of another kind"
+        content = None
+    if not isinstance(content, dict):
+        msg = (
+            f"{address} is not a JSON object: the file is damaged, or of another kind; check the "
+            "address, or create the file again"
+        )
         raise VolumeError(msg)
-    return found
+    return content
 
 
 def _unpacked(data: bytes, address: str) -> bytes:
     """Unpack *data* if it is gzipped.
 
     Raises:
-        VolumeError: it expands by more than meshes and skeletons do.
+        VolumeError: *data* expands more than files of meshes and skeletons can.
     """
     if data[:3] != b"\x1f\x8b\x08":
         return data
@@ -245,7 +256,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
 
 
 def objects_below(url: str) -> Output:
-    """Return the output that a run records for files below *url*."""
+    """Return the `Output` with which a run records files below *url*."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def mask_out(
     labels: NDArray[Any], least_voxels: int = 0, selected: Collection[int] | None = None
 ) -> NDArray[Any]:
-    """Return *labels* without small objects and objects that are not selected.
+    """Return *labels* with small objects and objects not selected set to 0.
 
     Args:
         labels: any shape, integers; 0 is background.
@@ -28,7 +28,7 @@ def mask_out(
         selected: ids to keep (default: all).
 
     Returns:
-        The same shape and type.
+        The labels, same shape and type.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -45,9 +45,8 @@ def mask_out(
         small = ids[(sizes < least_voxels) & (ids != 0)]
         masked = fastremap.mask(array, small.tolist())
     if selected is not None:
-        highest = (
-            1 if labels.dtype == bool else np.iinfo(labels.dtype).max
-        )  # the largest id possible
+        # The largest id that the type can hold.
+        highest = 1 if labels.dtype == bool else np.iinfo(labels.dtype).max
         kept = [label for label in selected if label <= highest]
         masked = fastremap.mask_except(masked, kept) if kept else np.zeros_like(array)
     result: NDArray[Any] = masked.copy() if masked is array else masked
@@ -58,12 +57,12 @@ def read_ids(store: Store, key: str) -> frozenset[int]:
     """Read ids from a JSON file: a list of integers, as numbers or strings.
 
     Args:
-        store: that contains the file.
-        key: of the file.
+        store: store of the file.
+        key: key of the file in the store.
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: the file has other content, or no ids.
+        VolumeError: the file is not a list of ids, or the list is empty.
     """
     data = store.get(key)
     address = f"{store.url.rstrip('/')}/{key}"
@@ -71,7 +70,7 @@ def read_ids(store: Store, key: str) -> frozenset[int]:
         msg = f"{address} does not exist; check --selected-obj-ids"
         raise VolumeNotFoundError(msg)
     try:
-        # Of a JSON object, as Python writes a dict, the ids are the keys.
+        # The ids of a JSON object (a Python dict) are its keys.
         ids = frozenset(_number(each) for each in parse_json(data, None))
     except (ValueError, TypeError) as error:
         msg = f"{address} is not a list of ids ({error}); write it as [34, 56, 78]"
@@ -107,7 +106,7 @@ def _number(value: Any) -> int:
 
 
 def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return *labels* with the holes of each object filled: background that the object encloses.
+    """Fill the holes of each object: background that the object encloses.
 
     A hole is enclosed by a single object: each path through voxel faces from the hole to the faces
     of the array passes through that object. Other objects inside the hole stay. Background between
@@ -120,13 +119,14 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     1 1 1 1        1 1 1 1
     ```
 
-    Only where background touches several objects are these examined, each in its bounding box.
+    Objects are examined only where background touches several of them, each object in its bounding
+    box.
 
     Args:
         labels: (z, y, x) integers, 0 is background.
 
     Returns:
-        The same shape and type.
+        The filled labels, same shape and type.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -179,7 +179,7 @@ def check_labels(labels: NDArray[Any]) -> None:
 
 
 def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the 6-connected components of a background, and which touch no face of the array.
+    """Return the 6-connected components of *background*, and which of them are inner.
 
     The library fill-voids does the same, but also fills some voxels on edges of the array.
 
@@ -187,8 +187,8 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
         background: (z, y, x).
 
     Returns:
-        (z, y, x) components, 0 outside the background; for each component, whether it touches no
-        face of the array.
+        (z, y, x) components, 0 outside the background; and for each component, whether it is inner:
+        it touches no face of the array.
     """
     import cc3d
 
@@ -202,7 +202,7 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
 
 
 def _beside(places: NDArray[np.int64], shape: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
-    """Yield the flat indices of the face neighbours of voxels that are not on the boundary."""
+    """Yield the flat indices of the face neighbours of inner voxels of an array."""
     for axis in range(3):
         step = int(np.prod(shape[axis + 1 :]))
         yield places - step

@@ -1,6 +1,6 @@
-"""Overlaps: labels that a task stores where its neighbours label the same voxels.
+"""Overlaps: the labels that a task stores for voxels that its neighbours label, too.
 
-A later step links them, see `labels.links.overlap_pairs`.
+A later step links the labels, see `labels.links.overlap_pairs`.
 
 ```
 task A   |-----------|mmm|                       m: margin that a task reads beyond its box
@@ -51,7 +51,7 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
         core: box of the task; its faces inside the chunk's domain are shared.
 
     Yields:
-        Axis and first voxel of the face, the side on which the task lies, and the labels.
+        Axis of the face, its first voxel, the side on which the task lies, and the labels.
 
     Raises:
         GeometryError: the chunk does not extend beyond a shared face.
@@ -73,7 +73,7 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
                     "the loader --expand-margin-size 8 8 8 or more"
                 )
                 raise GeometryError(msg)
-            back = max(low, high)  # as far as the neighbour reads
+            back = max(low, high)  # the margin that the neighbour reads
             start, stop = (back, beyond) if side == "below" else (beyond, back)
             part = chunk.bbox.intersection(
                 BoundingBox(
@@ -88,12 +88,12 @@ def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
     """Store the labels that a task shares with its neighbours.
 
     Args:
-        store: to write to.
+        store: store of the overlaps.
         chunk: (z, y, x) labels of the task and its margin, ids unique in the volume.
-        region: of the task.
+        region: region of the task.
 
     Raises:
-        GeometryError: see `shared_parts`.
+        GeometryError: the chunk does not extend beyond a shared face.
     """
     core = region.bbox.intersection(chunk.bbox)
     for axis, start, side, part in shared_parts(chunk, core):
@@ -111,18 +111,22 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the links across the three lower faces of a task.
 
-    A neighbour without a file (a skipped task) has no segments.
+    A neighbour without a file was skipped and has no segments.
 
     Args:
-        store: that `save_overlaps` has written to.
-        region: of the task.
-        fraction: see `labels.links.overlap_pairs`.
-        voxels: see `labels.links.overlap_pairs`.
+        store: store of the overlaps.
+        region: region of the task.
+        fraction: smallest mean share of common voxels, see `labels.links.overlap_pairs`.
+        voxels: smallest number of common voxels.
+
+    Returns:
+        (n, 2) pairs of labels for each face.
 
     Raises:
         ChunkError: two tasks have used the same id.
+        VolumeError: a file is damaged.
     """
-    found = []
+    links = []
     for axis in range(3):
         start = region.bbox.start
         parts = [_load(store, _key(region.time, start, axis, s)) for s in ("above", "below")]
@@ -132,8 +136,8 @@ def linked_by_overlap(
         common = box_a.intersection(box_b)
         first, second = labels_a[common.slices(box_a.start)], labels_b[common.slices(box_b.start)]
         check_unique_ids(first, second, region)
-        found.append(overlap_pairs(first, second, fraction, voxels))
-    return found
+        links.append(overlap_pairs(first, second, fraction, voxels))
+    return links
 
 
 def _load(store: Store, key: str) -> tuple[BoundingBox, NDArray[np.uint64]] | None:

@@ -26,11 +26,11 @@ def with_partners(
     postsynaptic points get no others.
 
     Args:
-        synapses: with T-bars.
-        points: candidates, with confidences.
+        synapses: T-bars, some with postsynaptic points.
+        points: candidates for postsynaptic points, with confidences.
         max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
-        max_number: largest number of points for a T-bar; the points of highest confidence are
-            chosen, among equal ones the nearest.
+        max_number: largest number of points for a T-bar; those of highest confidence are chosen,
+            and among points of equal confidence the nearest.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -69,7 +69,7 @@ def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
 
     Args:
         group: (n,) group of each item.
-        keys: (n,) by which items are sorted, the most important first.
+        keys: (n,) sort keys within a group, the most important first.
     """
     order = np.lexsort((*reversed(keys), group))
     result = np.empty(len(group), np.int64)
@@ -82,17 +82,20 @@ def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
 def doubled(
     synapses: Synapses, objects: NDArray[Any], distance: float, protected: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return for each postsynaptic point whether it duplicates another one.
+    """Mark the postsynaptic points that duplicate another one.
 
-    Points within *distance* on the same object are one contact, and the point nearest to its T-bar
-    is kept. Points are examined from the nearest to the farthest; a point is a duplicate if a kept
-    point lies within *distance*.
+    Points within *distance* of each other on the same object are one contact, of which the point
+    nearest to its T-bar is kept. Points are examined by increasing distance to their T-bar; a point
+    is a duplicate if a kept point on the same object lies within *distance*.
 
     Args:
-        synapses: with postsynaptic points.
+        synapses: synapses with m postsynaptic points.
         objects: (m,) label of the object that contains each point, 0 for none.
-        distance: in voxels.
+        distance: largest distance between duplicates, in voxels.
         protected: (m,) bool: points that are always kept.
+
+    Returns:
+        (m,) bool: true for duplicates.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -107,16 +110,16 @@ def doubled(
     order = np.lexsort((synapses.pre_to_post_distances, ~protected))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    found = np.zeros(len(order), bool)
+    is_duplicate = np.zeros(len(order), bool)
     in_order = np.sort(place[pairs], axis=1)
-    for first, second in in_order[np.lexsort(in_order.T[::-1])]:  # neighbours on one object: few
-        if not found[first] and second >= protected.sum():
-            found[second] = True
-    return np.asarray(found[place])
+    for first, second in in_order[np.lexsort(in_order.T[::-1])]:  # few pairs share an object
+        if not is_duplicate[first] and second >= protected.sum():
+            is_duplicate[second] = True
+    return np.asarray(is_duplicate[place])
 
 
 def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
-    """Return the label at each point, 0 for those outside.
+    """Return the label at each point, 0 for points outside the chunk.
 
     Args:
         segmentation: (z, y, x) or (1, z, y, x), integers.
@@ -128,7 +131,8 @@ def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
     if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
         msg = (
             f"chunk {segmentation.bbox} has {segmentation.channels} channels of "
-            f"{segmentation.dtype}, but labels are integers in one channel; give a segmentation"
+            f"{segmentation.dtype}, but labels are integers in one channel; give the name of a "
+            "segmentation"
         )
         raise ChunkError(msg)
     labels = segmentation.array.reshape(segmentation.size)

@@ -1,4 +1,4 @@
-"""Tasks over the objects of a segmentation, by the first digits of their ids.
+"""Division of the objects of a segmentation into tasks, by the first digits of ids.
 
 With two digits there are a hundred tasks, 0 to 99:
 
@@ -36,18 +36,21 @@ def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
         number: the only prefix to plan for (default: all).
 
     Raises:
-        OptionError: *number* has more digits.
+        OptionError: *number* has more than *digits* digits.
     """
     total = 10**digits
     if number is not None and not 0 <= number < total:
-        msg = f"prefix {number} has more than --digits {digits}; give --digits {len(str(number))}"
+        msg = (
+            f"prefix {number} has more digits than --digits {digits}; give --digits "
+            f"{len(str(number))}"
+        )
         raise OptionError(msg)
     grid = BoxGrid(Zyx(0, 0, 0), _ONE, _ONE, Zyx(total, 1, 1))
     return GridPlan(grid, indexes=None if number is None else range(number, number + 1))
 
 
 def prefix_of(box: BoundingBox, digits: int) -> str | None:
-    """Return the prefix of the names of a task's files; ``None`` if there cannot be any.
+    """Return the prefix of the file names of a task; ``None`` if no id has the prefix.
 
     Raises:
         OptionError: *box* does not belong to a task of `prefix_plan`.
@@ -70,35 +73,35 @@ def fragments_of(
     """Return the fragment names of a task by object id; ids and names are sorted.
 
     Args:
-        folder: of the fragments.
-        prefix: of the names; ``None`` if there cannot be any.
-        parts: see `by_object`.
+        folder: folder of the fragments.
+        prefix: prefix of the names; ``None`` if no id has the prefix.
+        parts: number of parts of a fragment's name, see `by_object`.
         command: name of the command that makes fragments.
 
     Raises:
         VolumeNotFoundError: the folder has neither fragments nor an info file.
     """
-    found = by_object([] if prefix is None else folder.names(prefix), parts)
-    is_theirs = found or folder.read_json("info") is not None
-    if not is_theirs and not any(by_object([name], parts) for name in folder.walk()):
+    fragments = by_object([] if prefix is None else folder.names(prefix), parts)
+    is_in_use = fragments or folder.read_json("info") is not None
+    if not is_in_use and not any(by_object([name], parts) for name in folder.walk()):
         msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
         raise VolumeNotFoundError(msg)
-    return found
+    return fragments
 
 
 def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
     """Return fragment names by object id; ids are sorted, names keep their order.
 
     Args:
-        names: of files; names of other files are ignored.
+        names: names of files; those that are not fragments are ignored.
         parts: number of parts of a fragment's name, separated by colons; the first is the id.
     """
-    found: dict[int, list[str]] = {}
+    fragments: dict[int, list[str]] = {}
     for name in names:
         fields = name.split(":")
         if len(fields) == parts and is_digits(fields[0]) and fields[-1]:
-            found.setdefault(int(fields[0]), []).append(name)
-    return dict(sorted(found.items()))
+            fragments.setdefault(int(fields[0]), []).append(name)
+    return dict(sorted(fragments.items()))
 
 
 def xyz(box: BoundingBox) -> str:

@@ -1,9 +1,9 @@
 """Union-find over pairs of labels, vectorised.
 
 The smallest label of a set represents it, so the result does not depend on the order or number of
-pairs. Pairs are added in parts, and only a forest of them is kept (one pair for each label that is
-not the smallest of its set). Memory is at most about 250 bytes for each different label, however
-many pairs there are.
+pairs. Pairs are added in parts and reduced to a forest: one pair for each label that is not the
+smallest of its set. Memory is at most about 250 bytes for each distinct label, for any number of
+pairs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LEAST_WAITING = 2**20  # pairs that are collected before they are merged into th
 def smallest_of_sets(
     pairs: NDArray[np.uint64],
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the labels of *pairs*, and the smallest label of the set of each.
+    """Return the labels of *pairs*, and for each label the smallest label of its set.
 
-    In each round every root with a smaller neighbour becomes its child, then all paths are
-    shortened. Two rounds at least halve the number of roots that have neighbours.
+    In each round every root with a smaller neighbour becomes the child of that neighbour; then all
+    paths are shortened. Two rounds at least halve the number of roots that have neighbours.
 
     Args:
-        pairs: (n, 2) labels of the same set.
+        pairs: (n, 2); the two labels of a pair belong to the same set.
 
     Returns:
         The labels in ascending order, and for each the smallest label of its set.
@@ -66,7 +66,7 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return (n, 2): labels that are not the smallest of their set, ascending; the smallest."""
+        """Return (n, 2): the labels not smallest in their set (ascending), and the smallest."""
         self._merge()
         return self._kept
 

@@ -1,10 +1,10 @@
-"""The program that runs waterz in a separate process.
+"""Program that runs waterz in a separate process.
 
 waterz holds the interpreter lock while it works, which would stop the threads that read, write
 and renew leases; and it prints to the standard output, which is for results.
 
-Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as
-float32, the fragments as uint64 if there are any. Output: the labels of each threshold, uint64.
+Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as float32,
+and the fragments, if any, as uint64. Output: the labels of each threshold, uint64.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_array(stream: IO[bytes], shape: tuple[int, ...], dtype: str) -> NDArray
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
-    """Answer one request."""
+    """Read one request from *source*, run waterz, and write the labels to *sink*."""
     import waterz
 
     request = json.loads(source.readline())
@@ -54,6 +54,6 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 
 if __name__ == "__main__":
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever the library prints goes to stderr
+    os.dup2(2, 1)  # redirects what the library prints to stderr
     with results:
         serve(sys.stdin.buffer, results)
