@@ -247,7 +247,7 @@ class MeshSaver(OperatorBase):
         input_name: name of the chunk of labels.
         format: file format.
         voxel_size_nm: voxel size, zyx, in nm, instead of that of the chunk.
-        mip: level of the volume at *url* that has the chunk's voxel size, which is then checked.
+        mip: level of the volume at *url* that the chunk comes from; their voxel sizes must agree.
         default_mip: level to use without *mip*: the global option --mip.
         manifest: add each fragment to the manifest of its object when it is written.
         settings: further arguments of `create_meshes`.
@@ -267,7 +267,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder of the files, or of the volume that contains it."""
+        """Return the output: the files below `url`."""
         return (objects_below(self.url),)
 
     @property

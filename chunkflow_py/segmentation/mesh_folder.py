@@ -133,7 +133,7 @@ class ManifestWriter(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder of the files, or of the volume that contains it."""
+        """Return the output: the files below `url`."""
         return (objects_below(self.url),)
 
     @property
@@ -212,20 +212,20 @@ class MeshDownload(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the prefix of the file names."""
+        """Return the output: the files whose names start with `prefix`."""
         folder, start = named_after(self.prefix)
         return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
     @hook
     def destination(self) -> str:
-        """Pattern of the file names."""
+        """Address of the files, with ID in place of the id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.{self.format}"
 
     @cached_property
     def reader(self) -> MeshReader:
-        """Reader of the meshes of `url`."""
+        """Reader of the meshes at `url`, made once for all tasks."""
         return MeshReader(self.url)
 
     def __call__(self, task: Task) -> Task:

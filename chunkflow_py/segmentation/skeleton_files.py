@@ -155,14 +155,14 @@ class SwcSaver(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the prefix of the file names."""
+        """Return the output: the files whose names start with `prefix`."""
         folder, start = named_after(self.prefix)
         return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
     @hook
     def destination(self) -> str:
-        """Pattern of the file names."""
+        """Address of the files, with ID in place of the id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.swc"
 

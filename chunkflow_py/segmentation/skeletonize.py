@@ -182,7 +182,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder of the files, or of the volume that contains it."""
+        """Return the output: the files below `url`."""
         return (objects_below(self.url),)
 
     @property
@@ -251,7 +251,7 @@ class SkeletonAggregator(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder of the files, or of the volume that contains it."""
+        """Return the output: the files below `output`, or else `fragments`."""
         return (objects_below(self.output or self.fragments),)
 
     @property

@@ -1,4 +1,4 @@
-"""Which points belong to which T-bar, and which are found twice: by hand."""
+"""Assignment of postsynaptic points to T-bars, and duplicates, against results by hand."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ def line(*positions):
 
 
 def test_ranks_are_places_in_a_group():
-    """By the first key, then by the second."""
+    """Items are ranked by the first key, then by the second."""
     group, first, second = np.array([7, 3, 7, 7, 3]), np.array([1, 0, 0, 1, 0]), np.arange(5, 0, -1)
     assert ranks(group, first, second).tolist() == [2, 1, 0, 1, 0]
     assert ranks(np.zeros(0, int)).tolist() == []
 
 
 def test_points_go_to_the_nearest_t_bar():
-    """Those that are too far go to none; of too many the most confident stay, the nearest first."""
+    """Points beyond the distance are dropped; of too many points, the most confident stay."""
     synapses = Synapses(line(0, 100))
     points = Points(line(4, 3, 8, 95, 60), confidences=np.array([0.5, 0.5, 0.9, 0.4, 1.0]))
     found = with_partners(synapses, points, max_distance=10, max_number=2)
@@ -34,7 +34,7 @@ def test_points_go_to_the_nearest_t_bar():
 
 
 def test_a_t_bar_keeps_the_points_that_it_has():
-    """It gets no others, nor does another T-bar get what is nearest to it."""
+    """A T-bar with partners gets no others, and its nearest points go to no other T-bar."""
     synapses = Synapses(
         line(0, 100), line(5), np.array([0]), users=("ada",), post_users=np.array([0], np.int32)
     )
@@ -58,7 +58,7 @@ def test_a_t_bar_keeps_the_points_that_it_has():
     ],
 )
 def test_points_on_one_object_are_one_contact(objects, protected, expected):
-    """The nearest to the T-bar stays; a point near only to one that goes stays, too."""
+    """The point nearest to the T-bar stays, and so does a point near only to a removed one."""
     synapses = Synapses(line(0), line(5, 10, 15, 20), np.zeros(4, int))
     kept = np.array([str(index) in protected for index in range(4)])
     found = doubled(synapses, np.array(objects, np.uint64), 6, kept)
@@ -66,7 +66,7 @@ def test_points_on_one_object_are_one_contact(objects, protected, expected):
 
 
 def test_objects_at_points():
-    """Labels are read by global position; outside there is none."""
+    """Labels are read by global position; points outside the chunk get 0."""
     labels = np.arange(1, 9, dtype=np.uint64).reshape(2, 2, 2)
     points = np.array([[10, 20, 30], [11, 21, 31], [9, 20, 30], [12, 20, 30]])
     assert objects_at(Chunk(labels, (10, 20, 30)), points).tolist() == [1, 8, 0, 0]

@@ -1,4 +1,4 @@
-"""Peaks of a map."""
+"""Peak detection in maps."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def volume(**values):
     ],
 )
 def test_peaks_of_a_line(values, distance, expected):
-    """By hand: what is a peak, and in which order."""
+    """Small examples give the expected peaks in the expected order."""
     found = find_peaks(volume(**values), distance, 1)
     assert found.tolist() == [[0, 0, x] for x in expected]
     half = find_peaks(volume(**values).astype(np.float16), distance, 1)
@@ -42,14 +42,14 @@ def test_peaks_of_a_line(values, distance, expected):
 
 
 def test_the_middle_of_a_flat_top():
-    """Of a saturated ball it is the centre, in 3D."""
+    """The peak of a saturated ball in 3D is its centre."""
     grid = np.indices((15, 15, 15)) - 7
     ball = (255 * (np.square(grid).sum(axis=0) <= 16)).astype(np.uint8)
     assert find_peaks(ball, 5, 100).tolist() == [[7, 7, 7]]
 
 
 def test_peaks_are_higher_than_all_around_and_apart():
-    """Of any map: each peak is the maximum of its neighbourhood, and no two are near."""
+    """In any map, each peak is the maximum of its neighbourhood, and no two peaks are near."""
     array = np.random.default_rng(0).integers(0, 30, (12, 30, 30)).astype(np.uint8)
     found = find_peaks(array, 3, 20)
     assert len(found) > 5
@@ -63,7 +63,7 @@ def test_peaks_are_higher_than_all_around_and_apart():
 
 
 def test_confidences_are_parts_of_the_full_scale():
-    """Of integers it is their maximum; the threshold does not depend on the chunk's."""
+    """The full scale of integers is the type's maximum; the chunk's maximum does not matter."""
     chunk = Chunk((volume(x3=102, x9=51)).astype(np.uint8), (5, 6, 7), (40, 4, 4))
     points = detect_peaks(chunk, 3, 0.3)
     assert points.positions.tolist() == [[5, 6, 10]]
@@ -74,10 +74,10 @@ def test_confidences_are_parts_of_the_full_scale():
 
 
 def test_what_has_no_peaks_is_refused():
-    """Several channels, NaN, and options without a meaning."""
+    """Several channels, NaN and options out of range are refused."""
     with pytest.raises(ChunkError, match="has 2 channels"):
         detect_peaks(Chunk(np.zeros((2, 1, 1, 1))))
-    with pytest.raises(ChunkError, match="is NaN"):
+    with pytest.raises(ChunkError, match="contains NaN"):
         detect_peaks(Chunk(volume(x3=np.nan)))
-    with pytest.raises(OptionError, match=r"got 0 and 0\.3"):
+    with pytest.raises(OptionError, match=r"got min_distance 0 and threshold_rel 0\.3"):
         detect_peaks(Chunk(volume()), 0)

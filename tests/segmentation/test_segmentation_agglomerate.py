@@ -1,4 +1,4 @@
-"""Agglomeration: three cells in a row, whose borders are known."""
+"""Agglomeration of three cells in a row with known borders."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def counts(affinity: np.ndarray, *thresholds: float, **settings_: object) -> lis
 
 
 def test_merges_while_one_minus_mean_affinity_is_below() -> None:
-    """Two segments become one as soon as the threshold exceeds 1 - their mean affinity."""
+    """Two segments are merged once the threshold exceeds 1 - their mean affinity."""
     affinity = three_cells(weak=0.6, strong=0.05)
     assert counts(affinity, 0.35, 0.45, 0.90, 0.97) == [3, 2, 2, 1]
 
@@ -49,7 +49,7 @@ def test_seeded_fragments_are_merged_by_the_same_rule() -> None:
 
 
 def test_labels_lie_where_the_cells_are() -> None:
-    """Segments are dense labels on the cells' boxes."""
+    """Segments are dense labels that fill the boxes of the cells."""
     (labels,) = agglomerate(three_cells(), [0.7])
     assert labels.shape == SIZE
     assert labels.dtype == np.uint32
@@ -59,7 +59,7 @@ def test_labels_lie_where_the_cells_are() -> None:
 
 
 def test_flip_channel_says_which_order_the_channels_have() -> None:
-    """Channels z, y, x without the flip mean what x, y, z mean with it."""
+    """Channels z, y, x without the flip give the same result as x, y, z with it."""
     affinity = three_cells()
     (expected,) = agglomerate(affinity, [0.7])
     (same,) = agglomerate(affinity[::-1], [0.7], flip_channel=False)
@@ -70,7 +70,7 @@ def test_flip_channel_says_which_order_the_channels_have() -> None:
 
 @pytest.mark.parametrize("method", ["waterz", "seeded"])
 def test_lowest_faces_are_never_used(method: str) -> None:
-    """The meaningless values on the lowest faces change nothing, whatever they are."""
+    """The unused values on the lowest faces do not affect the result."""
     affinity = three_cells()
     (expected,) = agglomerate(affinity, [0.7], method)
     affinity[0, :, :, 0] = affinity[1, :, 0] = np.nan
@@ -80,7 +80,7 @@ def test_lowest_faces_are_never_used(method: str) -> None:
 
 
 def test_input_is_untouched() -> None:
-    """Neither affinities nor fragments are written to."""
+    """Affinities and fragments are not modified."""
     affinity, fragments = three_cells(), np.ones(SIZE, np.uint64)
     fragments[:, :, 15:] = 7
     before = affinity.copy(), fragments.copy()
@@ -90,7 +90,7 @@ def test_input_is_untouched() -> None:
 
 
 def test_integers_are_divided_by_their_maximum() -> None:
-    """Quantised affinities give the segments of the affinities they stand for."""
+    """Quantised affinities give the same segments as the original affinities."""
     affinity = three_cells()
     (expected,) = agglomerate(affinity, [0.7])
     (labels,) = agglomerate(np.rint(affinity * 255).astype(np.uint8), [0.7])
@@ -98,7 +98,7 @@ def test_integers_are_divided_by_their_maximum() -> None:
 
 
 def test_fragments_of_an_earlier_step() -> None:
-    """Given fragments are merged as they are, huge labels included, and 0 stays 0."""
+    """Given fragments are merged, even with huge labels, and 0 stays 0."""
     fragments = np.full(SIZE, 2**60, np.uint64)
     fragments[:, :, 10:20], fragments[:, :, 20:] = 5, 2**40
     fragments[:, 0] = 0
@@ -111,7 +111,7 @@ def test_fragments_of_an_earlier_step() -> None:
 
 @pytest.mark.parametrize("method", ["waterz", "seeded"])
 def test_low_affinities_are_background(method: str) -> None:
-    """A voxel without an affinity above the low threshold belongs to nothing."""
+    """A voxel without an affinity above the low threshold is background."""
     affinity = three_cells()
     affinity[:, 5, 5, 5] = 0
     affinity[0, 5, 5, 6] = affinity[1, 5, 6, 5] = affinity[2, 6, 5, 5] = 0
@@ -121,7 +121,7 @@ def test_low_affinities_are_background(method: str) -> None:
 
 
 def test_waterz_keeps_our_stdout_clean() -> None:
-    """What waterz prints reaches nobody: stdout is for results, to the last byte."""
+    """What waterz prints does not reach stdout, which is for results."""
     code = (
         "import numpy as np\n"
         "from chunkflow_py.segmentation.labels.agglomerate import agglomerate\n"
@@ -133,7 +133,7 @@ def test_waterz_keeps_our_stdout_clean() -> None:
 
 @pytest.mark.long
 def test_works_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    """The default score needs no compiler; one that nobody has compiled says that it failed."""
+    """The default score needs no compiler; a score that cannot be compiled fails with a message."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -146,7 +146,7 @@ def test_works_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: obj
 
 
 def test_a_killed_process_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    """When the system ends waterz for its memory, the error says how much it needs."""
+    """When the system kills waterz for its memory, the error says how much it needs."""
     script = f"{tmp_path}/killed.py"
     with open(script, "w") as file:  # noqa: PTH123
         file.write("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
@@ -165,7 +165,7 @@ def test_an_abandoned_sweep_leaves_no_process() -> None:
 
 
 def children() -> set[str]:
-    """Return the process ids of our children."""
+    """Return the process ids of this process's children."""
     with open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123
         return set(file.read().split())
 
@@ -188,20 +188,20 @@ def children() -> set[str]:
     ],
 )
 def test_refused(affinity: np.ndarray, options: dict, error: type[Exception], words: str) -> None:
-    """What are no affinities, or no fragments of them, is refused with both values."""
+    """Other arrays than affinities and fragments of another shape are refused with both values."""
     with pytest.raises(error, match=words):
         counts(affinity, 0.7, **options)
 
 
 @pytest.mark.parametrize("thresholds", [(), (0.5, 0.5), (0.7, 0.3)])
 def test_thresholds_must_rise(thresholds: tuple[float, ...]) -> None:
-    """Segments are merged further and further, so thresholds rise."""
+    """Thresholds must be ascending, because each merges the segments of the one before."""
     with pytest.raises(OptionError, match="rise"):
         counts(three_cells(), *thresholds)
 
 
 def test_request_by_request() -> None:
-    """The program answers with the labels of each threshold, byte by byte, and knows a cut-off."""
+    """The program returns the labels of each threshold, and refuses truncated input."""
     affinity = np.ascontiguousarray(three_cells()[::-1])
     settings_ = {"aff_threshold_low": 0.001, "aff_threshold_high": 0.9999}
     request = {
@@ -222,7 +222,7 @@ def test_request_by_request() -> None:
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=10, deadline=None)
 def test_interior_is_the_mean_of_the_pairs(seed: int) -> None:
-    """The interior of a voxel is the mean over the pairs that it is part of, faces included."""
+    """The interior value of a voxel is the mean over all its pairs, also on faces of the array."""
     affinity = np.random.default_rng(seed).random((3, 3, 4, 2)).astype(np.float32)
     expected = np.zeros((3, 4, 2))
     for place in np.ndindex(3, 4, 2):
@@ -238,7 +238,7 @@ def test_interior_is_the_mean_of_the_pairs(seed: int) -> None:
 
 
 def test_seeds_are_physical() -> None:
-    """A cell one section thick is its own where sections are thick, a crumb where they are thin."""
+    """A cell one slice thick is a separate fragment only if slices are thick."""
     affinity = np.full((3, 9, 9, 9), 0.99, np.float32)
     affinity[:, 3] = affinity[:, 5] = 0.0
     assert seeded_fragments(affinity, voxel_size_nm=(4, 4, 4)).max() == 2
@@ -246,7 +246,7 @@ def test_seeds_are_physical() -> None:
 
 
 def test_one_cell_without_a_border() -> None:
-    """Affinities of 1 everywhere are one fragment."""
+    """Affinities of 1 everywhere give one fragment."""
     assert (
         seeded_fragments(np.ones((3, 5, 5, 5), np.float32)).tolist() == np.ones((5, 5, 5)).tolist()
     )

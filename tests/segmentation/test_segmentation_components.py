@@ -1,4 +1,4 @@
-"""Connected components: small volumes one can count by hand."""
+"""Connected components of small volumes that can be counted by hand."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_threshold_is_not_above_itself() -> None:
 
 
 def test_affinities_are_averaged() -> None:
-    """Of three channels it is the mean that is compared with the threshold."""
+    """The mean of three channels is compared with the threshold."""
     affinity = np.zeros((3, 1, 1, 3), np.float32)
     affinity[:, 0, 0, 0] = 0.9, 0.9, 0.3
     affinity[:, 0, 0, 1] = 1.0, 0.2, 0.2
@@ -43,7 +43,7 @@ def test_affinities_are_averaged() -> None:
 
 
 def test_labels_without_a_threshold_are_kept_apart() -> None:
-    """Without a threshold touching voxels of different values are different pieces."""
+    """Without a threshold, touching voxels of different values are different components."""
     assert connected_components(np.array([[[7, 7, 5, 0, 7]]])).tolist() == [[[1, 1, 2, 0, 3]]]
 
 
@@ -69,7 +69,7 @@ def test_empty_array() -> None:
     ],
 )
 def test_refused(array: np.ndarray, options: dict, error: type[Exception], words: str) -> None:
-    """What cannot be labelled is refused with the way out."""
+    """Arrays that cannot be labelled are refused with a remedy."""
     with pytest.raises(error, match=words):
         connected_components(array, **options)
 
@@ -86,7 +86,7 @@ def test_renumber(labels: np.ndarray) -> None:
 
 
 def test_read_only_voxels_are_labelled():
-    """A mask that may not be written to, such as a mapped file, is labelled like any other."""
+    """A read-only mask, such as a mapped file, is labelled like any other."""
     mask = np.zeros((3, 4, 5), np.uint8)
     mask[1] = 1
     mask.flags.writeable = False
@@ -94,7 +94,7 @@ def test_read_only_voxels_are_labelled():
 
 
 def test_negative_labels_are_segments_too() -> None:
-    """Labels below 0 keep apart, in the order of the old ones; of a table they would be the end."""
+    """Negative labels stay distinct and in order; they must not index a table from its end."""
     labels = np.array([-3, -1, 0, 0, 2, 3, -3, 2, 1], np.int64).reshape(1, 3, 3)
     assert renumber(labels).ravel().tolist() == [1, 2, 0, 0, 4, 5, 1, 4, 3]
     rng = np.random.default_rng(0)

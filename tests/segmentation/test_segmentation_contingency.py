@@ -1,4 +1,4 @@
-"""Tables of overlaps: the same for any cut, and objects and classes scored by hand."""
+"""Contingency tables add up for any division; scores of objects and classes by hand."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def volumes(seed, dtype="uint64", top=6, shape=(4, 6, 8)):
 
 
 def as_dict(table):
-    """Return the voxels by pair."""
+    """Return the number of voxels by pair of labels."""
     keys = zip(table.segments.tolist(), table.bodies.tolist())
     return dict(zip(keys, table.voxels.tolist()))
 
@@ -34,7 +34,7 @@ def as_dict(table):
 )
 @settings(max_examples=30)
 def test_every_pair_is_counted(seed, dtype, small):
-    """The table has each pair of labels with its voxels, sorted, by either way of counting."""
+    """Both ways of counting give each pair of labels with its voxels, sorted."""
     ours, truth = volumes(seed, "uint8" if dtype == "bool" else dtype)
     ours, truth = (v.astype(bool) if dtype == "bool" else v for v in (ours, truth))
     before, module._SMALL = module._SMALL, 2**22 if small else 0
@@ -55,7 +55,7 @@ def test_every_pair_is_counted(seed, dtype, small):
 )
 @settings(max_examples=30)
 def test_parts_add_up_to_the_whole(seed, cut, order):
-    """Tables of any parts, in any order, are that of the whole to the last byte."""
+    """Tables of any parts, in any order, add up to the table of the whole, byte for byte."""
     pair = np.stack(volumes(seed))
     parts = [pair]
     for axis, at in enumerate(cut, start=1):
@@ -78,7 +78,7 @@ def test_parts_add_up_to_the_whole(seed, cut, order):
 
 
 def test_many_tables_are_added_up_in_little_memory(monkeypatch):
-    """What waits to be added up is summed as soon as it is larger than the sum."""
+    """Waiting tables are added up once they are larger than their sum."""
     sums = []
     real = module._sum
     monkeypatch.setattr(module, "_sum", lambda tables: sums.append(len(tables)) or real(tables))
@@ -92,7 +92,7 @@ def test_many_tables_are_added_up_in_little_memory(monkeypatch):
 
 
 def test_ignored_labels():
-    """Voxels of ignored labels are as if they were not there; of both volumes."""
+    """Voxels of ignored labels, in either volume, do not affect any score."""
     ours, truth = volumes(3, "uint32")
     segment, body = int(ours.max()), int(truth.max())
     kept = (ours != segment) & (truth != body)
@@ -104,7 +104,7 @@ def test_ignored_labels():
 
 
 def test_objects_are_found_from_the_threshold_on():
-    """Of three bodies one is found exactly, one by three quarters, one is halved."""
+    """Three bodies: one matches exactly, one by three quarters, and one is halved."""
     truth = np.repeat([0, 1, 2, 3], 12).reshape(1, 4, 12)
     ours = truth.copy() * 10
     ours[0, 2, 9:] = 0  # 9 of 12 voxels: an IoU of 0.75
@@ -122,7 +122,7 @@ def test_objects_are_found_from_the_threshold_on():
 
 
 def test_one_segment_is_one_body_at_most():
-    """Below an IoU of one half a segment may fit two bodies; as many pairs as can be count."""
+    """Below an IoU of 0.5 a segment may match two bodies; the largest matching counts."""
     # Segment 1 fits bodies 1 (0.4) and 2 (0.4); segment 2 fits body 1 only.
     segments, bodies = [1, 1, 2, 0], [1, 2, 1, 2]
     table = Contingency(
@@ -132,7 +132,7 @@ def test_one_segment_is_one_body_at_most():
 
 
 def test_classes():
-    """Dice and IoU of each label, the background too, of all voxels that are not ignored."""
+    """Classes get Dice and IoU for each label, background included, without ignored voxels."""
     truth = np.array([[[0, 0, 1, 1, 1, 2]]])
     ours = np.array([[[0, 1, 1, 1, 0, 3]]])
     found = evaluate(ours, truth, per_class=True).classes

@@ -1,4 +1,4 @@
-"""Scores: against scikit-image, and on volumes whose scores are known."""
+"""Scores against scikit-image, and on volumes with known scores."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_agrees_with_scikit_image(segmentation: np.ndarray, truth: np.ndarray) -
 @given(labels)
 @settings(max_examples=20, deadline=None)
 def test_names_of_labels_do_not_matter(truth: np.ndarray) -> None:
-    """The truth under other, huge labels is a perfect segmentation."""
+    """The ground truth with other, huge labels is a perfect segmentation."""
     truth[0] = 1
     score = evaluate(truth.astype(np.uint64) * np.uint64(2**59) + np.uint64(7), truth)
     perfect = (score.voi, score.rand_split, score.rand_merge, score.adapted_rand_error)
@@ -43,7 +43,7 @@ def test_names_of_labels_do_not_matter(truth: np.ndarray) -> None:
 
 
 def test_a_body_cut_in_halves() -> None:
-    """Cutting costs one bit of split and no merge; joining the other way round."""
+    """Halving a body costs one bit of split and no merge; joining two costs one bit of merge."""
     whole, halves = np.ones((2, 2, 2), int), np.ones((2, 2, 2), int)
     halves[1] = 2
     cut, joined = evaluate(halves, whole), evaluate(whole, halves)
@@ -54,14 +54,14 @@ def test_a_body_cut_in_halves() -> None:
 
 
 def test_unlabelled_truth_is_left_out_or_counted() -> None:
-    """Voxels where the truth is 0 count only when they are asked for."""
+    """Voxels with ground truth 0 count only if the caller asks for them."""
     truth, segmentation = np.array([[[0, 0, 1, 1]]]), np.array([[[3, 4, 5, 5]]])
     assert evaluate(segmentation, truth).voi == 0
     assert evaluate(segmentation, truth, ignore_zero=False).voi_split == pytest.approx(0.5)
 
 
 def test_single_voxels_have_no_pairs() -> None:
-    """Where no two voxels belong together there is nothing to split or merge."""
+    """If no two voxels belong together, nothing is split or merged."""
     score = evaluate(np.array([[[1, 2, 3]]]), np.array([[[4, 5, 6]]]))
     assert (score.rand_split, score.rand_merge, score.adapted_rand_error) == (1, 1, 0)
 
@@ -76,13 +76,13 @@ def test_single_voxels_have_no_pairs() -> None:
     ],
 )
 def test_refused(segmentation: np.ndarray, truth: np.ndarray, words: str) -> None:
-    """What cannot be compared is refused with both values."""
+    """Volumes that cannot be compared are refused with both values."""
     with pytest.raises(ChunkError, match=words):
         evaluate(segmentation, truth)
 
 
 def test_relabel_parts_what_does_not_meet() -> None:
-    """Two pieces of one label are two objects in the region, in both volumes; truth 0 stays."""
+    """In both volumes, separate pieces of one label become two objects; ground truth 0 stays."""
     ours, truth = relabel(np.array([[[9, 9, 0, 8, 9]]]), np.array([[[5, 0, 5, 5, -3]]]))
     assert ours[0, 0, [0, 1, 3, 4]].tolist() == [1, 1, 2, 3]
     assert ours[0, 0, 2] in {1, 2}
@@ -98,7 +98,7 @@ def test_relabel_joins_over_corners() -> None:
 
 
 def test_relabel_knows_the_voxel_size() -> None:
-    """An empty voxel takes the segment that is nearest in nanometres, not in voxels."""
+    """An unlabelled voxel takes the label of the segment nearest in nm, not in voxels."""
     array = np.zeros((2, 1, 3), np.uint8)
     array[1, 0, 0], array[0, 0, 2] = 1, 2  # one voxel away in z, two in x
     near_in_voxels, _ = relabel(array, array, (1, 1, 1))
@@ -108,6 +108,6 @@ def test_relabel_knows_the_voxel_size() -> None:
 
 
 def test_relabel_of_nothing() -> None:
-    """A segmentation without a segment stays empty."""
+    """A segmentation without segments stays empty."""
     ours, _ = relabel(np.zeros((2, 2, 2), int), np.ones((2, 2, 2), int))
     assert not ours.any()

@@ -1,4 +1,4 @@
-"""Links of labels: found, stored, and made into a table."""
+"""Links of labels: finding and storing them, and solving them into a table."""
 
 from itertools import product
 
@@ -29,7 +29,7 @@ NO_PAIR = np.empty((0, 2), np.uint64)
 @given(PLANES, PLANES, st.sampled_from([6, 18, 26]), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_pairs_that_touch(planes, values, connectivity, has_values) -> None:
-    """Each pair of different labels whose voxels touch across the planes is found, once."""
+    """Each pair of different labels that touch across the planes is returned once."""
     (lower, upper), (below, above) = planes, values
     upper = upper + 2 * (upper > 0)  # the labels 3 to 5: 3 is in both
     furthest = {6: 0, 18: 1, 26: 2}[connectivity]
@@ -67,7 +67,7 @@ def put(store, box, pairs, **about) -> None:
 
 
 def test_links_become_a_table() -> None:
-    """Chains of links over tasks end at the smallest id; time points know nothing of each other."""
+    """Chains of links across tasks end at the smallest id; time points are independent."""
     links, table = MemoryStore("links"), MemoryStore("table")
     put(links, "0-4_0-4_0-4", [[5, 2**64 - 1]])
     put(links, "0-4_0-4_4-8", [[3, 5], [7, 8]])
@@ -85,7 +85,7 @@ def test_links_become_a_table() -> None:
 
 
 def test_links_of_two_cuts_are_refused() -> None:
-    """Tasks that overlap, links found in two ways, damage and nothing at all are no input."""
+    """Overlapping tasks, two linking methods, damaged files and no links are refused."""
     links, table = MemoryStore("cuts"), MemoryStore("cuts table")
     with pytest.raises(VolumeError, match="has no links"):
         list(links_in(links))
@@ -124,12 +124,12 @@ def test_a_table_in_pieces() -> None:
 
 
 def has(box, place) -> bool:
-    """Tell whether a voxel lies in a box."""
+    """Return whether a voxel lies in a box."""
     return all(a <= p < b for a, p, b in zip(box.start, place, box.stop, strict=True))
 
 
 def test_every_face_is_seen_by_a_task() -> None:
-    """Of all pairs of voxels that touch across faces of tasks, one task sees each in a slab."""
+    """For each pair of voxels that touch across task boundaries, one task reads both."""
     bounds = BoundingBox.from_size((1, 2, 3), (4, 5, 4))
     boxes = [
         BoundingBox.from_size((1 + z, 2 + y, 3 + x), (2, min(3, 5 - y), 2))

@@ -35,7 +35,7 @@ def neuroglancer():
 
 
 def outline(image):
-    """Return first and end row and column of what is red, from the middle, in % of the height."""
+    """Return rows and columns where red starts and ends, from the middle, in % of the height."""
     height, width = image.shape[:2]
     image = image[height // 4 : -height // 4, width // 5 : -width // 5]  # without the letters
     rows, columns = np.nonzero((image[..., 0] > 60) & (image[..., 1] < 30))
@@ -50,7 +50,7 @@ def outline(image):
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("levels", [0, 1, 3])
 def test_neuroglancer_shows_the_surface(levels, neuroglancer, browser, tmp_path, monkeypatch):
-    """Fragments with their list, and one or several levels of detail, where the labels are."""
+    """Fragments with manifests, and meshes of several levels, appear where the labels are."""
     array = np.zeros(DOMAIN.size, np.uint32)
     array[BOX.slices()] = 70
     chunk = Chunk(array, voxel_size_nm=(10, 10, 10))

@@ -1,4 +1,4 @@
-"""Meshes cut by planes."""
+"""Cutting meshes by planes."""
 
 import numpy as np
 from hypothesis import given
@@ -8,7 +8,7 @@ from chunkflow_py.segmentation.mesh_files import Mesh, cut, welded
 
 
 def area_and_edges(mesh):
-    """Return the area vector of all triangles, the area, and the edges that have no opposite."""
+    """Return the area vector and area of all triangles, and the edges without an opposite edge."""
     a, b, c = mesh.vertices[mesh.faces.T].astype(float)
     across = np.cross(b - a, c - a) / 2
     ends = {tuple(face[[k, (k + 1) % 3]].tolist()) for face in mesh.faces for k in range(3)}
@@ -17,7 +17,7 @@ def area_and_edges(mesh):
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2), st.sets(st.integers(-4, 4), max_size=4))
 def test_parts_are_the_mesh(seed, axis, planes):
-    """No triangle crosses a plane, the area and its direction stay, and closed stays closed."""
+    """No triangle crosses a plane, the area vector stays, and a closed surface stays closed."""
     rng = np.random.default_rng(seed)
     # a closed surface: a tetrahedron, whose corners often lie on the planes
     vertices = rng.integers(-4, 5, (4, 3)).astype(np.float32)
@@ -40,7 +40,7 @@ def test_parts_are_the_mesh(seed, axis, planes):
 
 
 def test_a_triangle_across_a_plane():
-    """By hand: two vertices on one side, one on the other, cut at half its height."""
+    """A triangle cut at half its height gives the vertices that were computed by hand."""
     mesh = Mesh(np.array([[0, 0, 0], [4, 0, 0], [0, 4, 0]]), np.array([[0, 1, 2]]))
     below, above = cut(mesh, 1, [2.0])
     assert sorted(map(tuple, above.vertices)) == [(0, 2, 0), (0, 4, 0), (2, 2, 0)]

@@ -36,7 +36,7 @@ def test_an_id_is_the_place_of_the_first_voxel(data: st.DataObject) -> None:
 
 
 def test_the_last_voxels_of_a_huge_volume() -> None:
-    """Ids reach to the end of uint64; one voxel more in the volume and it is refused."""
+    """Ids may use all of uint64; a volume of one voxel more is refused."""
     labels = np.ones((1, 1, 2), np.uint8)
     side = 2**32 - 1
     domain = BoundingBox(Zyx(0, 0, 0), Zyx(1, side, side + 2))  # 2**64 - 1 voxels
@@ -48,7 +48,7 @@ def test_the_last_voxels_of_a_huge_volume() -> None:
 
 
 def test_a_chunk_of_another_volume_is_refused() -> None:
-    """A chunk that does not come from the volume of the line would get ids of others."""
+    """A chunk from another volume than the pipeline's is refused: its ids would not be unique."""
     numbering = Numbering(is_global=True)
     numbering.prepare(Outline(domain=BoundingBox((0, 0, 0), (8, 8, 8)), has_tasks=True))
     labels = np.ones((4, 4, 4), np.uint32)

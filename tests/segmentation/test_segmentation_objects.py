@@ -1,4 +1,4 @@
-"""Objects by size and id, and their holes."""
+"""Selecting objects by size and id, and filling their holes."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ HUGE = 2**64 - 1
 )
 @settings(max_examples=60, deadline=None)
 def test_objects_that_stay(labels, least, selected) -> None:
-    """What is large enough and selected stays just so; everything else is 0."""
+    """Objects that are large enough and selected stay; everything else becomes 0."""
     before = labels.copy()
     kept = mask_out(labels, least, selected)
     for label in set(labels.ravel().tolist()) - {0}:
@@ -34,7 +34,7 @@ def test_objects_that_stay(labels, least, selected) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64"])
 def test_every_type_of_labels(dtype: str) -> None:
-    """Masks and all integer types keep their type, in any memory layout."""
+    """Masks and arrays of all integer types keep their type, in any memory layout."""
     labels = np.zeros((4, 5, 6), dtype)
     labels[2:, 2:, 2:] = 1
     expected = labels.copy()
@@ -48,7 +48,7 @@ def test_every_type_of_labels(dtype: str) -> None:
 
 
 def test_ids_of_files_and_texts() -> None:
-    """Ids are whole numbers, of a JSON list, of names of an object, or of a text."""
+    """Ids are integers from a JSON list, from the keys of a JSON object, or from text."""
     store = MemoryStore("ids")
     for content in (
         b"[3, 18446744073709551615]",
@@ -69,7 +69,7 @@ def test_ids_of_files_and_texts() -> None:
 
 
 def object_by_object(labels: np.ndarray) -> np.ndarray:
-    """Return what filling each object by itself gives, over background alone."""
+    """Return the result of filling each object separately, in background only."""
     filled = labels.copy()
     # of objects inside of each other the inner one takes what it encloses: it has fewer voxels
     masks = {label: binary_fill_holes(labels == label) for label in np.unique(labels[labels != 0])}
@@ -81,7 +81,7 @@ def object_by_object(labels: np.ndarray) -> np.ndarray:
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.6, 0.8, 0.9]), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
 def test_holes_are_those_of_each_object(seed: int, density: float, count: int) -> None:
-    """All pieces of background at once give what filling object by object gives."""
+    """Filling all pieces of background at once equals filling object by object."""
     rng = np.random.default_rng(seed)
     labels = (rng.random((5, 6, 7)) < density) * rng.integers(1, count + 1, (5, 6, 7))
     labels = labels.astype(bool if count == 1 else np.int16)
@@ -91,7 +91,7 @@ def test_holes_are_those_of_each_object(seed: int, density: float, count: int) -
 
 
 def test_objects_in_holes_of_others() -> None:
-    """An object in a hole stays, the background around it is filled by the one that encloses it."""
+    """An object in a hole stays; the enclosing object fills the background around it."""
     labels = np.zeros((9, 9, 9), np.uint64)
     labels[1:8, 1:8, 1:8] = HUGE
     labels[2:7, 2:7, 2:7] = 0
@@ -105,14 +105,14 @@ def test_objects_in_holes_of_others() -> None:
 
 
 def test_maps_have_no_objects() -> None:
-    """Floating-point voxels are refused with the way out."""
+    """Floating-point voxels are refused with a remedy."""
     for call in (mask_out, fill_holes):
         with pytest.raises(ChunkError, match="connected-components"):
             call(np.zeros((4, 4, 4), np.float32))
 
 
 def test_nothing_to_fill() -> None:
-    """Thin arrays, full ones and empty ones come back as they are."""
+    """Thin, full and empty arrays are returned unchanged."""
     for shape in ((2, 5, 5), (4, 4, 4), (0, 4, 4)):
         for value in (0, 3):
             labels = np.full(shape, value, np.uint8)

@@ -1,4 +1,4 @@
-"""Union-find in whole arrays, beside SciPy's."""
+"""Vectorised union-find, compared with SciPy."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from chunkflow_py.segmentation.labels.union_find import Forest, smallest_of_sets
 
 
 def by_scipy(pairs: np.ndarray) -> dict[int, int]:
-    """Return label -> smallest of its set."""
+    """Return label -> smallest label of its set."""
     labels, codes = np.unique(pairs, return_inverse=True)
     a, b = codes.reshape(-1, 2).T
     graph = coo_array((np.ones(len(a)), (a, b)), shape=(len(labels),) * 2)
@@ -26,7 +26,7 @@ LABELS = st.integers(0, 12) | st.integers(2**64 - 4, 2**64 - 1)
 @given(st.lists(st.tuples(LABELS, LABELS), min_size=1, max_size=25), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_the_smallest_label_of_each_set(pairs: list[tuple[int, int]], step: int) -> None:
-    """All at once or a few pairs at a time, each label gets the smallest that it hangs with."""
+    """For pairs added at once or a few at a time, each label gets the smallest of its set."""
     array = np.array(pairs, np.uint64)
     expected = by_scipy(array)
     labels, smallest = smallest_of_sets(array)
@@ -43,7 +43,7 @@ def test_the_smallest_label_of_each_set(pairs: list[tuple[int, int]], step: int)
 
 @pytest.mark.long
 def test_long_chains_take_few_rounds() -> None:
-    """A chain of a million labels in random order, the worst for paths, is one set, soon."""
+    """A chain of a million labels in random order, the worst case for paths, is one set."""
     order = np.random.default_rng(0).permutation(10**6).astype(np.uint64)
     labels, smallest = smallest_of_sets(np.stack((order[:-1], order[1:]), axis=1))
     assert len(labels) == 10**6

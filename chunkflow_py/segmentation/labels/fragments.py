@@ -47,8 +47,8 @@ def seeded_fragments(
     """Return the fragments of a watershed of `interior`, seeded in the middle of the cells.
 
     The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
-    Distances are physical: the search window for maxima is 7 times, and the standard deviation of
-    the smoothing 1 time the shortest voxel edge.
+    Distances are physical. In units of the shortest voxel edge, the window of the search for maxima
+    is 7 wide, and the standard deviation of the smoothing is 1.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k, to the lower neighbour.

@@ -6,8 +6,8 @@ URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
 URL/000001.npy
 ```
 
-The table lists only ids that change, in pieces. A task reads only the pieces that may list its ids.
-Ids follow the raster order of voxels, so these are at most the pieces of the slices that the task
+The table lists only ids that change. A task reads only the pieces that may list its ids. Because
+ids follow the raster order of voxels, these are at most the pieces of the slices that the task
 covers. ``table.json`` is written last, so that the table is complete or absent. In a time series
 each time point has a separate table, in the folder ``t3`` for time index 3.
 """

@@ -185,7 +185,7 @@ class TouchLinker:
             self.check_labelling(labelling)
 
     def _is_labelled(self, region: Region) -> bool:
-        """Return whether a task has labelled *region*; check that its method fits.
+        """Return whether a task has labelled *region*; refuse labels that cannot be linked.
 
         Without records (labels of other programs or older versions), check the voxels instead:
         different labels must not touch inside the box of one task.

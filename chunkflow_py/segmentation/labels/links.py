@@ -1,8 +1,8 @@
 """Links: pairs of labels of neighbouring tasks that belong to one object.
 
-Labels of connected components are linked by touch. A task examines its three lower faces: the
-planes of voxels on both sides of a face, for connectivity 18 and 26 extended by one voxel along the
-face:
+Labels of connected components are linked by touch. For each of its three lower faces, a task reads
+the planes of voxels on both sides. For connectivity 18 and 26, the planes extend one voxel beyond
+the face.
 
 ```
             | task           two voxels p and q of two tasks touch across a face: along one axis,
@@ -12,7 +12,7 @@ face:
             | q
 ```
 
-Segments, which each task has made with a margin around its box, are linked by overlap: see
+Segments are linked by overlap, because tasks make them with a margin around their boxes: see
 `overlap_pairs`.
 
 The links of a task are an npz file without pickles: ``pairs`` (n, 2) uint64, each pair once, the

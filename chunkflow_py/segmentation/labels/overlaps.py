@@ -111,7 +111,7 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the links across the three lower faces of a task.
 
-    A neighbour without a file was skipped and has no segments.
+    If a neighbour has stored no file, it was skipped and has no segments.
 
     Args:
         store: store of the overlaps.
