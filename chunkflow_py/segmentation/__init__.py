@@ -1,4 +1,4 @@
-"""Segmentation of maps into objects, their meshes and skeletons, and scores."""
+"""Segmentation: objects from maps, meshes and skeletons of objects, and scores."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ class SkeletonAggregator(OperatorBase):
         return f"{(self.output or self.fragments).rstrip('/')}/skeletons-whole"
 
     def _prefix(self, task: Task) -> str | None:
-        """Return the prefix of the fragment names; ``None`` if there cannot be any."""
+        """Return the prefix of the fragment names; ``None`` if no id has the prefix."""
         if self.prefix is not None:
             return self.prefix
         if self.input_name in task.items:

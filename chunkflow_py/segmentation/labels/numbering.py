@@ -149,7 +149,7 @@ class Numbering:
         if why is not None and not self._has_warned:
             logger.warning(
                 "each task numbers its objects from 1, so ids repeat in different tasks: %s "
-                "(--chunk-ids, if this is intended)", why,
+                "(give --chunk-ids if this is intended)", why,
             )  # fmt: skip
             self._has_warned = True
         return why is None

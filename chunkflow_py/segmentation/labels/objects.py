@@ -85,7 +85,7 @@ def ids_of_text(text: str) -> frozenset[int]:
     """Parse ids from text such as ``34,56,78``.
 
     Raises:
-        OptionError: *text* has another form.
+        OptionError: *text* is not a list of ids.
     """
     try:
         return frozenset(_number(part) for part in text.split(","))
