@@ -374,7 +374,7 @@ def test_ids_of_the_volume_need_the_volume():
     told = say(f"{tasks} connected-components --global-ids", code=2)
     assert "--domain" in told
     told = say(f"{tasks} connected-components --global-ids --domain 0-4_0-8_0-8", code=2)
-    assert "0-4_0-8_0-16 does" in told
+    assert "give --domain 0-4_0-8_0-16" in told
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def test_refused(affinity: np.ndarray, options: dict, error: type[Exception], wo
 @pytest.mark.parametrize("thresholds", [(), (0.5, 0.5), (0.7, 0.3)])
 def test_thresholds_must_rise(thresholds: tuple[float, ...]) -> None:
     """Thresholds must be ascending, because each merges the segments of the one before."""
-    with pytest.raises(OptionError, match="rise"):
+    with pytest.raises(OptionError, match="ascending"):
         counts(three_cells(), *thresholds)
 
 

@@ -72,7 +72,7 @@ def test_single_voxels_have_no_pairs() -> None:
         (np.ones((2, 2, 2), int), np.ones((2, 2, 3), int), r"\(2, 2, 2\).*\(2, 2, 3\)"),
         (np.ones((2, 2, 2)), np.ones((2, 2, 2), int), "segmentation.*float64"),
         (np.ones((2, 2, 2), int), np.ones((2, 2, 2)), "ground truth.*float64"),
-        (np.ones((2, 2, 2), int), np.zeros((2, 2, 2), int), "0 everywhere"),
+        (np.ones((2, 2, 2), int), np.zeros((2, 2, 2), int), "no voxels to compare"),
     ],
 )
 def test_refused(segmentation: np.ndarray, truth: np.ndarray, words: str) -> None:
