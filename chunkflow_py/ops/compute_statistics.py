@@ -1,4 +1,4 @@
-"""Count the intensities of each task for whole volumes.
+"""Count intensities, for statistics of a volume.
 
 Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-path raw-statistics
 

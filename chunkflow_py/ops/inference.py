@@ -1,4 +1,4 @@
-r"""Run a network over patches of a chunk and blend them.
+r"""Run a network over overlapping patches of a chunk.
 
 Example: chunkflow load-h5 --file-name em.h5 \
   inference --convnet-model net.py --convnet-weight-path net.pt --input-patch-size 20 256 256 \

@@ -1,4 +1,4 @@
-r"""Write an empty file that marks a task as done.
+r"""Mark each task as done by an empty file.
 
 Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 512 \
   load-volume --volume-path file://em save-h5 --file-name out_ mark-complete --prefix done/

@@ -1,4 +1,4 @@
-"""Write a manifest of the mesh fragments of each object.
+"""List the mesh fragments of each object.
 
 Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --digits 2
 

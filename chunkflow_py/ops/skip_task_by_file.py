@@ -1,4 +1,4 @@
-r"""Skip a task if its file exists, or is missing.
+r"""Skip tasks whose file exists, or is missing.
 
 Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 512 \
   skip-task-by-file --prefix out_ --suffix .h5 load-volume --volume-path file://em \

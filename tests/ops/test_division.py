@@ -141,7 +141,7 @@ def test_an_output_of_few_bits_is_warned_of_once():
     assert len(ids("wide.zarr")[1]) == 8
     huge = "--domain 0-2000_0-2000_0-2000"  # more voxels than uint32 can number
     told = say(f"{TASKS} {huge} {end} narrow.zarr")
-    assert told.count("ids of different tasks repeat") == 1
+    assert told.count("ids repeat in different tasks") == 1
     assert "uint32" in told
     assert "--global-ids" in told
     assert ids("narrow.zarr") == (np.dtype("uint32"), [1])

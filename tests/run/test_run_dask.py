@@ -232,7 +232,8 @@ def test_stopped_and_resumed(tmp_path, raw, cluster):
     assert 1 <= len(before) < 7
     code, said = carried_out(home, cluster, limits=WorkerLimits(max_tasks=1))
     assert (code, "1 tasks have ended" in said) == (75, True), said
-    assert len(records(home)) == len(before) + 1
+    # workers finish what they have begun when the limit is reached
+    assert len(before) < len(records(home)) < 8
     assert carried_out(RunDirectory.parse(home.url), cluster)[0] == 0
     after = records(home)
     assert sorted(after) == sorted(BOXES)
