@@ -103,6 +103,21 @@ def test_many_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: 
     assert {failure.attempt for failure in silent} == {f"silent-{n}" for n in range(most)}
 
 
+def test_a_worker_that_lives_has_lost_no_attempt(stage: Stage) -> None:
+    """A mark that a compaction has put back after its removal counts only when others find it."""
+    deliver(stage, RECEIVES)
+    with LeaseKeeper(stage.queue, 60) as keeper:
+        job = jobs_of(stage, keeper)[0]
+    guard = guard_of(stage)
+    for number in range(2):  # the mark of the first attempt stays
+        job.attempt = f"alive-{number}"
+        assert guard.begin(job, None) is None
+    assert not list(stage.ledger.failures())
+    job.attempt = "other-0"
+    assert guard_of(stage).begin(job, None) is None
+    assert {each.attempt for each in stage.ledger.failures()} == {"alive-0", "alive-1"}
+
+
 def test_lost_workers_and_failures_are_counted_apart(stage: Stage) -> None:
     """A healthy task that many workers were killed on has its failures of its own all left."""
     deliver(stage, RECEIVES)

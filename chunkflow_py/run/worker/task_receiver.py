@@ -337,6 +337,7 @@ class PoisonTaskGuard:
         self, ledger: Ledger, limits: AttemptLimits, spec: str, *, keeps_attempts: bool
     ) -> None:
         """Suspect no task."""
+        self._own: set[str] = set()  # attempts that this worker has begun: it has not died
         self._ledger = ledger
         self._limits = limits
         self._spec = spec
@@ -372,14 +373,16 @@ class PoisonTaskGuard:
             ``None``.
         """
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
+        # A compaction that runs while a mark is removed can put it back.
         for attempt in self._ledger.attempts(job.number):
-            if attempt.record is None and attempt.attempt not in failed:
+            if attempt.record is None and attempt.attempt not in failed | self._own:
                 failure = FailedAttempt(
                     job.number, job.box, attempt.attempt, "unknown", "worker-lost", WORKER_LOST
                 )
                 record, _ = count_failure(self._ledger, failure, self._limits, self._spec)
                 if record is not None:
                     return record
+        self._own.add(job.attempt)
         self._ledger.begin(job.number, job.attempt, profile or "")
         return None
 
