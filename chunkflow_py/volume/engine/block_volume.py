@@ -35,13 +35,14 @@ from chunkflow_py.core.decoding import BLOCK_BYTES
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.core.host_memory import check_fits
-from chunkflow_py.errors import ChunkflowError, VolumeError
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.recording_store import RecordingStore
 from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.store.store_protocol import together
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.array_identity import expected_of
 from chunkflow_py.volume.engine.block_cache import BlockCache
+from chunkflow_py.volume.foreign_errors import translated_errors
 from chunkflow_py.volume.protocol import (
     StoredUnit,
     VolumeOptions,
@@ -399,7 +400,7 @@ class BlockVolume:
         row = voxels[(0,) * (voxels.ndim - 1)]  # enough to see that most blocks are not empty
         if not (self._opening.store_zeros or (row != fill).any() or (voxels != fill).any()):
             return piece.block, None
-        with _translated_errors(f"cannot encode block {piece.block} of {self.url}"):
+        with translated_errors(f"cannot encode block {piece.block} of {self.url}"):
             return piece.block, self._layout.encode(voxels, piece.block)
 
     def _put(
@@ -524,7 +525,7 @@ class BlockVolume:
 
     def _damage(self, unit: Index, block: Index | None = None) -> AbstractContextManager[None]:
         in_shard = block is not None and self._layout.unit != self._layout.block
-        return _translated_errors(
+        return translated_errors(
             f"block {f'{block} in ' if in_shard else ''}{self._layout.key(unit)} of {self.url} "
             "is damaged",
             "; restore it from a copy, or remove it so that it is computed again",
@@ -609,16 +610,3 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@contextmanager
-def _translated_errors(message: str, remedy: str = "") -> Iterator[None]:
-    """Translate any exception of a codec into a `VolumeError`."""
-    try:
-        yield
-    except ChunkflowError:
-        raise
-    except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        msg = f"{message}: {reason}{remedy}"
-        raise VolumeError(msg) from error

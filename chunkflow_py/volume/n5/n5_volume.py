@@ -32,6 +32,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.engine.block_layout import BlockLayout
 from chunkflow_py.volume.engine.block_volume import BlockVolume
+from chunkflow_py.volume.foreign_errors import translated_errors
 from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
@@ -73,7 +74,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         msg = f"cannot write to {location}: N5 volumes are read only; use zarr:// or precomputed://"
         raise VolumeError(msg)
     store = open_store(location.store_url, opening.access)
-    with ome.translated_errors(f"open {location}"):
+    with translated_errors(f"cannot open {location}", ome.MAYBE_DAMAGED):
         top = _attributes(store, "")
         is_dataset = "dimensions" in top
         levels, group = ({0: top}, {}) if is_dataset else (_levels(store), top)

@@ -6,8 +6,6 @@ takes the token for the server from ``~/.cloudvolume/secrets/cave-secret.json``.
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,9 @@ import numpy as np
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.volume import open_volume as open_any
+from chunkflow_py.volume.foreign_errors import translated_errors
 from chunkflow_py.volume.precomputed.precomputed_info import scale_bounds
 from chunkflow_py.volume.protocol import check_channels, check_inside
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import StoredUnit, VolumeOptions
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class GrapheneVolume:
@@ -55,7 +52,7 @@ class GrapheneVolume:
             import cloudvolume
         self.url, self._address = location.url, location.address
         self._mip, self._opening = mip, opening
-        with self._translated("open"):
+        with translated_errors(f"cannot open {self.url}"):
             self._cloud: Any = cloudvolume.CloudVolume(
                 f"graphene://{location.store_url}",
                 fill_missing=opening.fill_missing,
@@ -97,7 +94,7 @@ class GrapheneVolume:
         check_channels(channels, self.channels, self.url)
         voxels: np.ndarray[Any, Any] = np.zeros(bbox.size, self.dtype)
         if not bbox.is_empty:
-            with self._translated("read", bbox):
+            with translated_errors(f"cannot read {bbox} of {self.url}"):
                 xyzc = self._cloud.download(_cloud_box(bbox), mip=self._mip, agglomerate=False)
                 voxels = np.ascontiguousarray(np.asarray(xyzc)[..., 0].T)
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
@@ -115,26 +112,13 @@ class GrapheneVolume:
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return True
-        with self._translated("check", bbox):
+        with translated_errors(f"cannot check {bbox} of {self.url}"):
             return all(self._cloud.image.exists(_cloud_box(bbox), mip=self._mip).values())
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error: the server has no list of blocks."""
         msg = f"cannot list the stored blocks of {self.url}: its server does not provide a list"
         raise VolumeError(msg)
-
-    @contextmanager
-    def _translated(self, action: str, bbox: BoundingBox | None = None) -> Iterator[None]:
-        what = self.url if bbox is None else f"{bbox} of {self.url}"
-        try:
-            yield
-        except ChunkflowError:
-            raise
-        except Exception as error:
-            # CloudVolume and its libraries raise many types of exceptions
-            reason = _ANSI.sub("", str(error)).strip() or type(error).__name__
-            msg = f"cannot {action} {what}: {reason}"
-            raise VolumeError(msg) from error
 
 
 _READ_ONLY = "{url} is a graphene volume, which is read only; write to precomputed:// or zarr://"

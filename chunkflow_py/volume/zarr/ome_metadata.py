@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -32,17 +31,18 @@ import numpy as np
 from chunkflow_py.core.chunk import KINDS
 from chunkflow_py.core.geometry import AXES, Zyx
 from chunkflow_py.core.plain_text import is_digits
-from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.volume.protocol import UNIT_NM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from chunkflow_py.core.chunk import Kind
     from chunkflow_py.volume.protocol import VolumeSpec
 
 logger = logging.getLogger(__name__)
 
+MAYBE_DAMAGED = "; its metadata may be damaged"  # end of a message
 OURS = "chunkflow_py"  # the key of our own attributes
 _NANOMETRES = {
     "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "angstrom": 0.1, "nanometer": 1.0,
@@ -75,26 +75,6 @@ class ArrayGeometry:
     voxel_offset: Zyx
     kind: Kind | None
     channel_names: tuple[str, ...] = ()
-
-
-@contextmanager
-def translated_errors(what: str) -> Iterator[None]:
-    """Translate any exception that damaged metadata cause.
-
-    Args:
-        what: the action and its volume, such as ``open em.zarr``.
-
-    Raises:
-        VolumeError: the block raised an exception.
-    """
-    try:
-        yield
-    except ChunkflowError:
-        raise
-    except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        msg = f"cannot {what}: {reason}; its metadata may be damaged"
-        raise VolumeError(msg) from error
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:

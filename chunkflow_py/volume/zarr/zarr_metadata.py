@@ -7,7 +7,6 @@ Documents are fetched by name and never listed, so that this works on a web serv
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,8 +15,9 @@ import numpy as np
 
 from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.core.plain_text import is_digits
-from chunkflow_py.errors import ChunkflowError, VolumeError, needs_extra
+from chunkflow_py.errors import VolumeError, needs_extra
 from chunkflow_py.volume import ZARR_ENCODINGS
+from chunkflow_py.volume.foreign_errors import reason_of, translated_errors
 
 with needs_extra("zarr", "a zarr volume"):
     import zarr
@@ -26,7 +26,8 @@ with needs_extra("zarr", "a zarr volume"):
     from zarr.storage import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from chunkflow_py.store.store_protocol import Store
 
@@ -91,29 +92,25 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
     return GroupNode(attributes_v2 or {}, f"{prefix}.zattrs")
 
 
-@contextmanager
-def damage(url: str, key: str) -> Iterator[None]:
-    """Translate any exception that a damaged document causes.
+def damage(url: str, key: str) -> AbstractContextManager[None]:
+    """Translate every exception of a ``with`` block that a damaged document causes.
 
     Args:
-        url: of the store.
-        key: of the document.
-
-    Raises:
-        VolumeError: names the document and the problem.
+        url: address of the store.
+        key: key of the document.
     """
-    try:
-        yield
-    except ChunkflowError:
-        raise
-    except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        if isinstance(error, KeyError):
-            reason = f"it has no {reason}"
-        elif isinstance(error, (TypeError, AttributeError, IndexError)):
-            reason = f"it has an unexpected structure: {reason}"
-        msg = f"cannot open {url}: its {key} is damaged: {reason}; restore it, or create it again"
-        raise VolumeError(msg) from error
+    return translated_errors(
+        f"cannot open {url}: its {key} is damaged", "; restore it, or create it again", _problem
+    )
+
+
+def _problem(error: Exception) -> str:
+    reason = reason_of(error)
+    if isinstance(error, KeyError):
+        return f"it has no {reason}"
+    if isinstance(error, (TypeError, AttributeError, IndexError)):
+        return f"it has an unexpected structure: {reason}"
+    return reason
 
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:

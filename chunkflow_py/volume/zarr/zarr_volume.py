@@ -24,6 +24,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS
 from chunkflow_py.volume.engine.block_volume import BlockVolume
+from chunkflow_py.volume.foreign_errors import translated_errors
 from chunkflow_py.volume.write_checks import check_levels
 from chunkflow_py.volume.zarr import ome_metadata as ome
 from chunkflow_py.volume.zarr.ome_metadata import (
@@ -72,7 +73,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         VolumeError: the metadata are damaged or not supported.
     """
     store = open_store(location.store_url, opening.access)
-    with ome.translated_errors(f"open {location}"):
+    with translated_errors(f"cannot open {location}", ome.MAYBE_DAMAGED):
         node = read_node(store)
         if node is None:
             msg = f"{location} holds no zarr volume; check the path, or create the volume first"
@@ -189,7 +190,7 @@ def create_volume(
     zarr_format: Literal[2, 3] = 2 if version == "0.4" else 3
     parent, _, name = location.path.rpartition("/")
     is_label = parent.rpartition("/")[2] == _LABELS and not plain
-    with ome.translated_errors(f"create {location}"):
+    with translated_errors(f"cannot create {location}", ome.MAYBE_DAMAGED):
         make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=location.url)
         if plain:
             make("", spec, attributes=plain_attributes(spec, axes, channel_names))
