@@ -60,10 +60,10 @@ def open_volume(
         mode: ``r`` to read, ``r+`` to write too.
         format: ``precomputed``, ``zarr``, ``n5`` or ``h5``, if the address does not name it
             (default: by the files in the place).
-        opening: how to use it.
+        opening: options for reading and writing the volume.
 
     Raises:
-        VolumeNotFoundError: there is none, or it has no such level.
+        VolumeNotFoundError: the volume does not exist, or has no such level.
         VolumeError: it cannot be read, or its format is not known.
     """
     from chunkflow_py.volume.location import Location
@@ -90,11 +90,11 @@ def create_volume(
     never see a partial volume.
 
     Args:
-        spec: of the level *mip*.
+        spec: description of level *mip*.
         url: address; a bare path needs *format*.
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
-        opening: how to open the volume.
+        opening: options for reading and writing the volume.
         settings: of the format, see `create_volume` in `precomputed_volume` and `zarr_volume`.
 
     Raises:

@@ -38,7 +38,7 @@ class CopyRecord:
     Attributes:
         place: of the volume.
         dataset: its name, if the place is an HDF5 file.
-        access: how to access the store.
+        access: credentials and options of the store.
     """
 
     place: Location

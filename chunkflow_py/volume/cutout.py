@@ -75,7 +75,7 @@ class Cutout:
         For a task without a box, an explicit cut is its own domain.
 
         Args:
-            bounds: of the volume or file.
+            bounds: box of all voxels of the volume or file.
             task: the task's box, if it has one.
             what: the volume or file, for messages.
 

@@ -38,7 +38,7 @@ def to_dask(
 
     Args:
         volume: opened for reading.
-        channels: which, in this order (default: all).
+        channels: channels to read, in this order (default: all).
         time: the one time index (default: all, as the first axis, if there is a time axis).
         chunks: extent of a chunk, voxels, zyx (default: the write unit; multiples of it read no
             block twice).
@@ -48,7 +48,7 @@ def to_dask(
         voxel lies at ``volume.bounds.start``.
 
     Raises:
-        ChunkError: there is no such channel.
+        ChunkError: the volume has no such channel.
         OptionError: there is no such time index, or a chunk holds no voxel.
         MissingExtraError: dask is not installed.
     """
@@ -80,7 +80,7 @@ class VolumeArray:
 
     Args:
         volume: opened for reading.
-        channels: which, in this order (default: all).
+        channels: channels to read, in this order (default: all).
         time: the one time index (default: all).
     """
 

@@ -52,7 +52,7 @@ class LabellingRecords:
 
     Args:
         volume: the level.
-        access: how to access the store.
+        access: credentials and options of the store.
     """
 
     def __init__(self, volume: Volume, access: Access | None = None) -> None:

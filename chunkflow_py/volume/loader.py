@@ -42,7 +42,7 @@ class VolumeLoader(OperatorBase):
         source: where the volumes are.
         cutout: which part.
         output_name: name of the chunk in the task.
-        channels: which, in this order (default: all).
+        channels: channels to read, in this order (default: all).
         dtype: type of the voxels (default: that of the volume).
         voxel_size_nm: instead of the volume's.
         kind: what the voxels mean, instead of the kind of the volume.
@@ -98,7 +98,7 @@ class VolumeLoader(OperatorBase):
         """The volume of all tasks, opened on first use.
 
         Raises:
-            VolumeNotFoundError: there is none, or it has no such level.
+            VolumeNotFoundError: the volume does not exist, or has no such level.
             VolumeError: it cannot be read, has no such time index, or each task has its own.
             ChunkError: it has not these channels.
         """

@@ -38,7 +38,7 @@ class VolumeCreator(OperatorBase):
 
     Attributes:
         url: where.
-        format: of the volume, where the address does not say it.
+        format: format of the volume, if the address does not name it.
         input_name: chunk that supplies what neither options nor *like* do.
         like: volume that supplies what options do not.
         like_mip: level of *like*.
@@ -50,7 +50,7 @@ class VolumeCreator(OperatorBase):
         data_type, channel_num, kind, encoding, max_mip, times: as `VolumeSpec` says.
         overwrite: replace the description of an existing volume that differs.
         creating: settings of `create_volume` for the format.
-        opening: how to open the volume.
+        opening: options for reading and writing the volume.
         announced: volumes that later operators of the pipeline can expect: address -> description.
         tell: called with the command that generates tasks of the size of a shard.
         command: name of the operator, for messages.
@@ -266,8 +266,8 @@ def plan_blocks(
 
     Args:
         boxes: of the tasks, if known.
-        bounds: of the volume.
-        url: of the volume, for messages.
+        bounds: box of all voxels of the volume.
+        url: address of the volume, for messages.
         fixed: whether the volume must have these bounds; if not, and if the tasks are not on a
             grid of blocks from the start of *bounds*, it gets the bounds of the tasks.
     """
@@ -294,7 +294,7 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
         time: time index that is written to it, if any.
         asked: the length that options ask for.
         of_input: the length of the time axis of the pipeline's input.
-        url: of the volume, for messages.
+        url: address of the volume, for messages.
 
     Raises:
         OptionError: it has no such time index.
@@ -343,8 +343,8 @@ def kept_names(
     Args:
         model: the other volume.
         channels: which of its channels (default: all).
-        url: of the new volume; only zarr stores channel names.
-        format: of the new volume, where the address does not say it.
+        url: address of the new volume; only zarr stores channel names.
+        format: format of the new volume, if the address does not name it.
     """
     names = () if model is None else names_of(model, channels)
     return _names_setting(names, url, format)
@@ -358,8 +358,8 @@ def known_names(
     Args:
         voxels: that the pipeline makes, if known.
         spec: of the new volume.
-        url: of the new volume.
-        format: of the new volume, where the address does not say it.
+        url: address of the new volume.
+        format: format of the new volume, if the address does not name it.
     """
     names = () if voxels is None else voxels.channel_names
     return _names_setting(names if len(names) == (spec.channels or 1) else (), url, format)
@@ -370,8 +370,8 @@ def _names_setting(names: Sequence[str], url: str, format: str | None) -> dict[s
 
     Args:
         names: one a channel, or none.
-        url: of the new volume.
-        format: of the new volume, where the address does not say it.
+        url: address of the new volume.
+        format: format of the new volume, if the address does not name it.
     """
     is_zarr = (Location.parse(url).format or format) == "zarr"
     return {"channel_names": tuple(names)} if names and is_zarr else {}

@@ -36,7 +36,7 @@ class VolumeSpec:
     Attributes:
         bounds: box of all its voxels; the block grid starts at ``bounds.start``.
         voxel_size_nm: nanometres, zyx.
-        dtype: of the voxels.
+        dtype: type of the voxels.
         channels: number of channels, or ``None`` for an array without a channel axis.
         kind: meaning of the voxels.
         block_size: extent of one stored block, voxels, zyx.
@@ -123,7 +123,7 @@ class Volume(Protocol):
         url: address that opens it again.
         bounds: box of all voxels, in voxels of this level.
         voxel_size_nm: nanometres, zyx.
-        dtype: of the voxels.
+        dtype: type of the voxels.
         channels: number of channels, or ``None`` without a channel axis.
         kind: what the voxels mean, if known.
         block_size: extent of one stored block, voxels, zyx.
@@ -161,7 +161,7 @@ class Volume(Protocol):
 
         Raises:
             GeometryError: *bbox* reaches outside of the bounds.
-            ChunkError: there is no such channel.
+            ChunkError: the volume has no such channel.
             VolumeError: a block cannot be read, or there is no such time index.
         """
 
@@ -235,8 +235,8 @@ def check_alignment(
     Args:
         boxes: of all tasks; a grid is checked axis by axis, however many boxes it has.
         unit: block or shard of the volume, voxels, zyx.
-        bounds: of the volume.
-        url: of the volume, for the message.
+        bounds: box of all voxels of the volume.
+        url: address of the volume, for messages.
 
     Raises:
         AlignmentError: a box cuts a write unit, with the nearest sizes that work; or two overlap.

@@ -128,14 +128,14 @@ class PyramidOutput(OperatorBase):
     """Writes the coarser levels of the chunk of a task; may be called by several threads at once.
 
     Attributes:
-        url: of the volume.
+        url: address of the volume.
         input_name: name of the chunk in the task.
         factor: from each level to the next, zyx.
         chunk_mip: level of the chunk.
         start_mip: first level to write.
         stop_mip: level to stop before.
         mode: as `downsample` takes it.
-        opening: how to use the volume.
+        opening: options for reading and writing the volume.
         announced: what commands before this one will create: address -> description of mip 0, or
             ``None`` where it will be known with the first chunk.
     """

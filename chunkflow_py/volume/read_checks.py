@@ -46,8 +46,8 @@ class Blackout:
     """Sets the bad sections of a volume to 0; their list is read once.
 
     Attributes:
-        url: of the volume.
-        access: how to access its store.
+        url: address of the volume.
+        access: credentials and options of the store.
     """
 
     url: str
@@ -72,10 +72,10 @@ class Validation:
     """Compares each chunk with a coarser level of the same volume.
 
     Attributes:
-        url: of the volume.
+        url: address of the volume.
         mip: the coarser level.
-        format: of the volume, where the address does not say it.
-        opening: how to use the volume.
+        format: format of the volume, if the address does not name it.
+        opening: options for reading and writing the volume.
         time: time index that is read, where that is not the task's.
     """
 
@@ -111,7 +111,7 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
     The file holds ``{"section_ids": [17, 18]}``, in voxels of the level that is read.
 
     Raises:
-        VolumeNotFoundError: there is no such file.
+        VolumeNotFoundError: the file does not exist.
         VolumeError: it has other content.
     """
     store = open_store(Location.parse(url).store_url, access)

@@ -65,9 +65,9 @@ class VolumeSaver:
     """Writes chunks to one level of a volume; several threads may call it at once.
 
     Attributes:
-        url: of the volume.
+        url: address of the volume.
         mip: resolution level to write.
-        format: of the volume, where the address does not say it.
+        format: format of the volume, if the address does not name it.
         create: whether to create a missing volume.
         bounds: of a new volume.
         voxel_size_nm: of a new volume, where it is not the chunk's.
@@ -78,7 +78,7 @@ class VolumeSaver:
         factor: of a new volume, from level to level.
         time: time index to write, instead of that of the tasks.
         times: length of the time axis of a new volume.
-        opening: how to use the volume.
+        opening: options for reading and writing the volume.
         creating: settings of `create_volume` for the format.
         exactly: whether an existing volume must have the block size, shard size, encoding and
             times that are given here.

@@ -48,8 +48,8 @@ class BoxCheck:
         Args:
             task: a task without a box may write anywhere.
             chunk: to be written.
-            bounds: of the volume; voxels outside of it are not written.
-            url: of the volume, for messages.
+            bounds: box of all voxels of the volume; voxels outside of it are not written.
+            url: address of the volume, for messages.
 
         Raises:
             GeometryError: the chunk reaches into the boxes of other tasks, or does not cover its

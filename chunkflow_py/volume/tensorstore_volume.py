@@ -211,7 +211,7 @@ class TensorStoreSource(VolumeSource):
     """An array that TensorStore reads, for a loader.
 
     Attributes:
-        spec: of the array.
+        spec: TensorStore spec of the array.
         axes: names of its dimensions (default: see the module).
         cache_bytes: size of the cache of decoded blocks (default: as the loader chooses).
     """
@@ -254,7 +254,7 @@ def loader_of(
     """Return the loader of an array.
 
     Args:
-        spec: of the array.
+        spec: TensorStore spec of the array.
         axes: names of its dimensions (default: see the module).
         cache_bytes: size of the cache of decoded blocks (default: the blocks that tasks share).
         settings: attributes of `VolumeLoader`.

@@ -30,7 +30,7 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
 
     Args:
         unit: grid on which all tasks lie, from the start of *bounds*; 0 along axes with one task.
-        bounds: of the volume.
+        bounds: box of all voxels of the volume.
         mip: level of the volume.
         coarsest: the highest level that the thumbnail may have.
     """

@@ -59,7 +59,7 @@ class VolumeSource(ABC):
             The volume, or ``None`` for an empty file.
 
         Raises:
-            VolumeNotFoundError: there is none, or it has no such level.
+            VolumeNotFoundError: the volume does not exist, or has no such level.
             VolumeError: it cannot be read.
         """
 
@@ -72,9 +72,9 @@ class StoredVolume(VolumeSource):
     """A volume that `open_volume` opens.
 
     Attributes:
-        url: of the volume.
+        url: address of the volume.
         mip: resolution level.
-        format: of the volume, if the address does not name it.
+        format: format of the volume, if the address does not name it.
         options: how to use the volume; without ``cache_bytes`` the loader chooses them.
     """
 

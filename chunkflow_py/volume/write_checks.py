@@ -51,10 +51,10 @@ def check_new(
     """Refuse a volume that `create_volume` would not make; the arguments are its own.
 
     Args:
-        spec: of the level *mip*.
+        spec: description of level *mip*.
         url: where.
         mip: resolution level that *spec* describes.
-        format: of the volume, where the address does not say it.
+        format: format of the volume, if the address does not name it.
         dtype_known: whether *spec* holds the dtype and channels of the volume, or placeholders.
         settings: of the format.
 
@@ -79,7 +79,7 @@ def check_asked(
 
     Args:
         volume: the existing volume, or the description of the announced one.
-        url: of the volume, for the message.
+        url: address of the volume, for messages.
         block_size: that the options ask for, or ``None``; likewise the arguments below.
         shard_size: extent of a shard, voxels, zyx.
         encoding: compression.
@@ -124,7 +124,7 @@ def check_voxels(
         converted_to: type to which they are converted before they are written.
         dtype: of the volume.
         channels: of the volume, or ``None`` without a channel axis.
-        url: of the volume, for the message.
+        url: address of the volume, for messages.
 
     Raises:
         ChunkError: names both.
@@ -246,10 +246,10 @@ def check_level(
 
     Args:
         error: raised when the level was opened.
-        url: of the volume.
+        url: address of the volume.
         mip: the level.
-        format: of the volume, where the address does not say it.
-        opening: how to use it.
+        format: format of the volume, if the address does not name it.
+        opening: options for reading and writing the volume.
 
     Raises:
         VolumeNotFoundError: the volume exists and has no such level.
@@ -274,10 +274,10 @@ def check_added_level(
 
     Args:
         spec: of the level.
-        url: of the volume.
+        url: address of the volume.
         mip: number of the level.
-        format: of the volume, where the address does not say it.
-        opening: how to use it.
+        format: format of the volume, if the address does not name it.
+        opening: options for reading and writing the volume.
 
     Raises:
         VolumeError: names both sizes.
@@ -303,9 +303,9 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
     """Refuse levels that are not smaller than the level before them.
 
     Args:
-        spec: of level *mip*.
+        spec: description of level *mip*.
         mip: number of the level.
-        url: of the volume, for the message.
+        url: address of the volume, for messages.
         first: the finest level to create (default: *mip*).
 
     Raises:

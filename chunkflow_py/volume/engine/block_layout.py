@@ -33,7 +33,7 @@ class BlockLayout(ABC):
         shape: of the whole array.
         block: extent of a block.
         unit: extent of the region that one object holds: a block, or a shard of whole blocks.
-        dtype: of the voxels.
+        dtype: type of the voxels.
         fill: value of voxels that are not stored.
         root: key prefix of all objects of the array, without the final slash; empty for an array
             that is alone in its store.

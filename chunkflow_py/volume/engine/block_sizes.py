@@ -81,7 +81,7 @@ def shard_for_memory(
 
     Args:
         block: extent of a block, voxels.
-        extent: of the volume, voxels.
+        extent: extent of the volume, voxels, zyx.
         memory_bytes: limit per task.
         input_bytes: bytes per input voxel, all channels together.
         output_bytes: bytes per output voxel, all channels together.

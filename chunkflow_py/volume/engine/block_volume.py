@@ -129,7 +129,7 @@ class BlockVolume:
         mode: ``r`` or ``r+``.
         mip: number of this level.
         mips: numbers of all levels.
-        opening: how to use it.
+        opening: options for reading and writing the volume.
         channel_names: one per channel, if known.
         encoding: compression of the blocks, if `VolumeSpec` has a name for it.
         documents: keys of the metadata documents that describe this level; some may not exist.

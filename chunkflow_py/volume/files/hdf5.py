@@ -73,15 +73,15 @@ def open_hdf5(
     """Open the array of an HDF5 file by its header, or return ``None`` for an empty file.
 
     Args:
-        path: of the file.
+        path: file to read.
         dataset_path: of the dataset, such as ``/volumes/raw`` (default: see the module).
-        voxel_offset: global position of the first voxel, instead of the file's.
-        voxel_size_nm: instead of the file's, nanometres, zyx.
-        kind: instead of the file's.
+        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
+        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
+        kind: kind of voxels to use instead of the file's.
         one_only: without *dataset_path*, refuse a file of several datasets without ``main``.
 
     Raises:
-        VolumeNotFoundError: there is no such file or dataset; the message lists those that exist.
+        VolumeNotFoundError: the file or dataset does not exist; the message lists those that exist.
         VolumeError: it is not an HDF5 file, or is damaged.
         ChunkError: the dataset is neither 3D nor 4D.
     """
@@ -250,7 +250,7 @@ def write_hdf5(
     """Write *chunk* to a new HDF5 file, which has its final name only when it is complete.
 
     Args:
-        path: of the file; replaced if it exists.
+        path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
         block_size: extent of a stored block, voxels, zyx (default: 64 64 64, or less where the
             chunk is smaller).

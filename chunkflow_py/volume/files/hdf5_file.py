@@ -43,7 +43,7 @@ def reading(path: Path) -> Iterator[h5py.File]:
     """Open a file for reading.
 
     Raises:
-        VolumeNotFoundError: there is no such file.
+        VolumeNotFoundError: the file does not exist.
         VolumeError: it is not an HDF5 file, is damaged, or another process writes to it for longer
             than `LOCK_WAIT_S`.
     """
@@ -63,7 +63,7 @@ def check_signature(path: Path) -> None:
     """Check that a path is an HDF5 file.
 
     Raises:
-        VolumeNotFoundError: there is no such file.
+        VolumeNotFoundError: the file does not exist.
         VolumeError: it is a folder or a file of another format.
     """
     with os_errors("read", path):

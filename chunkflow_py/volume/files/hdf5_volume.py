@@ -60,7 +60,7 @@ class Hdf5Volume:
             single_writer: see `Volume`; a dataset that is not stored in blocks counts as one block.
 
     Raises:
-        VolumeNotFoundError: there is no such file or dataset.
+        VolumeNotFoundError: the file or dataset does not exist.
         VolumeError: the file cannot be read, or has several datasets and no name is given.
     """
 
@@ -232,7 +232,7 @@ def create_volume(
         spec: of the dataset; its encoding is one of `ENCODINGS`, ``gzip`` by default.
         place: the file and the dataset.
         mip: 0, the only level.
-        opening: how to use it.
+        opening: options for reading and writing the volume.
 
     Raises:
         VolumeError: it cannot be written, a different dataset of that name exists, or *spec* asks
@@ -257,7 +257,7 @@ def address_of_dataset(path: Path, name: str | None) -> str:
     """Return the address of a dataset in its file, which is the same for all its names.
 
     Raises:
-        VolumeNotFoundError: there is no such file or dataset.
+        VolumeNotFoundError: the file or dataset does not exist.
         VolumeError: the file cannot be read.
     """
     with reading(path) as file:

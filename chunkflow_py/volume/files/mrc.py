@@ -63,9 +63,9 @@ def open_mrc(
     """Open the array of an MRC file by its header.
 
     Args:
-        path: of the file.
-        voxel_offset: global position of the first voxel, instead of the file's.
-        voxel_size_nm: instead of the file's, nanometres, zyx.
+        path: file to read.
+        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
+        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
         stored_bytes: whether bytes (mode 0) are signed. ``auto`` follows the flag of IMOD in the
             header; without one, bytes are unsigned if the maximum in the header is above 127.
 

@@ -31,7 +31,7 @@ def open_npy(
     """Open the array of a .npy file by its header, or return ``None`` for an empty file.
 
     Args:
-        path: of the file.
+        path: file to read.
         voxel_offset: global position of the first voxel, zyx (default: the origin).
         voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
 

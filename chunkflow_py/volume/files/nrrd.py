@@ -73,9 +73,9 @@ def open_nrrd(
 
     Args:
         path: of the file, or of a header whose voxels are in another file of the same folder.
-        voxel_offset: global position of the first voxel, instead of the file's.
-        voxel_size_nm: instead of the file's, nanometres, zyx.
-        kind: instead of the file's.
+        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
+        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
+        kind: kind of voxels to use instead of the file's.
         order: of the spatial axes, fastest first, if the header does not name them.
 
     Returns:
@@ -338,7 +338,7 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     """Write *chunk* to a new NRRD file, which has its final name only when it is complete.
 
     Args:
-        path: of the file; replaced if it exists.
+        path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
         encoding: one of `ENCODINGS`; readers can read parts of a ``raw`` file.
 

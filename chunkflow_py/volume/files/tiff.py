@@ -88,9 +88,9 @@ def open_tiff(
 
     Args:
         path: of the file or folder; sections are sorted by name.
-        voxel_offset: global position of the first voxel, instead of the file's.
-        voxel_size_nm: instead of the file's, nanometres, zyx.
-        kind: instead of the file's.
+        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
+        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
+        kind: kind of voxels to use instead of the file's.
 
     Returns:
         The array, or ``None`` for an empty file.
@@ -347,7 +347,7 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
     """Write *chunk* to a new TIFF file, which has its final name only when it is complete.
 
     Args:
-        path: of the file; replaced if it exists.
+        path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
         compression: one of `COMPRESSIONS`; ``jpeg`` is lossy and accepts uint8 images only.
 

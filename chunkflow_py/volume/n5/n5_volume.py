@@ -201,7 +201,7 @@ class N5Layout(BlockLayout):
         document: content of its ``attributes.json``.
         axes: names of its axes in C order.
         prefix: key of the dataset in the store, empty or with a final ``/``.
-        url: for messages.
+        url: address of the volume, for messages.
     """
 
     def __init__(

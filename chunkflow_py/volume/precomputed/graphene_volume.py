@@ -44,7 +44,7 @@ class GrapheneVolume:
         """Fetch the info file from the server.
 
         Raises:
-            VolumeNotFoundError: there is no such level.
+            VolumeNotFoundError: the volume has no such level.
             VolumeError: the server cannot be reached, refuses, or its info file is not supported.
             MissingExtraError: CloudVolume is not installed.
         """

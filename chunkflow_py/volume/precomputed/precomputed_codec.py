@@ -73,7 +73,7 @@ class PrecomputedCodec:
 
         Args:
             scale: of the info file.
-            dtype: of the voxels, little endian.
+            dtype: type of the voxels, little endian.
             compress: gzip the blocks of encodings that need it.
 
         Raises:

@@ -116,7 +116,7 @@ def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
     """Return level *mip* of an info file.
 
     Raises:
-        VolumeNotFoundError: there is no such level.
+        VolumeNotFoundError: the volume has no such level.
         VolumeError: the file is damaged or not supported.
     """
     try:
@@ -199,12 +199,12 @@ def create_info(
     """Return the content of an info file.
 
     Args:
-        spec: of level *mip*; levels up to the coarser of *mip* and its ``max_mip`` are created.
+        spec: description of level *mip*; levels 0 to max(*mip*, its ``max_mip``) are created.
         mip: level that *spec* describes; finer levels are derived from it.
         layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
             unknown, 32 and 64 bit integers are labels).
         compress: gzip blocks whose encoding does not compress by itself.
-        url: of the volume, for messages.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: the format or the encoding does not support such voxels or shards, two levels
@@ -274,7 +274,7 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
     Args:
         content: of the existing file.
         info: result of `create_info`.
-        url: of the volume, for the message.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: the files describe different volumes; names the difference.
@@ -313,7 +313,7 @@ def check_key(info: dict[str, Any], mip: int, url: str) -> None:
     Args:
         info: of the volume.
         mip: level to write.
-        url: of the volume, for the message.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: names both levels.

@@ -518,7 +518,7 @@ class Sharding:
         Args:
             shard: requested size, voxels; along an axis it may be longer than the volume.
             block: extent of a block, voxels.
-            extent: of the volume, voxels.
+            extent: extent of the volume, voxels, zyx.
             gzip_data: gzip the blocks.
             exactly: if false, take the largest shard that fits into the requested one.
 

@@ -45,7 +45,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     """Open one level. A volume of one channel has no channel axis.
 
     Raises:
-        VolumeNotFoundError: there is no volume, or no such level.
+        VolumeNotFoundError: the volume does not exist, or has no such level.
         VolumeError: the info file is damaged or not supported; or *mode* is ``r+``, and its shards
             can only be read or two levels share a folder.
         MissingExtraError: the library of its encoding is not installed.
@@ -119,10 +119,10 @@ def create_volume(
     An existing file of the same volume is kept and gets the levels that it lacks.
 
     Args:
-        spec: of level *mip*.
+        spec: description of level *mip*.
         location: address of the volume.
         mip: level that *spec* describes.
-        opening: how to use it.
+        opening: options for reading and writing the volume.
         layer_type: ``image`` or ``segmentation`` (default: by the kind).
         compress: gzip blocks whose encoding does not compress by itself; ``raw`` ones too.
         overwrite: replace the file of another volume.

@@ -119,7 +119,7 @@ def dataset_path(levels: Mapping[int, str], mip: int, url: str) -> str:
     """Return the path of level *mip*.
 
     Raises:
-        VolumeNotFoundError: there is no such level.
+        VolumeNotFoundError: the volume has no such level.
     """
     if mip not in levels:
         msg = f"{url} has no mip {mip}; it has {', '.join(str(number) for number in levels)}"
@@ -139,8 +139,8 @@ def multiscale_geometry(
     Args:
         image: the multiscale image.
         path: of the dataset.
-        attributes: of the group.
-        url: for messages.
+        attributes: attributes of the group.
+        url: address of the volume, for messages.
         shrinkage: downsampling factors against the finest dataset, one per axis; used if the image
             has no transformations (before version 0.4).
 
@@ -225,10 +225,10 @@ def array_geometry(
     """Return axes, voxel size and offset of a plain array.
 
     Args:
-        attributes: of the array.
+        attributes: attributes of the array.
         names: names of its dimensions, if the format has them.
         dimensions: their number.
-        url: for messages.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: the axes z, y and x cannot be identified.
@@ -287,7 +287,7 @@ def nanometres(
     Args:
         sizes: in their *units*, zyx.
         units: their names; ``None`` means nanometres.
-        url: for messages.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: a unit is not a length, or a size is not positive.

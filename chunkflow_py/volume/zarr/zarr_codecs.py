@@ -133,7 +133,7 @@ class BytesCodec:
     """Flattens the voxels and sets their byte order.
 
     Attributes:
-        dtype: of the voxels in memory.
+        dtype: type of the voxels in memory.
         stored: the same type in the byte order of the array.
     """
 
@@ -251,8 +251,8 @@ def v2_chain(document: Mapping[str, Any], dtype: np.dtype[Any], url: str) -> Cod
 
     Args:
         document: content of its ``.zarray``.
-        dtype: of the voxels in memory.
-        url: for messages.
+        dtype: type of the voxels in memory.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: a codec is not supported.
@@ -285,8 +285,8 @@ def v3_chain(
     Args:
         documents: name and configuration of each codec, from the metadata.
         extent: of a block.
-        dtype: of the voxels in memory.
-        url: for messages.
+        dtype: type of the voxels in memory.
+        url: address of the volume, for messages.
 
     Raises:
         VolumeError: a codec is not supported.
@@ -325,7 +325,7 @@ def numcodecs_codec(
     Args:
         name: in numcodecs.
         config: its settings.
-        url: for messages.
+        url: address of the volume, for messages.
         core: its name in the metadata, if it differs.
 
     Raises:

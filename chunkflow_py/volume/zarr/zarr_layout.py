@@ -47,7 +47,7 @@ class ZarrLayout(BlockLayout):
         document: its ``.zarray`` or ``zarr.json``.
         axes: names of its axes.
         prefix: key of the array in the store, empty or with a final ``/``.
-        url: for messages.
+        url: address of the volume, for messages.
     """
 
     def __init__(

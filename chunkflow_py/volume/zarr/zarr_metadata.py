@@ -43,7 +43,7 @@ class GroupNode:
     """A zarr group.
 
     Attributes:
-        attributes: of the group.
+        attributes: attributes of the group.
         key: of the document that holds the attributes.
     """
 
@@ -56,7 +56,7 @@ class ArrayNode:
     """A zarr array.
 
     Attributes:
-        attributes: of the array.
+        attributes: attributes of the array.
         document: its ``.zarray`` or ``zarr.json``.
         array: the array of zarr-python; voxels are not read through it.
     """
@@ -206,7 +206,7 @@ def write_documents(
     Args:
         store: below the volume.
         documents: content by key.
-        url: for messages.
+        url: address of the volume, for messages.
         overwrite: replace documents of another volume.
 
     Raises:

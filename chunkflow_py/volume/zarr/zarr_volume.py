@@ -69,7 +69,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
-        VolumeNotFoundError: there is no volume, or no such level.
+        VolumeNotFoundError: the volume does not exist, or has no such level.
         VolumeError: the metadata are damaged or not supported.
     """
     store = open_store(location.store_url, opening.access)
@@ -163,10 +163,10 @@ def create_volume(
     folder ``labels`` is added to the list of labels there.
 
     Args:
-        spec: of level *mip*; its encoding is one of `ZARR_ENCODINGS`, ``zstd`` by default.
+        spec: description of level *mip*; its encoding is in `ZARR_ENCODINGS` (default ``zstd``).
         location: address of the volume.
         mip: number of the level, and name of its array.
-        opening: how to use it.
+        opening: options for reading and writing the volume.
         plain: create a single array instead of a group with an image.
         order: of the arrays' spatial axes; time and channels come before them.
         ome_version: ``0.4``, which is zarr v2, or ``0.5``, which is v3; plain arrays too.
