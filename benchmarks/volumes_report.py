@@ -5,6 +5,7 @@ Pure functions of the recorded JSON, so that a table in the documentation cannot
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,14 @@ def lines(report: Report) -> list[Line]:
     result = []
     for name, settings in report["cases"].items():
         case = Case(name, report)
-        result += storage_lines(case) if settings["kind"] == "storage" else line_lines(case)
+        of_case = storage_lines(case) if settings["kind"] == "storage" else line_lines(case)
+        result += [replace(line, section=_title(name)) for line in of_case]
     return result
+
+
+def _title(case: str) -> str:
+    # The names of cases are stored with an older term.
+    return case.replace("line on", "pipeline on").replace("equal lanes", "equal stages")
 
 
 # --- one volume, written or read at once ----------------------------------------------------------
@@ -46,7 +53,7 @@ def storage_lines(case: Case) -> list[Line]:
         speeds = [voxels / seconds / 1e9 for record in records for seconds in record["seconds"]]
         first = voxels / case.median(name, "first_s") / 1e9
         stored = records[0]["stored_bytes"] / voxels
-        text = f"{spread(speeds, 'GB/s')}, first {first:.3g}, {stored:.2f} of the bytes"
+        text = f"{spread(speeds, 'GB/s')}, first {first:.3g}, stored {stored:.2f} of the raw size"
         result.append(Line(case.name, name, text))
     result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
     if case.settings["operation"] == "read":
@@ -73,24 +80,24 @@ def _against(case: Case, own: str, durability: str) -> Line:
 
 
 def _against_cloud_volume(case: Case) -> Line:
-    what = "speed, on the disk, against cloud-volume, not waited for"
+    what = "speed, on the disk, against cloud-volume without waiting"
     if reason := case.missing((SYNCED, "cloud-volume")):
         return not_measured(case.name, what, f"at least {GZIP_TARGET:.2f} x", reason)
     ratio = case.median("cloud-volume", "wall_s") / case.median(SYNCED, "wall_s")
     return at_least(case.name, what, ratio, GZIP_TARGET, "x")
 
 
-# --- lines of commands ---------------------------------------------------------------------------
+# --- pipelines -----------------------------------------------------------------------------------
 
 
 def line_lines(case: Case) -> list[Line]:
-    """Return wall times, lanes, and what is asked of this case."""
+    """Return wall times, time in each stage, and the targets of this case."""
     result = []
     for name in case.records:
-        text = f"{spread(case.values(name, 'wall_s'), 's')} of tasks, "
-        text += f"{case.median(name, 'process_s'):.3g} s of process"
-        if lanes := _lanes(case, name):
-            text += "; " + ", ".join(f"{lane} {seconds:.3g} s" for lane, seconds in lanes.items())
+        text = f"{spread(case.values(name, 'wall_s'), 's')} for the tasks, "
+        text += f"{case.median(name, 'process_s'):.3g} s for the process"
+        if stages := _stages(case, name):
+            text += "; " + ", ".join(f"{stage} {time:.3g} s" for stage, time in stages.items())
         result.append(Line(case.name, f"wall time, {name}", text))
     result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
     if case.settings["place"] == "bucket":
@@ -102,23 +109,23 @@ def line_lines(case: Case) -> list[Line]:
     return [*result, _memory_line(case)]
 
 
-def _lanes(case: Case, contestant: str) -> dict[str, float]:
+def _stages(case: Case, contestant: str) -> dict[str, float]:
     found = [record["lanes"] for record in case.records[contestant] if "lanes" in record]
     if not found:
         return {}
-    return {lane: median(lanes[lane] for lanes in found) for lane in found[0]}
+    return {stage: median(stages[stage] for stages in found) for stage in found[0]}
 
 
 def _overlap_lines(case: Case) -> list[Line]:
-    what = "wall time against the slowest of its lanes"
+    what = "wall time against the slowest stage"
     words = f"at most {OVERLAP_LIMIT:.2f} x"
     if reason := case.missing((LANES, NO_LANES)):
         return [not_measured(case.name, what, words, reason)]
     ratio = median(r["wall_s"] / max(r["lanes"].values()) for r in case.records[LANES])
     result = [at_most(case.name, what, ratio, OVERLAP_LIMIT, "x")]
-    apart = _lanes(case, NO_LANES)
+    apart = _stages(case, NO_LANES)
     text = f"{max(apart.values()) / (sum(apart.values()) / 3):.2f} x"
-    result.append(Line(case.name, "slowest lane against their mean, --ahead 0", text))
+    result.append(Line(case.name, "slowest stage against the mean of the stages, --ahead 0", text))
     if case.settings["equal"]:
         speed = case.median(NO_LANES, "wall_s") / case.median(LANES, "wall_s")
         what = "speed against --ahead 0"
@@ -148,10 +155,10 @@ def _outside_line(case: Case) -> Line:
 
 
 def _memory_line(case: Case) -> Line:
-    what, words = "peak memory against the forecast", "at most the forecast"
+    what, words = "peak memory against the estimate", "at most the estimate"
     records: list[Record] = case.records.get(LANES, [])
-    told = [record for record in records if record.get("forecast_bytes")]
-    if not told:
-        return not_measured(case.name, what, words, "there is no forecast")
-    worst = max(told, key=lambda record: record["peak_bytes"] / record["forecast_bytes"])
+    estimated = [record for record in records if record.get("forecast_bytes")]
+    if not estimated:
+        return not_measured(case.name, what, words, "there is no estimate")
+    worst = max(estimated, key=lambda record: record["peak_bytes"] / record["forecast_bytes"])
     return at_most(case.name, what, worst["peak_bytes"], worst["forecast_bytes"], "GB")

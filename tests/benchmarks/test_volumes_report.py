@@ -78,7 +78,8 @@ def test_a_library_that_failed_gives_no_verdict() -> None:
 def test_speeds_are_of_every_repeat_and_the_first_stands_apart() -> None:
     """537 million voxels in a second are 0.537 GB/s; the first took twice as long."""
     line = _line("tensorstore", _stored(READ, "tensorstore", 1.0))
-    assert line.measured == "0.537 GB/s (0.537 to 0.537, 3 runs), first 0.268, 0.19 of the bytes"
+    speeds = "0.537 GB/s (0.537 to 0.537, 3 runs), first 0.268"
+    assert line.measured == f"{speeds}, stored 0.19 of the raw size"
 
 
 def test_gzip_is_asked_to_be_five_times_cloud_volume() -> None:
@@ -89,19 +90,19 @@ def test_gzip_is_asked_to_be_five_times_cloud_volume() -> None:
 
 
 @pytest.mark.parametrize(("wall", "verdict"), [(2.19, "met"), (2.21, "not met")])
-def test_a_line_is_compared_with_its_slowest_lane(wall: float, verdict: str) -> None:
+def test_a_pipeline_is_compared_with_its_slowest_stage(wall: float, verdict: str) -> None:
     """All the time beyond it is time in which nothing overlapped."""
     lanes = {"read": 2.0, "compute": 1.5, "write": 1.0}
     runs = [_ran(BUCKET, LANES, wall, lanes=lanes), _ran(BUCKET, NO_LANES, 9)]
-    assert _line("slowest of its lanes", *runs).verdict == verdict
+    assert _line("against the slowest stage", *runs).verdict == verdict
 
 
-def test_lanes_are_compared_with_none() -> None:
-    """Two and a half times, where the lanes are equal; how equal they were is told."""
+def test_overlapping_stages_are_compared_with_none() -> None:
+    """Two and a half times, where the stages are equal; the table shows how equal they were."""
     lanes = {"read": 2.0, "compute": 1.0, "write": 0.0}
     runs = [_ran(BUCKET, LANES, 2), _ran(BUCKET, NO_LANES, 4.9, lanes=lanes)]
     assert _line("speed against --ahead 0", *runs).verdict == "not met"
-    assert _line("slowest lane against their mean", *runs).measured == "2.00 x"
+    assert _line("against the mean of the stages", *runs).measured == "2.00 x"
 
 
 def test_chunkflow_is_compared_with_and_without_its_start() -> None:
