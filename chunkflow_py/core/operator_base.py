@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.outline import Boxes, Outline
-    from chunkflow_py.core.outputs import Output
-    from chunkflow_py.core.task import Task
+    from chunkflow_py.core.task import Output, Task
     from chunkflow_py.inference.memory_estimate import MemoryEstimate
     from chunkflow_py.inference.placement import Placement
     from chunkflow_py.store.store_protocol import Leftover

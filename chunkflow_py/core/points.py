@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.hdf5_bytes import pack, unpack
+from chunkflow_py.core.hdf5_io import pack, unpack
 from chunkflow_py.errors import ChunkError, VolumeError
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import numpy as np
 
 from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.core.hdf5_bytes import SIGNATURE, pack, unpack
+from chunkflow_py.core.hdf5_io import SIGNATURE, pack, unpack
 from chunkflow_py.errors import ChunkError, VolumeError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import MissingChunkError, OperatorError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Stored
 
 
+BOX = "BOX"  # stands for the box of a task in the address of its file
 Kind = TypeVar("Kind")
 
 
@@ -139,6 +140,30 @@ class Task:
     def __str__(self) -> str:
         """Return the box string, or ``task`` for a task without a box."""
         return "task" if self.region is None else str(self.region)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One place to which an operator writes for every task.
+
+    Attributes:
+        kind: ``volume``: the write units of one level of a volume that the saved box touches;
+            ``file``: one file a task, or one for all; ``objects``: any number of objects, such as
+            meshes.
+        url: address of the volume as `open_volume` takes it; of the file, with `BOX` for the box of
+            the task; or how the addresses of the objects begin.
+        mip: level of the volume.
+        format: of the volume, where the address does not say it.
+        time: time index of the volume that is written, where it is not the task's.
+        shrink: voxels of the operator's chunk that make one of the volume, zyx.
+    """
+
+    kind: Literal["volume", "file", "objects"]
+    url: str
+    mip: int = 0
+    format: str | None = None
+    time: int | None = None
+    shrink: tuple[int, int, int] = (1, 1, 1)
 
 
 def _with_article(kind: str) -> str:

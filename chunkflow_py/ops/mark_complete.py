@@ -23,8 +23,7 @@ from chunkflow_py.ops.options.file_options import suffix_option
 from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.core.outputs import Output
-    from chunkflow_py.core.task import Task
+    from chunkflow_py.core.task import Output, Task
     from chunkflow_py.pipeline.operator import Outline
     from chunkflow_py.store.task_files import TaskFiles
 

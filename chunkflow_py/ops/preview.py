@@ -23,8 +23,7 @@ from chunkflow_py.pipeline.params import ItemNames
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.outline import Outline
-    from chunkflow_py.core.outputs import Output
-    from chunkflow_py.core.task import Task
+    from chunkflow_py.core.task import Output, Task
     from chunkflow_py.store.task_files import ItemSaver
 
 SECTION = "view"

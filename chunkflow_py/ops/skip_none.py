@@ -21,8 +21,7 @@ from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, is_dry_run
 
 if TYPE_CHECKING:
-    from chunkflow_py.core.outputs import Output
-    from chunkflow_py.core.task import Task
+    from chunkflow_py.core.task import Output, Task
     from chunkflow_py.store.task_files import TaskFiles
 
 SECTION = "steer"

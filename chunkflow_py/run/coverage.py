@@ -18,7 +18,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.core.outputs import BOX, Output
+from chunkflow_py.core.task import BOX, Output
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.effects import moved_by
 from chunkflow_py.run.metadata_documents import difference, parsed, restored

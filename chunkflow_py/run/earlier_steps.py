@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from chunkflow_py.core.geometry import BoundingBox
-    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Output
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.run_directory import RunDirectory

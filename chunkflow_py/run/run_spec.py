@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from chunkflow_py.core import strict_json
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import OptionError
 
 FORMAT = "chunkflow run 2"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
-from chunkflow_py.core.outputs import BOX
+from chunkflow_py.core.task import BOX
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.queue.message_body import BodyError, body_text, parse_body
 from chunkflow_py.queue.queue_protocol import address_of, open_queue

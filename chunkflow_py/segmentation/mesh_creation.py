@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.core.outputs import Output
-    from chunkflow_py.core.task import Task
+    from chunkflow_py.core.task import Output, Task
     from chunkflow_py.segmentation.mesh_files import MeshFormat
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,8 @@ import numpy as np
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, SourceBase, hook
-from chunkflow_py.core.outputs import Output
 from chunkflow_py.core.plain_text import is_digits
-from chunkflow_py.core.task import Task
+from chunkflow_py.core.task import Output, Task
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.segmentation.labels.components import labels_of
 from chunkflow_py.segmentation.labels.object_folder import (

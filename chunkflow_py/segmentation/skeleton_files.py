@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.operator_base import OperatorBase, hook
-from chunkflow_py.core.outputs import Output
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.core.skeleton import ATTRIBUTES, Skeleton
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of, named_after
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox
-    from chunkflow_py.core.outputs import Output
-    from chunkflow_py.core.task import Task
+    from chunkflow_py.core.task import Output, Task
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.failpoints import reached, removed
-from chunkflow_py.store.keys import check_key, check_size
 from chunkflow_py.store.local_files import (
     TEMPORARY_PREFIX,
     absolute,
@@ -33,6 +32,7 @@ from chunkflow_py.store.local_files import (
     sync,
     temporary_beside,
 )
+from chunkflow_py.store.store_address import check_key, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

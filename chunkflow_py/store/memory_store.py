@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from chunkflow_py.store.keys import check_key, check_size
+from chunkflow_py.store.store_address import check_key, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

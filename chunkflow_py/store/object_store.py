@@ -27,7 +27,6 @@ from obstore.exceptions import BaseError
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.cloud_service import RENEW_S, patiently
 from chunkflow_py.store.clouds import open_service
-from chunkflow_py.store.keys import check_key, check_size
 from chunkflow_py.store.network_retry import (
     TRANSIENT_STATUS,
     CallFailedError,
@@ -35,6 +34,7 @@ from chunkflow_py.store.network_retry import (
     RetryPolicy,
     retried,
 )
+from chunkflow_py.store.store_address import check_key, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

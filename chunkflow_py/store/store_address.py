@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from chunkflow_py.core.plain_text import bounded, plain
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store.keys import CONTROL
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # characters that no key or prefix may contain
 # A name and a password before the host, also a password with a slash that should have been %2F:
 # what then stands where the port should be is no number.
 _LOGIN = re.compile(
@@ -133,3 +133,42 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
         f"character, and no object has such a name; nearest is {nearest}"
     )
     raise VolumeError(msg)
+
+
+# --- keys and sizes of objects --------------------------------------------------------------------
+
+
+def check_size(size: int, most: int | None, key: str, url: str) -> None:
+    """Refuse an object that is larger than its content can be.
+
+    Raises:
+        VolumeError: *size* is more than *most* bytes.
+    """
+    if most is not None and size > most:
+        msg = (
+            f"{url.rstrip('/')}/{key} has {size} bytes, but may have {most} at most; it is damaged "
+            "or not what it should be: restore it from a copy"
+        )
+        raise VolumeError(msg)
+
+
+def check_key(key: str, url: str) -> str:
+    """Return *key* if it names something below the store.
+
+    Keys come from metadata that others wrote, so that ``../../home`` has to be refused.
+
+    Raises:
+        VolumeError: it has a part that is empty, ``.`` or ``..``, or holds a control character.
+    """
+    # The second test alone would do; the first is enough for almost every key.
+    if (
+        not key.isprintable()
+        or "/." in key
+        or "//" in key
+        or not key
+        or key[0] in "./"
+        or key[-1] == "/"
+    ) and (any(part in ("", ".", "..") for part in key.split("/")) or CONTROL.search(key)):
+        msg = f"{key!r} cannot be the key of an object below {url}; write it as name/name"
+        raise VolumeError(msg)
+    return key

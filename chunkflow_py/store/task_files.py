@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
-from chunkflow_py.core.outputs import BOX, Output
+from chunkflow_py.core.task import BOX, Output
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_address import without_secrets

@@ -35,10 +35,9 @@ from urllib3.exceptions import (
 
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import VolumeError, VolumeRefusedError, VolumeUnreachableError
-from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.network_reach import is_loopback, may_send_on, reach_of
 from chunkflow_py.store.network_retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
-from chunkflow_py.store.store_address import check_host, public_line
+from chunkflow_py.store.store_address import check_host, check_key, public_line
 
 if TYPE_CHECKING:
     import socket

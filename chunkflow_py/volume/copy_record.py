@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
-from chunkflow_py.core.hdf5_reading import attribute
+from chunkflow_py.core.hdf5_io import attribute
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
 

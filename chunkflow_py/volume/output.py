@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.map_scale import check_threshold
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.engine.block_sizes import common_unit

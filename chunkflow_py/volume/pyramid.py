@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample

@@ -173,10 +173,10 @@ def test_nobody_else_decompresses():
 
 
 def test_nobody_else_opens_what_is_in_an_hdf5_file():
-    """Names in HDF5 files are looked up by `hdf5_reading`, which follows none out of the file."""
+    """Names in HDF5 files are looked up by `hdf5_io`, which follows none out of the file."""
     root = Path(chunkflow_py.__file__).parent
     for path in root.rglob("*.py"):
-        if path.name != "hdf5_reading.py" and "h5py" in (text := path.read_text(encoding="utf-8")):
+        if path.name != "hdf5_io.py" and "h5py" in (text := path.read_text(encoding="utf-8")):
             assert not re.search(r"\bfile(?:\.get\(|\[)|\.attrs\.get|\[\(\)\]", text), path
 
 

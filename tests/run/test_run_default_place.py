@@ -6,7 +6,7 @@ import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, say
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.run.run_directory import RunDirectory

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.core.decoding import TooLargeError, decode, parse_json
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.recording_store import RecordingStore

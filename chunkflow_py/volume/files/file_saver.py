@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.operator_base import OperatorBase, hook
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.local_files import replacing, stored_file
 from chunkflow_py.store.store_protocol import Stored

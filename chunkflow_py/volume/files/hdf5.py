@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.core.hdf5_reading import (
+from chunkflow_py.core.hdf5_io import (
     attribute,
     check_dataset,
     datasets_in,

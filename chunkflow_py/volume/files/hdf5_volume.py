@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.core.hdf5_reading import item_at
+from chunkflow_py.core.hdf5_io import item_at
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store.local_files import make_folder, os_errors
 from chunkflow_py.volume.files.hdf5 import LAYER_TYPES, find_dataset, open_hdf5

@@ -25,7 +25,7 @@ import numpy as np
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.core.operator_base import OperatorBase, hook
-from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.task import Output
 from chunkflow_py.errors import (
     ChunkError,
     OptionError,

@@ -14,6 +14,7 @@ the compressed bytes of a block ask for. So here
 
 from __future__ import annotations
 
+import io
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from chunkflow_py.core.decoding import BLOCK_BYTES, decode, packed_most
 from chunkflow_py.errors import VolumeError, needs_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import h5py
     from numpy.typing import NDArray
@@ -35,6 +36,10 @@ _FILTERS = {_SHUFFLE: "", _FLETCHER: "", _DEFLATE: "zlib", _LZF: "lzf", _SZIP: "
 _CHECKSUMS = 64  # bytes that other filters may have added
 _LZF_RATIO = 90  # lzf never shrinks more than that
 _LZF_BYTES = 1 << 27  # that the library's own lzf may take, where imagecodecs is not installed
+
+_RATIO, _RATIO_FROM = 32, 1 << 25  # bytes of arrays for each of a file, and beside
+_DATASETS = 256  # of one file; those of ours have a dozen
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset | None:
@@ -357,3 +362,81 @@ class _Blocks:
             f"cannot read {self._what}, which seems damaged: block {start} of "
             f"{self._dataset.name}: {reason}; write it again"
         )
+
+
+# --- small files as bytes -------------------------------------------------------------------------
+
+
+def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
+    """Return an HDF5 file that holds arrays and attributes; the same for the same content.
+
+    Args:
+        datasets: name -> array of numbers; what is ``None`` is left out.
+        attributes: of the file, texts.
+    """
+    import h5py
+
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for name, values in datasets.items():
+            if values is not None:
+                file.create_dataset(name, data=values, track_times=False)
+        file.attrs.update(attributes)
+    return buffer.getvalue()
+
+
+def unpack(
+    data: bytes, what: str, attributes: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the datasets of numbers at the top of an HDF5 file, and some of its attributes.
+
+    Args:
+        data: the whole file.
+        what: its name, for messages.
+        attributes: names of those that are wanted; ``None`` stands for what is not there.
+
+    Raises:
+        VolumeError: it is not an HDF5 file, is damaged, names other files, or its datasets are
+            much larger than it.
+    """
+    import h5py
+
+    if not data.startswith(SIGNATURE):
+        msg = f"{what} is not an HDF5 file; check its name"
+        raise VolumeError(msg)
+    try:
+        with h5py.File(io.BytesIO(data), "r") as file:
+            found = _datasets(file, what)
+            size = sum(dataset.nbytes for dataset in found.values())
+            if size > _RATIO * len(data) + _RATIO_FROM:
+                msg = (
+                    f"the datasets of {what} have {size} bytes, more than {_RATIO} times the "
+                    f"{len(data)} of the file; write it again"
+                )
+                raise VolumeError(msg)
+            arrays = {
+                name: read(dataset, [slice(0, n) for n in dataset.shape], what)
+                for name, dataset in found.items()
+            }
+            return arrays, {name: attribute(file, name, what) for name in attributes}
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        if isinstance(error, VolumeError):
+            raise
+        reason = str(error).strip("'\"").splitlines()[0]
+        msg = f"cannot read {what}, which seems damaged: {reason}; write it again"
+        raise VolumeError(msg) from error
+
+
+def _datasets(file: h5py.File, what: str) -> dict[str, h5py.Dataset]:
+    """Return the datasets of numbers at the top of a file, by their names."""
+    import h5py
+
+    if len(file) > _DATASETS:
+        msg = f"{what} holds {len(file)} datasets, more than the {_DATASETS} that are read"
+        raise VolumeError(msg)
+    found = {}
+    for name in file:
+        item = item_at(file, name, what)
+        if isinstance(item, h5py.Dataset) and item.shape is not None and item.dtype.kind in "buif":
+            found[name] = item
+    return found
