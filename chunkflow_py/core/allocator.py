@@ -1,14 +1,14 @@
-"""Allocator settings that keep freed pages in the process instead of returning them.
+"""Settings by which the C allocator keeps freed memory in the process.
 
 ```
-as started      layer 1: map, fault page by page, free | layer 2: map, fault page by page, ...
-kept pages      layer 1: take                          | layer 2: take what layer 1 left
+default       layer 1: map, fault page by page, unmap | layer 2: map, fault page by page, unmap
+kept memory   layer 1: allocate                       | layer 2: reuse the memory of layer 1
 ```
 
 The C library of Linux (glibc) maps each large buffer anew and unmaps it when it is freed. A network
-frees and asks for buffers of the same sizes all the time, so that up to half of the time of a
-forward pass is the kernel's, clearing the same pages again. What was measured, and what else was
-tried, stands in docs/performance.md.
+frees and allocates buffers of the same sizes all the time, so that the kernel may take up to half
+of the time of a forward pass to clear the same pages again. docs/performance.md has measurements
+and the alternatives that were tried.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MMAP_MAX_DEFAULT = 65536
 _SETTINGS = {
     # Large buffers come from the heap too, which is where freed memory can be kept.
     "M_MMAP_MAX": (_MMAP_MAX, 0),
-    # Never give the end of the heap back; -1 stands for the largest size there is.
+    # Never return the end of the heap to the kernel; -1 stands for the largest size.
     "M_TRIM_THRESHOLD": (-1, -1),
-    # One heap for all threads: those that glibc makes for other threads are cut into 64 MB pieces,
+    # One heap for all threads: those that glibc makes for other threads consist of 64 MB pieces,
     # which are unmapped when they are empty, and the network runs in a thread of its own.
     "M_ARENA_MAX": (-8, 1),
 }
@@ -40,16 +40,16 @@ _kept = False
 def keep_freed_memory() -> bool:
     """Keep the memory that this process frees for its own next allocations.
 
-    Call it first thing, before other threads start and before anything large is allocated; the
-    command line does so by itself. It takes effect for the whole process and cannot be undone;
-    calling it again changes nothing. The process then stays as large as it was at its peak, and
-    ``numpy.zeros`` writes its zeros instead of leaving that to the kernel.
+    Call it before other threads start and before anything large is allocated; the command line
+    does so. It affects the whole process, cannot be undone, and may be called again. The process
+    then stays as large as at its peak, and ``numpy.zeros`` writes the zeros itself instead of
+    relying on the kernel.
 
     Returns:
-        Whether it was done: ``False`` where the C library is not glibc (macOS, Windows, Alpine
-        Linux), whose allocators have no such settings.
+        Whether the settings were made: ``False`` if the C library is not glibc (macOS, Windows,
+        Alpine Linux), because other allocators have no such settings.
     """
-    global _kept  # noqa: PLW0603  (it is a fact of the process)
+    global _kept  # noqa: PLW0603  (a setting of the process)
     if not _is_glibc():
         return False
     done = [_set(number, value) for number, value in _SETTINGS.values()]
@@ -65,10 +65,10 @@ def keeps_freed_memory() -> bool:
 def sleep_while_waiting() -> None:
     """Make idle OpenMP threads sleep instead of spinning.
 
-    Call it before PyTorch is imported; the command line does. A spinning thread keeps a processor
-    from other threads, such as those that read or compress, and the next operation then waits for
-    all of them: with one other process on the same processors,
-    blending took 6 to 12 s instead of 0.6 to 0.9 s. Alone, nothing is lost that can be measured.
+    Call it before PyTorch is imported; the command line does. A spinning thread occupies a core
+    that threads which read or compress need, and the next operation waits for all of them: with one
+    other process on the same cores, blending took 6 to 12 s instead of 0.6 to 0.9 s. Without other
+    processes, sleeping has no measurable cost.
     Environment variables that are already set (GOMP_SPINCOUNT, OMP_WAIT_POLICY) take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -77,11 +77,11 @@ def sleep_while_waiting() -> None:
 
 @contextmanager
 def apart_from_heap() -> Iterator[None]:
-    """Map large buffers apart from the heap again while this is entered.
+    """Allocate large buffers outside the heap within a block, as by default.
 
-    For the first forward of a network, in which libraries make small things that stay: between
-    large buffers that come and go they would cut the heap into pieces. Measured, RSUNet: the
-    process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not for two threads at once.
+    Use it for the first forward pass of a network, in which libraries make small allocations that
+    are never freed: between temporary large buffers, they would fragment the heap. Measured with
+    RSUNet, the process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not thread-safe.
     """
     if not _kept:
         yield
@@ -94,7 +94,7 @@ def apart_from_heap() -> Iterator[None]:
 
 
 def _set(number: int, value: int) -> bool:
-    import ctypes  # not free, and of no use elsewhere
+    import ctypes  # takes time, and is needed only here
 
     return bool(ctypes.CDLL(None).mallopt(number, value) == 1)
 

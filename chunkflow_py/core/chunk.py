@@ -21,34 +21,34 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def check_no_nan(array: NDArray[Any]) -> None:
-    """Raise an error if a voxel is NaN, which no comparison orders.
+    """Raise an error if a voxel is NaN, because comparisons with NaN are always false.
 
     Raises:
-        ChunkError: says how many there are.
+        ChunkError: there are NaN voxels; the message has their number.
     """
     if array.dtype.kind != "f" or not np.isnan(array.min(initial=0)):  # NaN if one of them is
         return
     count = int(np.isnan(array).sum())
     msg = (
         f"{count} of {array.size} voxels are NaN, which is neither above nor below anything; find "
-        "the operator that made them, or replace them by a plugin (numpy.nan_to_num)"
+        "the operator that made them, or replace them by a plugin that calls numpy.nan_to_num"
     )
     raise ChunkError(msg)
 
 
 def above(array: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
-    """Return where *array* is above *threshold*; integers of 64 bits are compared exactly.
+    """Return a mask of the voxels above *threshold*; 64-bit integers are compared exactly.
 
     Args:
         array: any shape, any real dtype.
-        threshold: in the unit of the voxels; voxels equal to it are not above.
+        threshold: threshold in the unit of the voxels; voxels equal to it are not above it.
 
     Raises:
         ChunkError: a voxel is NaN.
     """
     check_no_nan(array)
     if array.dtype.kind in "iu" and math.isfinite(threshold):
-        threshold = math.floor(threshold)  # a float would make floats of all voxels
+        threshold = math.floor(threshold)  # a float threshold would convert all voxels to float
     result: NDArray[np.bool_] = array > threshold
     return result
 
@@ -60,8 +60,8 @@ class Voxels(NamedTuple):
         dtype: name of the type.
         channels: number of channels.
         kind: what the voxels mean.
-        has_channel_axis: whether a single channel has an axis of its own; several always have.
-        channel_names: one a channel, if known.
+        has_channel_axis: whether the array is 4D even with a single channel.
+        channel_names: one name per channel, or none if they are unknown.
     """
 
     dtype: str
@@ -72,15 +72,15 @@ class Voxels(NamedTuple):
 
 
 class Chunk(NDArrayOperatorsMixin):
-    """A block of voxels with its place, voxel size and meaning.
+    """A 3D or 4D array of voxels with its position, voxel size and kind.
 
     ```
     domain  |------------------------------------------|   the volume it was cut from
     bbox            |-----------|                           voxel_offset + size
     ```
 
-    NumPy sees the array: ``np.asarray(chunk)``, ``chunk + 1``, ``np.maximum(a, b)``. Between two
-    chunks a ufunc insists on equal boxes. ``chunk[box]`` cuts by global coordinates.
+    NumPy functions work on the array: ``np.asarray(chunk)``, ``chunk + 1``, ``np.maximum(a, b)``.
+    A ufunc of two chunks requires equal boxes. ``chunk[box]`` cuts in global coordinates.
 
     Attributes:
         array: (z, y, x) or (c, z, y, x), any dtype, in this machine's byte order.
@@ -101,12 +101,12 @@ class Chunk(NDArrayOperatorsMixin):
         kind: Kind | None = None,
         domain: BoundingBox | None = None,
     ) -> None:
-        """Wrap *array* without copying it, unless it is of another machine's byte order.
+        """Wrap *array* without copying it, unless its byte order is not the machine's.
 
         Raises:
             ChunkError: the array is not 3D or 4D, the kind is unknown, or a voxel size is not
                 three positive numbers.
-            GeometryError: the chunk does not lie inside *domain*.
+            GeometryError: the chunk exceeds *domain*.
         """
         if array.ndim not in (3, 4):
             msg = f"a chunk is (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
@@ -118,7 +118,7 @@ class Chunk(NDArrayOperatorsMixin):
         if len(size_nm) != 3 or not all(0 < v < float("inf") for v in size_nm):
             msg = f"voxel size must be three positive numbers (nm, zyx), got {size_nm}"
             raise ChunkError(msg)
-        if not array.dtype.isnative:  # which compiled libraries do not take
+        if not array.dtype.isnative:  # compiled libraries do not accept another byte order
             array = array.astype(array.dtype.newbyteorder("="))
         self.array = array
         self.voxel_offset = Zyx.of(voxel_offset)
@@ -166,12 +166,12 @@ class Chunk(NDArrayOperatorsMixin):
         *,
         kind: Kind | Literal["same"] | None = "same",
     ) -> Chunk:
-        """Return a chunk of other voxels with this one's voxel size, domain and place.
+        """Return a chunk of other voxels with the voxel size, domain and position of this one.
 
         Args:
-            array: (z, y, x) or (c, z, y, x). Without *voxel_offset* its extent must equal ours.
-            voxel_offset: where the new array begins, when it covers another box.
-            kind: what the new voxels mean (default: the same).
+            array: (z, y, x) or (c, z, y, x). Without *voxel_offset*, its extent must be the same.
+            voxel_offset: position of the first voxel (default: the same).
+            kind: kind of the new voxels (default: the same).
 
         Raises:
             ChunkError: the extent differs and no offset was given.
@@ -179,7 +179,7 @@ class Chunk(NDArrayOperatorsMixin):
         if voxel_offset is None and tuple(array.shape[-3:]) != self.size:
             msg = (
                 f"an array of extent {tuple(array.shape[-3:])} cannot stand in for chunk "
-                f"{self.bbox} of extent {self.size} (zyx, voxels); say its voxel_offset"
+                f"{self.bbox} of extent {self.size} (zyx, voxels); give its voxel_offset"
             )
             raise ChunkError(msg)
         offset = self.voxel_offset if voxel_offset is None else Zyx.of(voxel_offset)
@@ -208,7 +208,7 @@ class Chunk(NDArrayOperatorsMixin):
         """Return the part inside *bbox* as a view, in global coordinates.
 
         Raises:
-            GeometryError: the box reaches outside of the chunk.
+            GeometryError: part of the box is outside the chunk.
         """
         # An empty box elsewhere is contained but would index from the wrong end.
         if self.bbox.intersection(bbox) != bbox:
@@ -229,7 +229,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self.cut(key) if isinstance(key, BoundingBox) else self.array[key]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the voxels for NumPy."""
+        """Return the voxels as a NumPy array."""
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __array_ufunc__(
@@ -265,7 +265,7 @@ class Chunk(NDArrayOperatorsMixin):
                 return value
             return first.with_array(value)
 
-        if isinstance(result, tuple):  # a ufunc of two results, such as divmod
+        if isinstance(result, tuple):  # a ufunc with two results, such as divmod
             return tuple(map(as_chunk, result, outs or (None,) * len(result)))
         return as_chunk(result, outs[0] if outs else None)
 

@@ -1,16 +1,16 @@
 """Decompress untrusted data, never to more bytes than expected.
 
-The metadata of a volume say how many bytes a block holds. Its compressed form may hold a thousand
-times as many, so every decoder here stops one byte after what is expected, and raises. Nothing else
-in this package calls a decompressor.
+The metadata of a volume determine the number of bytes of a block. Compressed data may expand to a
+thousand times as many, so every decoder here raises an error for data that exceed the expected
+size. No other module of this package calls a decompressor.
 
-| what                          | bounded by                                                      |
+| format                        | limited by                                                      |
 |-------------------------------|-----------------------------------------------------------------|
-| bz2, xz; gzip, zlib by zlib   | the decoder stops after that many bytes                         |
-| brotli, lzf, zlib             | the decoder is given that much room                             |
-| blosc, gzip by libdeflate, lz4| the length that stands in the data, by which memory is taken    |
-| zstd                          | the same, and where there is no length by the room              |
-| npy, npz                      | the lengths of the array files, and their headers               |
+| bz2, xz; gzip, zlib by zlib   | the decoder, which stops after the expected number of bytes     |
+| brotli, lzf, zlib             | the size of the output buffer                                   |
+| blosc, gzip by libdeflate, lz4| the length in the data, by which the decoder allocates          |
+| zstd                          | the same; without a length, by the size of the output buffer    |
+| npy, npz                      | the lengths and headers of the array files                      |
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-BLOCK_BYTES = 1 << 31  # of one decoded block; blosc and the arrays of Java can hold no more
+BLOCK_BYTES = 1 << 31  # of one decoded block; the limit of blosc and of Java arrays
 DOCUMENT_BYTES = 1 << 22  # of one JSON document, whose objects take 25 times as much memory
 ARRAYS_BYTES = 1 << 30  # of the arrays of one npz file
 
 _DICTIONARY_BYTES = 1 << 27  # of lzma; its strongest preset has 2^26
-_STREAMS = 256  # concatenated in one block; each costs a copy of what follows
+_STREAMS = 256  # concatenated in one block; each costs a copy of the data after it
 _ARRAYS = 64  # of one npz file
 _LONGEST_HEADER = 1 << 16  # of an array file
-_NO_ROOM = ("INSUFFICIENT_SPACE", "too small", "not large enough")  # as imagecodecs says it
+_NO_ROOM = ("INSUFFICIENT_SPACE", "too small", "not large enough")  # in messages of imagecodecs
 _ZSTD, _ZSTD_HEADER = b"\x28\xb5\x2f\xfd", 18  # bytes of the longest header
 _SHORTEST = 18  # bytes of header and trailer of gzip
-_MOST_DEFLATED = 1032  # deflate never shrinks more than that
+_MOST_DEFLATED = 1032  # the highest compression ratio of deflate
 # NumPy parses headers of arrays as Python literals. Before 3.11.8 and 3.12.2, Python raises a
 # SystemError when two threads parse at once (python/cpython#106905).
 _header_lock = threading.Lock()
 
 
 def packed_most(size: int) -> int:
-    """Return the most bytes that *size* bytes may become when they are encoded.
+    """Return the largest encoded size, in bytes, of *size* decoded bytes.
 
-    Compressors add little to noise; compressed segmentation of cells of one voxel and JPEG of noise
-    add the most.
+    Compressors add little to noise. Compressed segmentation with one voxel per object, and JPEG of
+    noise, grow the most.
     """
     return 4 * size + (1 << 20)
 
@@ -62,22 +62,22 @@ def decode(codec: str, data: Any, most: int) -> bytes:
 
     Args:
         codec: one of `CODECS`.
-        data: anything with a buffer.
-        most: number of bytes that are expected; there may be fewer.
+        data: an object with a buffer.
+        most: largest decoded size that is accepted, bytes.
 
     Raises:
-        TooLargeError: there are more.
-        Exception: whatever the damage makes a decoder stumble on.
+        TooLargeError: the decoded data are larger.
+        Exception: the data are damaged; the type of the error depends on the decoder.
     """
     return CODECS[codec](data, most)
 
 
 class TooLargeError(ValueError):
-    """Compressed data hold more bytes than are expected."""
+    """Compressed data decode to more bytes than expected."""
 
     def __init__(self, most: int) -> None:
-        """Write the message."""
-        super().__init__(f"it unpacks to more than the {most} bytes that are expected")
+        """Build the message from the largest size that is accepted, bytes."""
+        super().__init__(f"it decodes to more than the expected {most} bytes")
 
 
 def _raw(data: Any, most: int) -> Any:
@@ -89,12 +89,12 @@ def _raw(data: Any, most: int) -> Any:
 def _gzip(data: Any, most: int) -> bytes:
     try:
         from imagecodecs import gzip_decode
-    except ImportError:  # half as fast, and the same
+    except ImportError:  # zlib gives the same result at half the speed
         return _streams(_gunzip, data, most, alone=True)
-    # The length stands at the end; what is torn has any number there.
+    # The last four bytes are the decoded length; in a truncated file they are arbitrary.
     length = int.from_bytes(data[-4:], "little")
     if len(data) < _SHORTEST or length > _MOST_DEFLATED * len(data):
-        msg = f"gzip of {len(data)} bytes cannot hold the {length} that it says it does"
+        msg = f"{len(data)} bytes of gzip cannot decode to the stated length of {length} bytes"
         raise ValueError(msg)
     if length > most:
         raise TooLargeError(most)
@@ -114,7 +114,7 @@ def _gunzip() -> Any:
 
 
 def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = False) -> bytes:
-    """Return the content of one stream, or of several that follow each other."""
+    """Decode one stream, or several concatenated ones unless *alone*."""
     parts: list[bytes] = []
     room = most + 1
     for _ in range(_STREAMS):
@@ -124,7 +124,7 @@ def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = Fals
         if room <= 0:
             raise TooLargeError(most)
         if not stream.eof:
-            msg = "it ends before its last stream does"
+            msg = "it ends in the middle of a stream"
             raise ValueError(msg)
         data = stream.unused_data
         if alone or not data:
@@ -134,17 +134,17 @@ def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = Fals
 
 
 def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> bytes:
-    """Return the content of streams of lzma, of which raw ones do not say their filters.
+    """Decode lzma streams.
 
     Args:
         data: the streams.
-        most: number of bytes that are expected.
-        format_: of the module `lzma`.
-        filters: of raw streams.
+        most: largest decoded size that is accepted, bytes.
+        format_: a ``FORMAT_*`` constant of the module `lzma`.
+        filters: the filter chain of a raw stream, which has no header.
 
     Raises:
-        TooLargeError: there are more bytes.
-        ValueError: a dictionary is larger than that of any preset.
+        TooLargeError: the decoded data are larger.
+        ValueError: a filter has a larger dictionary than any preset.
         Exception: the data are damaged.
     """
     if format_ != lzma.FORMAT_RAW:
@@ -223,8 +223,8 @@ def _blosc(data: Any, most: int) -> bytes:
     from numcodecs import blosc
 
     (length,), (stored,) = struct.unpack_from("<I", data, 4), struct.unpack_from("<I", data, 12)
-    if stored != len(data):  # which blosc itself does not look at
-        msg = f"it holds {len(data)} bytes, not the {stored} that it says (blosc)"
+    if stored != len(data):  # blosc does not check this
+        msg = f"it has {len(data)} bytes, but its blosc header states {stored}"
         raise ValueError(msg)
     if length > most:
         raise TooLargeError(most)
@@ -246,17 +246,17 @@ CODECS: Mapping[str, Callable[[Any, int], bytes]] = {
 }
 
 
-# --- arrays of NumPy ------------------------------------------------------------------------------
+# --- NumPy arrays ---------------------------------------------------------------------------------
 
 
 def mapped_npy(path: Path) -> Any:
-    """Return the array of a .npy file, mapped into memory; nothing is unpickled.
+    """Return the array of a .npy file, mapped into memory; no object is unpickled.
 
     Returns:
         The array, or `numpy.lib.npyio.NpzFile` for an archive of arrays.
 
     Raises:
-        ValueError, EOFError: it is damaged, holds objects of Python, or its header is longer than
+        ValueError, EOFError: it is damaged, contains Python objects, or its header is longer than
             64 KiB.
         OSError: it cannot be read.
     """
@@ -273,7 +273,7 @@ def mapped_npy(path: Path) -> Any:
 
 
 def npy(data: bytes, most: int) -> NDArray[Any]:
-    """Return the array of a .npy file; nothing is unpickled.
+    """Return the array of a .npy file; no object is unpickled.
 
     Raises:
         ValueError: it is damaged, or its header says that the array has more than *most* bytes.
@@ -289,23 +289,23 @@ def npy(data: bytes, most: int) -> NDArray[Any]:
         shape, is_fortran, dtype = read(file, max_header_size=_LONGEST_HEADER)
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
-        msg = "it holds objects of Python, not numbers"
+        msg = "it contains Python objects, not numbers"
         raise ValueError(msg)
     if size > most:
         raise TooLargeError(most)
     if size != len(data) - file.tell():
-        msg = f"it holds {len(data) - file.tell()} bytes, not the {size} of {shape} {dtype}"
+        msg = f"it has {len(data) - file.tell()} bytes, not the {size} of {shape} {dtype}"
         raise ValueError(msg)
     order: Literal["F", "C"] = "F" if is_fortran else "C"
     return np.ndarray(shape, dtype, data, file.tell(), order=order).copy(order="K")
 
 
 def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a .npz file; nothing is unpickled.
+    """Return the arrays of a .npz file by name; no object is unpickled.
 
     Raises:
-        ValueError, EOFError, zipfile.BadZipFile, zlib.error: it is damaged, holds more than *most*
-            bytes, or more arrays than one of ours has.
+        ValueError, EOFError, zipfile.BadZipFile, zlib.error: it is damaged, contains more than
+            *most* bytes, or more than 64 arrays.
     """
     import zipfile
 
@@ -313,14 +313,14 @@ def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         if len(members) > _ARRAYS:
-            msg = f"it holds {len(members)} arrays, more than {_ARRAYS}"
+            msg = f"it contains {len(members)} arrays, more than {_ARRAYS}"
             raise ValueError(msg)
         for member in members:
             if member.file_size > most:
                 raise TooLargeError(most)
             most -= member.file_size
             with archive.open(member) as file:
-                # A member may hold more than the list says.
+                # A member may be longer than the directory of the archive states.
                 content = file.read(member.file_size)
             arrays[member.filename.removesuffix(".npy")] = npy(content, len(content))
     return arrays
@@ -334,17 +334,18 @@ def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
 
     Args:
         data: the document.
-        most: its length; ``None`` for what is data by itself, such as a list of synapses.
+        most: largest length in bytes; ``None`` for data of any length, such as a list of
+            synapses.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, is longer than *most*, or nested too deep. A byte
-            order mark is an error, as it is to other readers.
+        ValueError: it is not JSON in UTF-8, is longer than *most*, or nested too deeply. A byte
+            order mark is an error, as it is for other parsers.
     """
     if most is not None and len(data) > most:
-        msg = f"it holds {len(data)} bytes, more than the {most} that a document may have"
+        msg = f"it has {len(data)} bytes, more than the {most} that a document may have"
         raise ValueError(msg)
     try:
         return json.loads(data if isinstance(data, str) else bytes(data).decode("utf-8"))
     except RecursionError:
-        msg = "it is nested too deep"
+        msg = "it is nested too deeply"
         raise ValueError(msg) from None

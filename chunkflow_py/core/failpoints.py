@@ -1,14 +1,14 @@
 """Fail points at which tests stop a process, and safeguards that tests disable.
 
-Nothing here does anything unless one of two environment variables is set, which only tests do:
+They have no effect unless a test sets one of these environment variables:
 
 | variable                | value                                                                  |
 |-------------------------|------------------------------------------------------------------------|
-| ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; with commas    |
-|                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep for ever;          |
-|                         | kill-all, stop-all: SIGKILL, SIGSTOP to the whole group of processes,  |
-|                         | that is to a supervisor and its children                               |
-| ``CHUNKFLOW_UNSAFE``    | names of safeguards that are left out, with commas                     |
+| ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; comma-separated|
+|                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep forever;           |
+|                         | kill-all, stop-all: SIGKILL, SIGSTOP to the whole process group,       |
+|                         | that is to a worker and its worker processes                           |
+| ``CHUNKFLOW_UNSAFE``    | names of disabled safeguards, comma-separated                          |
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def reached(point: Point) -> None:
         return
     if action == "stop-all":
         os.killpg(0, signal.SIGSTOP)
-        return  # when somebody lets it go on
+        return  # after a SIGCONT
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "kill-all":

@@ -46,12 +46,12 @@ class Zyx(NamedTuple):
         return cls(*whole)
 
     def turned(self, order: Sequence[int]) -> Zyx:
-        """Permute the numbers: *order* has the old axes that become z, y and x."""
+        """Return the numbers permuted; *order* lists the old axes that become z, y and x."""
         return Zyx(*(self[axis] for axis in order))
 
     @property
     def as_option(self) -> str:
-        """The numbers as options take them: ``20 256 256``."""
+        """The numbers in the form of an option value: ``20 256 256``."""
         return f"{self.z} {self.y} {self.x}"
 
     def _zip(self, other: Iterable[int] | int, op: Callable[[int, int], int]) -> Zyx:
@@ -63,7 +63,7 @@ class Zyx(NamedTuple):
         return Zyx(op(self.z, others[0]), op(self.y, others[1]), op(self.x, others[2]))
 
     def __add__(self, other: Iterable[int] | int) -> Zyx:  # type: ignore[override]
-        """Add elementwise; a tuple's concatenation is never wanted here."""
+        """Add elementwise, instead of concatenating as tuples do."""
         return self._zip(other, lambda a, b: a + b)
 
     def __sub__(self, other: Iterable[int] | int) -> Zyx:
@@ -71,7 +71,7 @@ class Zyx(NamedTuple):
         return self._zip(other, lambda a, b: a - b)
 
     def __mul__(self, other: Iterable[int] | int) -> Zyx:  # type: ignore[override]
-        """Multiply elementwise; a tuple's repetition is never wanted here."""
+        """Multiply elementwise, instead of repeating as tuples do."""
         return self._zip(other, lambda a, b: a * b)
 
     def __floordiv__(self, other: Iterable[int] | int) -> Zyx:
@@ -119,7 +119,7 @@ class BoundingBox:
     stop: Zyx
 
     def __post_init__(self) -> None:
-        """Refuse a box whose stop lies before its start."""
+        """Raise a `GeometryError` if the stop is before the start."""
         object.__setattr__(self, "start", Zyx.of(self.start))
         object.__setattr__(self, "stop", Zyx.of(self.stop))
         if any(b < a for a, b in zip(self.start, self.stop, strict=True)):
@@ -140,7 +140,7 @@ class BoundingBox:
         """Return the box written as *text*, such as ``0-64_0-512_0-512``.
 
         Raises:
-            GeometryError: *text* is not a box string, or its stop lies before its start.
+            GeometryError: *text* is not a box string, or its stop is before its start.
         """
         match = _BOX.fullmatch(text.strip())
         if match is None:
@@ -168,7 +168,7 @@ class BoundingBox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no voxel lies inside."""
+        """Whether the box contains no voxel."""
         return self.voxels == 0
 
     def slices(self, origin: Iterable[int] = (0, 0, 0)) -> tuple[slice, slice, slice]:
@@ -181,7 +181,7 @@ class BoundingBox:
         return BoundingBox(self.start + shift, self.stop + shift)
 
     def grow(self, low: Iterable[int], high: Iterable[int] | None = None) -> BoundingBox:
-        """Return the box with *low* voxels more before and *high* (default *low*) after it."""
+        """Return the box with *low* voxels added before it and *high* (default: *low*) after it."""
         before = Zyx.of(low)
         after = before if high is None else Zyx.of(high)
         return BoundingBox(self.start - before, self.stop + after)
@@ -191,7 +191,7 @@ class BoundingBox:
         return other.is_empty or self.intersection(other) == other
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
-        """Return the common box; without common voxels it is empty, with stop = start."""
+        """Return the box common to both, which is empty if they share no voxel."""
         start = self.start.high(other.start)
         return BoundingBox(start, self.stop.low(other.stop).high(start))
 
@@ -200,10 +200,10 @@ class BoundingBox:
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
     def coarser(self, factor: Iterable[int]) -> BoundingBox:
-        """Return the box, in voxels that are *factor* times larger, of all that this one touches.
+        """Return the smallest box around this one in voxels that are *factor* times larger.
 
-        Coarse voxel k is made of the fine voxels k·factor to (k+1)·factor, whatever the box, so
-        that levels lie over each other: the start is rounded down and the stop up.
+        Coarse voxel k covers the fine voxels from k·factor up to, but not including, (k+1)·factor,
+        wherever the box begins. So the start is rounded down and the stop up.
         """
         return BoundingBox(self.start // factor, -(-self.stop // factor))
 
@@ -214,11 +214,11 @@ class BoundingBox:
     def aligned_outward(
         self, unit: Iterable[int], origin: Iterable[int] = (0, 0, 0)
     ) -> BoundingBox:
-        """Return the smallest box around this one whose faces lie on multiples of *unit*.
+        """Return this box, grown so that it starts and stops at multiples of *unit*.
 
         Args:
-            unit: distances between the allowed faces, voxels.
-            origin: a corner that lies on the allowed faces.
+            unit: distance between allowed positions, voxels, zyx.
+            origin: one allowed position, from which the multiples are counted.
 
         Raises:
             GeometryError: a unit is below 1.
@@ -233,14 +233,14 @@ class BoundingBox:
 
 
 def same_size_nm(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether two voxel sizes agree to 0.1 %; 1 1 1 nm, unknown, agrees with all."""
+    """Return whether two voxel sizes agree to 0.1 %; (1, 1, 1) nm, unknown, agrees with any."""
     if (1, 1, 1) in (tuple(first), tuple(second)):
         return True
     return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(first, second, strict=True))
 
 
 def hull_of(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None:
-    """Return the smallest box around all *boxes*, or ``None`` without any."""
+    """Return the smallest box around all *boxes*, or ``None`` if there are none."""
     if not boxes:
         return None
     if isinstance(boxes, BoxGrid):
@@ -250,7 +250,7 @@ def hull_of(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None
 
 @dataclass(frozen=True, slots=True, order=True)
 class Region:
-    """What one task covers: a box and, for time series, one time index.
+    """The part of a volume that one task covers: a box and, for time series, a time index.
 
     Printed and parsed as a box string, with ``t3_`` before it for time index 3.
     """
@@ -283,19 +283,19 @@ class BoxGrid:
     """Boxes of one size at start + k·stride, in raster order (z slowest, x fastest).
 
     ```
-    region  |---------------------------|        stride = size here
-    boxes   |--------|--------|--------|--------|     respect the size (clip_stop None)
-            |--------|--------|--------|-|            respect the stop (clip_stop = its stop)
+    region  |----------------------------|            here, stride = size
+    boxes   |--------|--------|--------|--------|     all boxes have the same size (clip_stop=None)
+            |--------|--------|--------|-|            the last box is cut (clip_stop=region.stop)
     ```
 
-    Nothing is stored but the description: ten million boxes take no more memory than ten.
+    Only this description is stored: ten million boxes take no more memory than ten.
 
     Attributes:
         start: first voxel of the first box.
-        size: extent of a box.
-        stride: step between boxes.
+        size: extent of a box, voxels.
+        stride: distance from one box to the next, voxels.
         count: number of boxes along each axis.
-        clip_stop: where boxes are cut off, or ``None`` to keep all of one size.
+        clip_stop: position at which boxes are cut off, or ``None`` to keep all at full size.
     """
 
     start: Zyx
@@ -305,7 +305,7 @@ class BoxGrid:
     clip_stop: Zyx | None = None
 
     def __post_init__(self) -> None:
-        """Refuse sizes, strides and counts that are not positive."""
+        """Raise a `GeometryError` for a size, stride or count below 1, or too many boxes."""
         for name in ("size", "stride", "count"):
             value = getattr(self, name)
             if min(value) < 1:
@@ -330,16 +330,16 @@ class BoxGrid:
         """Return the boxes that cover *region*.
 
         Args:
-            region: what is to be covered; must not be empty.
+            region: box to cover; must not be empty.
             size: extent of a box, voxels.
-            stride: step between boxes (default: *size*, so that they tile).
-            respect_stop: cut the last boxes off at the region's end instead of keeping their size.
+            stride: distance from one box to the next, voxels (default: *size*, so that boxes tile).
+            respect_stop: cut off the last boxes at the end of the region.
 
         Raises:
             GeometryError: the region is empty, or a size or stride is below 1.
         """
         if region.is_empty:
-            msg = f"region {region} holds no voxel; give it a positive size"
+            msg = f"region {region} contains no voxel; give it a positive size"
             raise GeometryError(msg)
         step = size if stride is None else stride
         if min(step) < 1 or min(size) < 1:
@@ -368,7 +368,7 @@ class BoxGrid:
         """Return box number *index* in raster order.
 
         Raises:
-            IndexError: there is no such box.
+            IndexError: *index* is negative, or not below the number of boxes.
         """
         if not 0 <= index < len(self):
             msg = f"box {index} is not one of the {len(self)} boxes of this grid"
@@ -379,7 +379,7 @@ class BoxGrid:
     def cell_of(self, point: Zyx) -> Zyx | None:
         """Return the index of the box that contains *point*; ``None`` if no box does.
 
-        If several boxes contain the point, the last of them counts.
+        If several boxes contain the point, the last one along each axis is returned.
         """
         cell = ((point - self.start) // self.stride).low(self.count - 1)
         if cell.low((0, 0, 0)) != (0, 0, 0):

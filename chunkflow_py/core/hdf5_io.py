@@ -1,15 +1,17 @@
-"""Read untrusted HDF5 files safely; no other module opens HDF5 files.
+"""Safe reading of untrusted HDF5 files; no other module reads their content.
 
-An HDF5 file may name other files of the machine, as places of its voxels (external storage, virtual
-datasets) and as parts of its tree (external links); the library follows them, for reading and for
-writing. It loads a plugin for a filter that it does not know, and its filters take whatever memory
-the compressed bytes of a block ask for. So here
+An HDF5 file may refer to other files of the machine: to read voxels from (external storage, virtual
+datasets), or as parts of its tree (external links). The HDF5 library follows such references when
+it reads or writes. It also loads a plugin for an unknown filter, and its filters allocate as much
+memory as the compressed bytes of a block request. Therefore, this module
 
-* a name is followed link by link (`item_at`), and never out of the file;
-* a dataset has to hold its own voxels, numbers, in blocks of a bounded size;
-* its filters are those of the library that have a bound here, and its blocks are decompressed by
-  `decoding`, no further than the size of a block;
-* an attribute is read if it is small.
+* follows a name link by link (`item_at`), and never out of the file;
+* accepts only datasets that store their own voxels, in blocks of a limited size;
+* accepts only filters with a limit on their output, and decompresses blocks by `decoding`, up to
+  the size of a block;
+* reads an attribute only if it is small.
+
+`pack` and `unpack` convert small files, such as points and synapses, to and from bytes.
 """
 
 from __future__ import annotations
@@ -27,32 +29,31 @@ if TYPE_CHECKING:
     import h5py
     from numpy.typing import NDArray
 
-SMALL = 1 << 10  # numbers of an attribute, or of a dataset that stands for one
+SMALL = 1 << 10  # numbers in an attribute, or in a dataset used as one
 _TEXT_BYTES = 1 << 20  # of an attribute
 _ATTRIBUTES_BYTES = 1 << 24  # of all large attributes of a group or dataset
-_LINKS = 32  # soft links that lead to each other
+_LINKS = 32  # soft links followed one after the other
 _SHUFFLE, _DEFLATE, _FLETCHER, _SZIP, _LZF = 2, 1, 3, 4, 32000
 _FILTERS = {_SHUFFLE: "", _FLETCHER: "", _DEFLATE: "zlib", _LZF: "lzf", _SZIP: "szip"}
 _CHECKSUMS = 64  # bytes that other filters may have added
-_LZF_RATIO = 90  # lzf never shrinks more than that
-_LZF_BYTES = 1 << 27  # that the library's own lzf may take, where imagecodecs is not installed
+_LZF_RATIO = 90  # the highest compression ratio of lzf
+_LZF_BYTES = 1 << 27  # memory that h5py's lzf may take if imagecodecs is not installed
 
-_RATIO, _RATIO_FROM = 32, 1 << 25  # bytes of arrays for each of a file, and beside
-_DATASETS = 256  # of one file; those of ours have a dozen
+_RATIO, _RATIO_FROM = 32, 1 << 25  # bytes of arrays per byte of a file, plus a constant
+_DATASETS = 256  # of one file; `pack` writes about a dozen
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset | None:
-    """Return the group or dataset *name*; ``None`` if it does not exist.
+    """Return the group or dataset at *path*; ``None`` if it does not exist.
 
     Args:
-        file: that is open.
-        path: names with ``/`` between them.
+        file: the open file.
+        path: names separated by ``/``.
         what: name of the file, for messages.
 
     Raises:
-        VolumeError: a link leads to another file, or a dataset keeps its voxels in one; or it is
-            what `check_dataset` refuses.
+        VolumeError: a link leads to another file, or `check_dataset` refuses the dataset.
     """
     import h5py
 
@@ -69,7 +70,7 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             links += 1
             target = str(link.path)
             if links > _LINKS:
-                msg = f"{path} of {what} leads through more than {_LINKS} links; name its target"
+                msg = f"{path} of {what} leads through more than {_LINKS} links; give its target's path"
                 raise VolumeError(msg)
             if target.startswith("/"):
                 found = file
@@ -78,7 +79,7 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
         if not isinstance(link, h5py.HardLink):
             msg = (
                 f"{path} of {what} is a link to another file, which is not followed: a file must "
-                "not name other files of this machine; copy what it links to into it (h5copy)"
+                "not refer to other files of this machine; copy the target into the file (h5copy)"
             )
             raise VolumeError(msg)
         found = found.get(name)
@@ -102,37 +103,38 @@ def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
 
 
 def check_dataset(dataset: h5py.Dataset, what: str) -> None:
-    """Refuse a dataset whose voxels are in another file, or whose blocks have no size limit.
+    """Raise an error if a dataset cannot be read safely.
 
     Raises:
-        VolumeError: says why.
+        VolumeError: its voxels are in another file, it has an unknown combination of filters, or
+            its blocks are too large.
     """
     import h5py
 
     name = f"dataset {dataset.name} of {what}"
-    remedy = "copy it into one file of its own (h5repack)"
+    remedy = "copy the dataset with its voxels into one file (h5repack)"
     plist = dataset.id.get_create_plist()
     if plist.get_external_count():
         other = plist.get_external(0)[0]
         text = other.decode(errors="replace") if isinstance(other, bytes) else str(other)
         msg = (
-            f"{name} keeps its voxels in another file, {text}, which is not opened: a file must "
-            f"not name other files of this machine; {remedy}"
+            f"{name} stores its voxels in another file, {text}, which is not opened: a file must "
+            f"not refer to other files of this machine; {remedy}"
         )
         raise VolumeError(msg)
     if plist.get_layout() == h5py.h5d.VIRTUAL:
         msg = (
             f"{name} is virtual: its voxels are in other files, which are not opened: a file must "
-            f"not name other files of this machine; {remedy}"
+            f"not refer to other files of this machine; {remedy}"
         )
         raise VolumeError(msg)
     codes = [plist.get_filter(n)[0] for n in range(plist.get_nfilters())]
     packing = [code for code in codes if code in (_DEFLATE, _LZF, _SZIP)]
     if any(code not in _FILTERS for code in codes) or len({*codes}) < len(codes) or packing[1:]:
         msg = (
-            f"{name} is compressed by the HDF5 filters {codes}; only one of gzip (1), szip (4) and "
-            "lzf (32000), with shuffle (2) and fletcher32 (3), is read, and no plugin is loaded; "
-            "store it again by h5repack -f GZIP=1"
+            f"{name} is compressed by the HDF5 filters {codes}, but only one of gzip (1), szip (4) "
+            "and lzf (32000) can be read, with shuffle (2) and fletcher32 (3), and no plugin is "
+            "loaded; store it again by h5repack -f GZIP=1"
         )
         raise VolumeError(msg)
     size = dataset.dtype.itemsize
@@ -141,7 +143,7 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
     if dataset.chunks is not None and size > BLOCK_BYTES:
         msg = (
             f"{name} has blocks of {dataset.chunks} {dataset.dtype}, which are {size} bytes, more "
-            f"than the {BLOCK_BYTES} that are read at once; store it again in smaller blocks"
+            f"than the limit of {BLOCK_BYTES}; store it again in smaller blocks"
         )
         raise VolumeError(msg)
 
@@ -152,13 +154,13 @@ def read(
     """Return a part of a dataset that `check_dataset` accepts.
 
     Args:
-        dataset: of numbers.
-        slices: one for each axis, with start and stop, inside of the dataset; or a position.
+        dataset: dataset of numbers.
+        slices: one for each axis, inside the dataset: a slice with start and stop, or a position.
         what: name of the file, for messages.
-        out: where to put it.
+        out: array to fill (default: a new one).
 
     Raises:
-        VolumeError: a block is damaged, or unpacks to more than its size.
+        VolumeError: a block is damaged, or decodes to more than its size.
     """
     import numpy as np
 
@@ -176,7 +178,7 @@ def read(
     for start in blocks.touched_by(spans):
         block = blocks.unpacked(start)
         if not blocks.is_direct:
-            continue  # HDF5 may unpack it: it is no larger than it should be
+            continue  # its size is checked, so HDF5 may decode it
         pairs = [*zip(start, blocks.extent, spans, strict=True)]
         here = tuple(
             slice(max(a, s.start) - s.start, min(a + n, s.stop) - s.start) for a, n, s in pairs
@@ -192,18 +194,18 @@ def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
     """Return an attribute; ``None`` if it does not exist.
 
     Raises:
-        VolumeError: it holds more than `SMALL` numbers, or more than one text; or the owner's
-            attributes are so large that looking for one would take much memory.
+        VolumeError: it has more than `SMALL` numbers, or more than one text; or the owner's
+            attributes are so large that searching them would take much memory.
     """
     import h5py
 
-    # The library reads an attribute to tell its size, and those that it keeps in the header are
-    # small; of the others the heap says how large they are together.
+    # The library must read an attribute to find its size. Those in the object header are small; for
+    # the others, the size of the heap gives their total size.
     total = h5py.h5o.get_info(owner.id).meta_size.attr.heap_size
     if total > _ATTRIBUTES_BYTES:
         msg = (
             f"the attributes of {owner.name} in {what} take {total} bytes, more than the "
-            f"{_ATTRIBUTES_BYTES} that are opened; remove the largest"
+            f"limit of {_ATTRIBUTES_BYTES}; remove the largest"
         )
         raise VolumeError(msg)
     if name not in owner.attrs:
@@ -213,8 +215,8 @@ def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
     is_text = held.dtype.kind not in "buif"
     if count > (1 if is_text else SMALL) or size > _TEXT_BYTES:
         msg = (
-            f"attribute {name} of {what} holds {count} values in {size} bytes, more than the "
-            f"{SMALL} numbers or the one text that are read; remove it"
+            f"attribute {name} of {what} has {count} values in {size} bytes, more than the limit "
+            f"of {SMALL} numbers or one text; remove it"
         )
         raise VolumeError(msg)
     value = owner.attrs[name]
@@ -222,15 +224,15 @@ def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
 
 
 def small(dataset: h5py.Dataset, what: str) -> NDArray[Any]:
-    """Return all of a dataset that stands for an attribute.
+    """Return the content of a dataset that is used as an attribute.
 
     Raises:
-        VolumeError: it holds more than `SMALL` numbers.
+        VolumeError: it is empty, or has more than `SMALL` numbers.
     """
     if dataset.size is None or dataset.size > SMALL:
         msg = (
-            f"dataset {dataset.name} of {what} holds {dataset.size or 'no'} values, not up to "
-            f"{SMALL} numbers, which are read; write it again"
+            f"dataset {dataset.name} of {what} has {dataset.size or 'no'} values, but must have 1 "
+            f"to {SMALL}; write it again"
         )
         raise VolumeError(msg)
     return read(dataset, [slice(0, n) for n in dataset.shape], what)
@@ -240,10 +242,11 @@ class _Blocks:
     """The blocks of one dataset.
 
     Attributes:
-        packer: codec of `decode` for them, or ``None`` where they are not compressed.
-        is_direct: whether what `unpacked` returns are the voxels; else it has only been looked at.
-        extent: of a block.
-        fill: value of the voxels of a block that is not stored.
+        packer: codec of `decode` for the blocks, or ``None`` if they are not compressed.
+        is_direct: whether `unpacked` returns the voxels of a block; if not, it only checks the
+            block, and HDF5 has to read it.
+        extent: extent of a block, voxels.
+        fill: value of the voxels of blocks that are not stored.
     """
 
     def __init__(self, dataset: h5py.Dataset, what: str) -> None:
@@ -277,11 +280,11 @@ class _Blocks:
         self.fill: Any = 0
         if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_UNDEFINED:
             self.fill = dataset.fillvalue
-        self._room = np.empty(packed_most(self._size), np.uint8)  # of which little is touched
+        self._room = np.empty(packed_most(self._size), np.uint8)  # most pages are never used
         self._stored: set[tuple[int, ...]] | None = None
 
     def _find_lzf(self) -> None:
-        """Find a decoder for lzf; that of h5py trusts the size that a block declares."""
+        """Choose a decoder for lzf; the one of h5py trusts the size that a block declares."""
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
             with needs_extra("image", f"{self._what}, whose blocks are larger than {most} bytes"):
@@ -292,17 +295,17 @@ class _Blocks:
             self.packer = "lzf of h5py"
 
     def touched_by(self, spans: Sequence[slice]) -> Iterator[tuple[int, ...]]:
-        """Yield where each block that has voxels in *spans* begins."""
+        """Yield the start of each block that has voxels in *spans*."""
         ranges = (
             range(s.start // n * n, s.stop, n) for s, n in zip(spans, self.extent, strict=True)
         )
         return product(*ranges)
 
     def unpacked(self, start: tuple[int, ...]) -> NDArray[Any] | None:
-        """Return a block, or ``None`` if it is not stored.
+        """Return a block; ``None`` if it is not stored, or HDF5 has to read it.
 
         Raises:
-            VolumeError: it is damaged, or unpacks to more than its size.
+            VolumeError: it is damaged, or decodes to more than its size.
         """
         import numpy as np
 
@@ -312,7 +315,7 @@ class _Blocks:
             if not self._is_stored(start):
                 return None
             reason = str(error)
-            if isinstance(error, ValueError):  # it does not fit
+            if isinstance(error, ValueError):  # the block is larger than the buffer
                 reason = f"it is stored in more than {len(self._room)} bytes"
             raise self._damage(start, reason) from error
         try:
@@ -322,14 +325,14 @@ class _Blocks:
         if not self.is_direct:
             return None
         if len(content) != self._size:
-            raise self._damage(start, f"it holds {len(content)} bytes, not {self._size}")
+            raise self._damage(start, f"it has {len(content)} bytes, not {self._size}")
         if _SHUFFLE in self._codes and not mask >> self._codes.index(_SHUFFLE) & 1:
             planes = np.frombuffer(content, np.uint8).reshape(self._dtype.itemsize, -1)
             content = np.ascontiguousarray(planes.T)
         return np.frombuffer(content, self._dtype).reshape(self.extent)
 
     def _content(self, mask: int, data: Any) -> Any:
-        """Decompress a block, after checking the size of its content."""
+        """Decode a block up to its expected size; for szip, only check the size."""
         steps = [code for n, code in enumerate(self._codes) if not mask >> n & 1]
         most = self._size + _CHECKSUMS
         if steps and steps[-1] == _FLETCHER:
@@ -338,10 +341,10 @@ class _Blocks:
             return decode("raw", data, most)
         if self.packer == "lzf of h5py":
             return decode("raw", data, _LZF_BYTES // _LZF_RATIO)
-        if self.packer == "szip":  # it begins with its length, by which memory is taken
+        if self.packer == "szip":  # the first bytes are the length, which HDF5 allocates
             length = int.from_bytes(data[:4], "little")
             if length > most:
-                msg = f"it unpacks to {length} bytes, more than the {most} that are expected"
+                msg = f"it decodes to {length} bytes, more than the expected {most}"
                 raise ValueError(msg)
             return b""
         return decode(str(self.packer), data, most)
@@ -368,11 +371,11 @@ class _Blocks:
 
 
 def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
-    """Return an HDF5 file that holds arrays and attributes; the same for the same content.
+    """Return an HDF5 file of arrays and attributes; equal content gives equal bytes.
 
     Args:
-        datasets: name -> array of numbers; what is ``None`` is left out.
-        attributes: of the file, texts.
+        datasets: name -> array of numbers; ``None`` values are left out.
+        attributes: name -> text, stored as attributes of the file.
     """
     import h5py
 
@@ -388,16 +391,16 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
 def unpack(
     data: bytes, what: str, attributes: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the datasets of numbers at the top of an HDF5 file, and some of its attributes.
+    """Return the numeric datasets in the root group of an HDF5 file, and some of its attributes.
 
     Args:
         data: the whole file.
         what: its name, for messages.
-        attributes: names of those that are wanted; ``None`` stands for what is not there.
+        attributes: names of the attributes to return; ``None`` is returned for a missing one.
 
     Raises:
-        VolumeError: it is not an HDF5 file, is damaged, names other files, or its datasets are
-            much larger than it.
+        VolumeError: it is not an HDF5 file, is damaged, refers to other files, or its datasets are
+            much larger than the file.
     """
     import h5py
 
@@ -410,8 +413,8 @@ def unpack(
             size = sum(dataset.nbytes for dataset in found.values())
             if size > _RATIO * len(data) + _RATIO_FROM:
                 msg = (
-                    f"the datasets of {what} have {size} bytes, more than {_RATIO} times the "
-                    f"{len(data)} of the file; write it again"
+                    f"the datasets of {what} have {size} bytes, more than {_RATIO} times the size "
+                    f"of the file, {len(data)} bytes; write it again"
                 )
                 raise VolumeError(msg)
             arrays = {
@@ -428,11 +431,11 @@ def unpack(
 
 
 def _datasets(file: h5py.File, what: str) -> dict[str, h5py.Dataset]:
-    """Return the datasets of numbers at the top of a file, by their names."""
+    """Return the numeric datasets in the root group of a file, by name."""
     import h5py
 
     if len(file) > _DATASETS:
-        msg = f"{what} holds {len(file)} datasets, more than the {_DATASETS} that are read"
+        msg = f"{what} has {len(file)} entries, more than the limit of {_DATASETS}; split the file"
         raise VolumeError(msg)
     found = {}
     for name in file:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# More values than any image of 16 bits has; a table of them per section still fits into memory.
+# As many as a 16-bit image can have; a table of this length for each section still fits in memory.
 _MOST_VALUES = 2**16
 PERCENTILES = (0, 0.1, 1, 2, 5, 50, 95, 98, 99, 99.8, 99.9, 100)
 
@@ -34,27 +34,28 @@ class Bins(NamedTuple):
 
 
 class _Moments(NamedTuple):
-    """Of the voxels that bins count: columns of `Histogram.moments`."""
+    """Columns of `Histogram.moments`: statistics of the voxels that are counted in bins."""
 
     number: Any
     mean: Any
-    squares: Any  # sum of the squared distances from the mean
+    squares: Any  # sum of squared deviations from the mean
     least: Any
     largest: Any
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many voxels have which value, for each channel and section.
+    """Number of voxels of each value, by channel and section.
 
     Attributes:
-        counts: (c, s, n) int64; s is 1 where sections are taken together. Of integers, the
-            voxels of value ``lowest + i``; with *bins* those below them, in each, and above.
-        lowest: value of the first count.
-        bins: of floating-point voxels.
-        moments: (c, s, 5) float64, with *bins*: number, mean, sum of squared distances from it,
-            least and largest value.
-        not_finite: NaN and infinite voxels, which are not counted.
+        counts: (c, s, n) int64; s is 1 if sections are counted together. Without *bins*, entry i
+            counts the voxels of value ``lowest + i``. With *bins*, the first entry counts the
+            voxels below all bins, the last one those above, and the others one bin each.
+        lowest: value that the first entry counts.
+        bins: bins of floating-point voxels; ``None`` if each value is counted.
+        moments: (c, s, 5) float64, with *bins*: number, mean, sum of squared deviations from the
+            mean, least and largest value.
+        not_finite: number of NaN and infinite voxels, which are not counted.
     """
 
     counts: NDArray[np.int64]
@@ -69,19 +70,19 @@ class Histogram:
         return len(self.counts)
 
     def whole(self) -> Histogram:
-        """Return that of all sections together."""
+        """Return one histogram of all sections together."""
         counts = self.counts.sum(axis=1, keepdims=True)
         moments = None if self.moments is None else _joined(self.moments)
         return replace(self, counts=counts, moments=moments)
 
     def section(self, index: int) -> Histogram:
-        """Return that of one section."""
+        """Return the histogram of one section."""
         moments = None if self.moments is None else self.moments[:, index : index + 1]
         counts = self.counts[:, index : index + 1]
         return replace(self, counts=counts, moments=moments, not_finite=0)
 
     def __add__(self, other: Histogram) -> Histogram:
-        """Return the histogram of both, which have the same channels, sections and bins."""
+        """Add the counts of a histogram with the same channels, sections and bins."""
         lowest = min(self.lowest, other.lowest)
         ends = [h.lowest + h.counts.shape[2] for h in (self, other)]
         counts = np.zeros((*self.counts.shape[:2], max(ends) - lowest), np.int64)
@@ -96,7 +97,7 @@ class Histogram:
         ).trimmed()
 
     def trimmed(self) -> Histogram:
-        """Return the same without the values at both ends that no voxel has."""
+        """Drop the values at both ends that no voxel has."""
         if self.bins is not None:
             return self
         present = np.flatnonzero(self.counts.any(axis=(0, 1)))
@@ -104,10 +105,10 @@ class Histogram:
         return replace(self, counts=self.counts[:, :, first : last + 1], lowest=self.lowest + first)
 
     def statistics(self, percentiles: Iterable[float] = PERCENTILES) -> list[dict[str, Any]]:
-        """Return count, mean, std, min, max and percentiles of all sections, by channel.
+        """Return count, mean, std, min, max and percentiles of each channel, over all sections.
 
         Percentiles are interpolated linearly, as `numpy.percentile` does: exact for integers, to
-        the width of a bin for floats. A channel without a voxel has a count of 0 and no more.
+        the width of a bin for floats. For a channel without voxels, only ``count`` is returned.
         """
         whole, wanted = self.whole(), tuple(percentiles)
         if whole.bins is None or whole.moments is None:
@@ -129,12 +130,13 @@ def histogram_of(
 
     Args:
         array: (z, y, x) or (c, z, y, x), any real dtype.
-        bins: for floating point, and for integers that are too far apart (default: by value).
+        bins: required for floating point and for integers in a wide range (default: count each
+            value).
         mask: (z, y, x); voxels where it is false are not counted (default: all are).
-        per_section: a histogram for each section (z), or one for all.
+        per_section: count each section (z) separately instead of all together.
 
     Raises:
-        ChunkError: floating point without *bins*, or integers more than 65 536 apart.
+        ChunkError: without *bins*, voxels are floating point or range over more than 65 536 values.
     """
     array = array.view(np.uint8) if array.dtype == bool else array
     channels = array[None] if array.ndim == 3 else array
@@ -142,8 +144,8 @@ def histogram_of(
         return _in_bins(channels, bins, mask, per_section)
     if array.dtype.kind not in "iu":
         msg = (
-            f"voxels of {array.dtype} have no list of values to count; say with --range LOW HIGH "
-            "where their bins lie"
+            f"voxels of type {array.dtype} cannot be counted value by value; give the range of "
+            "the bins by --range LOW HIGH"
         )
         raise ChunkError(msg)
     info = np.iinfo(array.dtype)
@@ -153,8 +155,9 @@ def histogram_of(
         number = highest - lowest + 1
         if number > _MOST_VALUES:
             msg = (
-                f"voxels of {array.dtype} from {lowest} to {highest} are more than {_MOST_VALUES} "
-                "values, too many to count each; say with --range LOW HIGH where bins lie"
+                f"voxels of type {array.dtype} range from {lowest} to {highest}, more than the "
+                f"{_MOST_VALUES} values that can be counted one by one; give the range of the "
+                "bins by --range LOW HIGH"
             )
             raise ChunkError(msg)
     counts = value_counts(channels, lowest, number, mask, per_section=per_section)
@@ -169,14 +172,14 @@ def value_counts(
     *,
     per_section: bool = True,
 ) -> NDArray[np.int64]:
-    """Count the voxels of each value from *lowest* on, for each channel and section.
+    """Count the voxels of each value from *lowest* on, by channel and section.
 
     Args:
         channels: (c, z, y, x), integers.
         lowest: the least value.
-        number: how many values to count (default: all from 0 on that the type has).
+        number: number of values to count (default: all values of the type from 0 on).
         mask: (z, y, x); voxels where it is false are not counted.
-        per_section: for each section (z), or for all together.
+        per_section: count each section (z) separately instead of all together.
 
     Returns:
         (c, z, number), or (c, 1, number).
@@ -191,7 +194,6 @@ def value_counts(
 
 
 def _count(values: NDArray[Any], lowest: int, number: int) -> NDArray[np.int64]:
-    """Count each value from *lowest* on."""
     if values.dtype.kind == "u" and lowest:
         values = values - values.dtype.type(lowest)  # uint64 may reach beyond int64
     elif lowest:
@@ -251,7 +253,7 @@ def _joined(moments: NDArray[np.float64]) -> NDArray[np.float64]:
 def _of_values(
     counts: NDArray[np.int64], lowest: int, percentiles: tuple[float, ...]
 ) -> dict[str, Any]:
-    # Integers of Python do not overflow, so that the sums are exact.
+    # Python integers do not overflow, so the sums are exact.
     present = [(lowest + int(i), int(counts[i])) for i in np.flatnonzero(counts)]
     number = sum(count for _, count in present)
     if not number:
@@ -284,13 +286,13 @@ def _of_bins(
     if not number:
         return {"count": 0}
     edges = np.linspace(bins.low, bins.high, bins.number + 1)
-    # What lies outside of the bins lies between them and the extremes.
+    # Voxels outside the bins are between the bins and the extreme values.
     edges = np.concatenate([[moments.least], edges, [moments.largest]])
     edges = np.clip(edges, moments.least, moments.largest)
     reached = np.cumsum(counts)
 
     def ranked(rank: int) -> float:
-        """Return a value that is as far from that of the voxel of this rank as a bin is wide."""
+        """Return the value of the voxel of this rank, exact to the width of a bin."""
         if rank in (0, number - 1):
             return float(moments.least if rank == 0 else moments.largest)
         place = int(np.searchsorted(reached, rank, side="right"))

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import Zyx
 
-# Libraries make their kernels, threads and tables at their first use (measured: 12 to 18 MB).
+# Libraries create kernels, threads and tables at their first use (measured: 12 to 18 MB).
 FIRST_USE = 15_000_000
 
-_ALWAYS_FITS = 1 << 30  # bytes; below, the system is not asked
+_ALWAYS_FITS = 1 << 30  # bytes; smaller arrays are not checked
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -29,11 +29,11 @@ class OperatorMemory:
     """Peak host memory of one operator of a pipeline.
 
     Attributes:
-        size: extent of the largest chunk that it makes for a task, voxels, zyx; ``None`` if it is
-            that of its first input.
-        work: bytes that it takes in addition to chunks while it works on one task.
-        held: bytes that it holds for all tasks together, by purpose.
-        complete: whether the estimate covers everything that it takes.
+        size: extent of the largest chunk that the operator makes for a task, voxels, zyx; ``None``
+            if that is the extent of its first input.
+        work: bytes that it needs in addition to chunks while it works on one task.
+        held: bytes that it keeps for all tasks together, by purpose.
+        complete: whether the estimate covers all memory of the operator.
     """
 
     size: Zyx | None = None
@@ -51,7 +51,7 @@ def describe_bytes(size: int) -> str:
 
 
 def resident_bytes(proc: Path = _PROC) -> int:
-    """Return the memory that this process holds now; 0 if the system does not report it."""
+    """Return the resident memory of this process, bytes; 0 if the system does not report it."""
     with suppress(OSError):
         pages = int((proc / "self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -59,17 +59,17 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the total memory that this process may use, including what it uses already.
+    """Return the total memory that this process may use, including its present use.
 
-    It is what the kernel can give (MemAvailable), or the limit of the container or the job (control
-    groups, version 1 and 2) if that is less; pages of files in the cache do not count as used.
+    The limit is the kernel's MemAvailable, or that of the container or job (control groups, version
+    1 and 2) if it is lower. Cached file pages do not count as used.
 
     Args:
         proc: mount point of procfs.
         cgroup: mount point of the control groups.
 
     Returns:
-        ``None`` if the system does not report it (not Linux).
+        Bytes; ``None`` if the system does not report them (not Linux).
     """
     free = [
         value * 1024
@@ -89,28 +89,28 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
 
 
 def check_fits(size: int, what: str) -> None:
-    """Raise an error if an array does not fit into memory; headers are not trusted.
+    """Raise an error if an array of the size that a file header states does not fit in memory.
 
     Args:
-        size: bytes of an array.
-        what: name of the array, subject of the message.
+        size: bytes of the array.
+        what: name of the array, for the message.
 
     Raises:
-        VolumeError: it is more than what is available.
+        VolumeError: *size* exceeds the available memory.
     """
     if size <= _ALWAYS_FITS:
         return
     available = available_host_bytes()
     if available is not None and size > available:
         msg = (
-            f"{what} takes {describe_bytes(size)}, and this machine has "
+            f"{what} takes {describe_bytes(size)}, but this process may use "
             f"{describe_bytes(available)}; read a smaller part of it"
         )
         raise VolumeError(msg)
 
 
 def _cgroups(proc: Path, root: Path) -> Iterator[Path]:
-    """Yield the control groups that hold this process, and those around them."""
+    """Yield the control groups of this process, and their parents."""
     with suppress(OSError):
         for line in (proc / "self/cgroup").read_text(encoding="ascii").splitlines():
             _, kinds, path = line.split(":", 2)
@@ -118,7 +118,7 @@ def _cgroups(proc: Path, root: Path) -> Iterator[Path]:
                 continue
             base = root / "memory" if kinds else root
             inner = base / path.lstrip("/")
-            # In a container the path may be one of the outside, and only the root is there.
+            # In a container the path may be that of the host, of which only the root is mounted.
             yield from {inner, *(up for up in inner.parents if up.is_relative_to(base)), base}
 
 

@@ -1,7 +1,7 @@
-"""Stop signals of a process, handled from the start of its import on.
+"""Handlers of stop signals, in place before the rest of the package is imported.
 
-Importing the command line takes a fraction of a second. A worker keeps a signal that arrives in it
-(`keep_signals`), and drains as soon as it knows how to.
+Importing the command line takes a fraction of a second. A signal that arrives in that time is kept
+(`keep_signals`), and a worker drains as soon as it has started.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# What operators of machines, schedulers and terminals send to have a worker stop.
+# Signals by which administrators, schedulers and terminals ask a worker to stop.
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 WORKERS = ("work", "run")  # the subcommands that drain
 # Options that may come before a subcommand.
@@ -29,7 +29,7 @@ _planned: list[threading.Timer] = []
 
 
 class Interrupted(KeyboardInterrupt):
-    """A person or a signal ends the process: never the outcome of a task."""
+    """Raised when a user or a signal ends the process; never the outcome of a task."""
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -39,13 +39,13 @@ def stop_signals() -> list[signal.Signals]:
 
 
 def on_stop_signals(handler: Callable[[int], None]) -> dict[int, Any]:
-    """Have *handler* called with each signal that asks this process to stop, in the main thread.
+    """Call *handler*, in the main thread, with each signal that asks this process to stop.
 
     When a terminal closes, shell and kernel may each send a SIGHUP; the second one does not
     count as another request.
 
     Returns:
-        What handled them before, for `restore_signals`.
+        The previous handlers by signal number, for `restore_signals`.
     """
     heard: list[int] = []
 
@@ -108,8 +108,8 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 def keep_signals() -> None:
     """Keep the first signal that asks this process to stop; the second one ends it at once.
 
-    For the rest of the process: in its last instant, when Python has given up its handlers, a
-    signal is ignored. Whoever handles signals in between puts these handlers back.
+    The handlers stay until the process ends: code that replaces them must restore them. At exit,
+    after Python has removed its handlers, these signals are ignored.
     """
     for number in on_stop_signals(_keep):
         atexit.register(signal.signal, number, signal.SIG_IGN)
@@ -118,7 +118,7 @@ def keep_signals() -> None:
 @contextmanager
 def kept_signals() -> Iterator[None]:
     """Apply `keep_signals` within a block, for programs that call the command line."""
-    if threading.current_thread() is not threading.main_thread():  # only there are they handled
+    if threading.current_thread() is not threading.main_thread():  # where Python handles signals
         yield
         return
     before = on_stop_signals(_keep)
@@ -136,15 +136,15 @@ def kept_signal() -> str | None:
 
 def _keep(number: int) -> None:
     if _kept:
-        os._exit(_TRY_AGAIN)  # nothing is held yet
+        os._exit(_TRY_AGAIN)  # no task is leased yet
     _kept.append(number)
 
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Let ctrl-C raise `Interrupted` inside: any other KeyboardInterrupt was raised by code.
+    """Raise `Interrupted` for ctrl-C in a block; a plain KeyboardInterrupt then comes from code.
 
-    Changes nothing in other threads than the main one, nor where a handler was installed.
+    Has no effect outside the main thread, or where another handler is installed.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not (is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):

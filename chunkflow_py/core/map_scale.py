@@ -1,7 +1,7 @@
-"""Scale of map values: an integer type represents [0, 1], and its largest value is 1.
+"""Scale of probability and affinity maps: the largest value of an integer type stands for 1.
 
-Options that are a part of the full scale by definition, in [0, 1], are multiplied by `full_scale`.
-Options in the unit of the voxels are compared as they are, and go through `check_threshold`.
+An option that is a fraction of the full scale, in [0, 1], is multiplied by `full_scale`. An option
+in the unit of the voxels is compared with them directly, after `check_threshold`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-BOUNDED = ("probability", "affinity")  # kinds of chunks whose values stand for [0, 1]
+BOUNDED = ("probability", "affinity")  # kinds of chunks with values in [0, 1]
 
 
 def full_scale(dtype: DTypeLike) -> float:
@@ -27,12 +27,12 @@ def full_scale(dtype: DTypeLike) -> float:
 def check_threshold(
     threshold: float, dtype: DTypeLike, kind: str | None, option: str = "--threshold"
 ) -> None:
-    """Refuse a fractional threshold for a map of integers.
+    """Raise an error for a fractional threshold of a map of integers.
 
     Args:
-        threshold: that voxels will be compared with as they are.
-        dtype: of the voxels.
-        kind: what they mean, see `chunkflow_py.core.chunk.Chunk`.
+        threshold: value that voxels will be compared with, in their unit.
+        dtype: type of the voxels.
+        kind: kind of the chunk, see `chunkflow_py.core.chunk.Chunk`.
         option: name of the option, for the message.
 
     Raises:
@@ -42,6 +42,6 @@ def check_threshold(
     if kind in BOUNDED and top > 1 and 0 < threshold < 1:
         msg = (
             f"{option} {threshold:g} is compared with {kind} values of type {dtype}, in which "
-            f"{top:.0f} stands for 1; {threshold:g} of that is {option} {threshold * top:.17g}"
+            f"{top:.0f} stands for 1; write {option} {threshold * top:.17g} for {threshold:g} of it"
         )
         raise OptionError(msg)

@@ -1,6 +1,6 @@
-"""Older names in command lines, and their present names.
+"""Older names of commands and options, and their present names.
 
-They work, with a notice, and are listed nowhere else: neither in help nor in completion.
+Older names still work, with a notice, but appear neither in help nor in shell completion.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLAG_FILE = {
     **dict.fromkeys(("--grow-size", "-g"), "--adjust-size"),
 }
 
-# command -> older option -> option, with its value where the older one was a flag
+# command -> older option -> option, with a value if the older one was a flag
 OPTIONS = {
     "create-chunk": {"--all-zero": "--pattern=zero", "--not-all-zero": "--pattern=sin"},
     "create-info": dict.fromkeys(("--output-layer-path", "--layer-path", "-l"), "--volume-path"),
@@ -74,7 +74,7 @@ OPTIONS = {
     "skip-task-by-file": _FLAG_FILE,
 }
 
-# command -> older option -> its value by which it chose what is always done now: left out
+# command -> ignored option -> the value that selected what is now always done
 OPTIONS_NEEDLESS: dict[str, dict[str, tuple[str, ...]]] = {
     "generate-tasks": dict.fromkeys(("--overlap", "-o"), ("0", "0", "0")),
     "load-h5": {"--no-zero-filling": ()},
@@ -82,15 +82,15 @@ OPTIONS_NEEDLESS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 _EXPAND = (
-    "expand both sides by --expand-margin-size, and drop one by crop-margin --margin-size behind it"
+    "expand both sides by --expand-margin-size, then remove one side by crop-margin --margin-size"
 )
-_SKIPPED = "leave out the tasks that lie outside of the mask by generate-tasks --mask URL"
+_SKIPPED = "make tasks only inside the mask by generate-tasks --mask URL"
 
-# command -> option that there was and is not here -> what to do instead
+# command -> removed option -> what to do instead
 OPTIONS_INSTEAD = {
     "generate-tasks": dict.fromkeys(
         ("--overlap", "-o"),
-        "tasks do not overlap: leave it out, and read around them by --expand-margin-size",
+        "tasks do not overlap: remove it, and read a margin around tasks by --expand-margin-size",
     ),
     "inference": {
         "--original-num-output-channels": "give the number of channels that the network returns "
@@ -98,41 +98,39 @@ OPTIONS_INSTEAD = {
         "--output-key": "let the network return one tensor, or write a model file whose "
         "PatchInferencer picks that output, and give --framework universal",
     },
-    "load-h5": {
-        "--zero-filling": "skip the tasks without a file by skip-task-by-file --mode missing"
-    },
+    "load-h5": {"--zero-filling": "skip tasks without a file by skip-task-by-file --mode missing"},
     "load-precomputed": dict.fromkeys(("--expand-direction", "-d"), _EXPAND),
     "mask": dict.fromkeys(("--check-all-zero", "--skip-to"), _SKIPPED),
     "mesh-manifest": {"-i": "give the number of the task itself by --prefix"},
 }
 
-# Command that there was and is not here -> what to do instead.
+# removed command -> what to do instead
 INSTEAD = {
     "cutout-dvid-label": "read labels of DVID from a precomputed or zarr copy of them: "
     "load-volume -v URL",
     "czann-inference": "export the network to ONNX or to a BioImage package and give that to "
     "inference --convnet-model",
-    "remap-segmentation": "number objects so that no other task has their ids where they are made: "
+    "remap-segmentation": "give objects ids that are unique in the volume when they are made: "
     "connected-components --global-ids or agglomerate --global-ids",
-    "napari-pixel-classifier": "train a classifier in napari, and call it from a file of your own: "
+    "napari-pixel-classifier": "train a classifier in napari, and call it from your own file: "
     "plugin -f my_classifier.py (see docs/extending.md)",
 }
 
-# Weight file of a model file whose load_model needs none, but takes an argument.
+# Given as the weight file if the load_model of a model file takes an argument that it ignores.
 NO_FILE = "none"
 
-# Folders in which plugins lay: `plugin -f aws/cloud-watch` is the command cloud-watch.
+# Plugin folders of chunkflow 1.x: `plugin -f aws/cloud-watch` is now the command cloud-watch.
 PLUGIN_FOLDERS = ("aws", "synapse")
 
-# plugin -> which of the command's items its inputs were, in their order; "" for one without use
+# plugin -> parameters of the command that take its inputs, in order; "" for an unused input
 PLUGIN_INPUTS = {
     "adjust-pre": ("synapses_name", "input_name"),
-    "detect-duplicate-post": ("", "synapses_name", "input_name"),  # the first was the box
+    "detect-duplicate-post": ("", "synapses_name", "input_name"),  # the first input was the box
     "find-tbar-object": ("synapses_name", "input_name"),
 }
 
-# plugin -> its argument -> the command's option; "" for one without use
+# plugin -> its argument -> parameter of the command; "" for an unused argument
 PLUGIN_ARGUMENTS = {
-    "detect-duplicate-post": {"args": "max_post_num"},  # a number alone
-    "gaussian-filter": {"inplace": ""},  # inputs are never changed
+    "detect-duplicate-post": {"args": "max_post_num"},  # a single number
+    "gaussian-filter": {"inplace": ""},  # inputs are never modified
 }

@@ -18,7 +18,7 @@ class Smoother(OperatorBase):
 ```
 
 A field of a dataclass that is a hook is declared by ``field(metadata=HOOK)``. A function that is an
-operator takes hooks by the decorator ``with_hooks(keeps_voxels=True)``.
+operator declares hooks by the decorator ``with_hooks(keeps_voxels=True)``.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class _HookValue:
     def __get__(self, owner: object, kind: type) -> Any:
         if self.values:
             return self.values[0]
-        msg = f"{kind.__name__} declares the hook {self.name} and has not assigned it"
+        msg = f"{kind.__name__} declares the hook {self.name} but has not assigned it"
         raise AttributeError(msg)
 
 
 def hook_value(*value: Any) -> Any:
-    """Declare an attribute that is a hook: a constant, or one that __init__ assigns."""
+    """Declare an attribute as a hook, with a constant value or one assigned in __init__."""
     return _HookValue(value)
 
 
@@ -79,10 +79,10 @@ def hook(function: _Function) -> _Function:
 
 
 def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
-    """Give hooks to a function that is an operator: ``@with_hooks(keeps_voxels=True)``.
+    """Declare the hooks of a function that is an operator: ``@with_hooks(keeps_voxels=True)``.
 
     Raises:
-        TypeError: a name is not that of a hook.
+        TypeError: no hook has one of the names.
     """
     _check("with_hooks", set(values), set(), OperatorBase.hook_names)
 
@@ -108,7 +108,7 @@ if not TYPE_CHECKING:
 
 
 class WritersByPlace(Protocol):
-    """The tasks of a plan by the voxels that they write; see `chunkflow_py.run.task_boxes`."""
+    """Finds the task of a plan that writes a voxel; see `chunkflow_py.run.task_boxes`."""
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
         """Return the number of the task that writes a voxel of the operator's input, if any."""
@@ -140,21 +140,21 @@ def _check(owner: str, marked: set[str], names: set[str], known: frozenset[str])
 
 
 class HookBase:
-    """What `OperatorBase` and `SourceBase` share: overridden hooks must be marked.
+    """Base of `OperatorBase` and `SourceBase`, which checks that overridden hooks are marked.
 
     Raises:
-        TypeError: a hook lacks its mark, or a marked name is not that of a hook.
+        TypeError: a hook is not marked, or a marked name is not the name of a hook.
     """
 
     declared_hooks: ClassVar[frozenset[str]] = frozenset()
     hook_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, *, adds_hooks: bool = False, **settings: Any) -> None:
-        """Check the class and what it inherits from classes without hooks.
+        """Check the hooks that the class and its base classes override.
 
         Args:
-            adds_hooks: the public names of this class are the hooks of its subclasses.
-            settings: of other base classes.
+            adds_hooks: make the public names of this class the hooks of its subclasses.
+            settings: class arguments of other base classes.
         """
         super().__init_subclass__(**settings)
         if adds_hooks:
@@ -174,10 +174,10 @@ class HookBase:
         cls.declared_hooks = frozenset(declared)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse to assign a hook that the class does not declare."""
+        """Raise a `TypeError` for a hook that the class does not declare."""
         if name in self.hook_names and name not in self.declared_hooks:
             kind = type(self).__name__
-            msg = f"{kind} assigns the hook {name}; declare it: write {name} = hook_value() in it"
+            msg = f"{kind} assigns the hook {name}; declare it there by {name} = hook_value()"
             raise TypeError(msg)
         object.__setattr__(self, name, value)
 
@@ -187,23 +187,23 @@ class HookBase:
 
 
 class OperatorBase(HookBase, adds_hooks=True):
-    """An operator: every hook, with the default that holds where a subclass does not override it.
+    """Base class of operators: every hook, with the default for operators that do not override it.
 
-    Some hooks replace what the pipeline would assume, even by "unknown". Whether an operator has
-    one of them is answered by `declares`.
+    If some hooks are not overridden, the pipeline makes an assumption instead, which it does not
+    make for an operator that returns ``None``, "unknown"; `declares` tells the two cases apart.
     """
 
     # --- before the first task, in the order of the pipeline --------------------------------------
 
     def prepare(self, outline: Outline) -> None:
-        """Check what is known of the tasks and the input; must do no work of a task.
+        """Check the known facts about tasks and input; must not process any task.
 
         Raises:
-            ChunkflowError: the operator cannot work on them.
+            ChunkflowError: the operator cannot process them.
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take the function (task box, domain) -> box that later operators need as their input.
+        """Receive the function (task box, domain) -> box of the input that later operators need.
 
         Called after `prepare`, for ``--expand-margin-size auto``.
         """
@@ -214,7 +214,8 @@ class OperatorBase(HookBase, adds_hooks=True):
         Called after `prepare`, once, before workers start.
 
         Raises:
-            OptionError: what it would hold is not known before the first chunk; says what to add.
+            OptionError: dtype, channels or kind are not known before the first chunk; the message
+                names the option to add.
         """
         return None
 
@@ -227,38 +228,38 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def face_offsets(self) -> tuple[Zyx, Zyx] | None:
-        """Offsets that the operator adds to start and stop of the task's box.
+        """Offsets that the operator adds to the start and the stop of the task's box.
 
-        In voxels of its first input, or, without one, of the pipeline's input.
+        They are in voxels of its first input or, if it has none, of the pipeline's input.
         """
         return None
 
     @default_value
     def order(self) -> tuple[int, ...] | None:
-        """The old axes that become z, y and x, of chunks and boxes."""
+        """Permutation of the axes of chunks and boxes: the old axes that become z, y and x."""
         return None
 
     @default_value
     def shrinks_by(self) -> Zyx | None:
         """Size of an output voxel in voxels of the first input, zyx.
 
-        Regions of tasks stay in voxels of the pipeline's input, which name them. Later operators
-        get boxes in voxels of their own first input: in their `Outline`, as ``Task.bbox``, and in
-        what they ask for with `required_input`.
+        Regions of tasks stay in voxels of the pipeline's input, because tasks are named after them.
+        Later operators get boxes in voxels of their own first input: in their `Outline`, as
+        ``Task.bbox``, and in `required_input`.
         """
         return None
 
     @default_value
     def set_bbox(self) -> bool:
-        """Whether the operator gives the task the box of its chunk."""
+        """Whether the operator sets the task's box to the box of its chunk."""
         return False
 
     @default_value
     def is_local(self) -> bool:
         """Whether an output voxel depends only on the input within its `required_input`.
 
-        The voxels of a local operator are the same whatever chunk and task hold them. ``False`` if
-        that is not known. An operator that makes no item is local without declaring it, see
+        A local operator computes the same value for a voxel in whatever chunk or task it is.
+        ``False`` if unknown. An operator that makes no item is local without declaring it, see
         `chunkflow_py.pipeline.operator.Operator.is_local`.
         """
         return False
@@ -267,56 +268,56 @@ class OperatorBase(HookBase, adds_hooks=True):
     def cut_remedy(self) -> str | None:
         """Remedy to suggest for an operator whose result depends on all of its first input.
 
-        Logged once if the chunk is a part of a volume.
+        Logged once if that input is only a part of a volume.
         """
         return None
 
     @default_value
     def margin_helps(self) -> bool:
-        """Whether `cut_remedy` does not apply to chunks that exceed their task's box."""
+        """Whether `cut_remedy` is needless for chunks with a margin around their task's box."""
         return False
 
     @default_value
     def cutout(self) -> Cutout | None:
-        """Of a loader: which box it reads for a task."""
+        """For a loader: the box that it reads for a task."""
         return None
 
     @default_value
     def placement(self) -> Placement | None:
-        """Of a network: where its patches lie."""
+        """For a network: the positions of its patches."""
         return None
 
-    # --- what it makes ----------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def bounds(self) -> BoundingBox | None:
-        """Of a loader: return the bounds of its volume; ``None`` if they depend on the task.
+        """For a loader: return the bounds of its volume; ``None`` if they depend on the task.
 
-        Called after `prepare`. Operators without it keep the bounds of their input.
+        Called after `prepare`. Operators that do not override it keep the bounds of their input.
         """
         return None
 
     @default_value
     def times(self) -> int | None:
-        """Of a loader, declared: length of the time axis of which tasks may name a point."""
+        """For a loader: length of the time axis of its volume; each task may name a time point."""
         return None
 
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Of a loader: return the voxel size, nm, zyx; ``None`` if it depends on the task.
+        """For a loader: return the voxel size, nm, zyx; ``None`` if it depends on the task.
 
-        Operators without it keep the voxel size of their input, times `shrinks_by`.
+        Operators that do not override it multiply the voxel size of their input by `shrinks_by`.
         """
         return None
 
     @default_value
     def any_voxel_size(self) -> bool:
-        """Whether the inputs may differ in voxel size; otherwise the pipeline refuses it."""
+        """Whether the inputs may differ in voxel size; the pipeline refuses it by default."""
         return False
 
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
-        """Return dtype, channels and kind of the output; by name, if there are several chunks.
+        """Return dtype, channels and kind of the output; by item name for several chunks.
 
-        ``None`` if only a task determines it. An operator that does not declare this is asked for
-        `keeps_voxels` and `voxels_from`.
+        ``None`` if they are not known before a task runs. If an operator does not override this,
+        the pipeline uses `keeps_voxels` and `voxels_from`.
         """
         return None
 
@@ -326,106 +327,108 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of the output for an input of *read*."""
+        """Return dtype, channels and kind of the output for a first input of *read*."""
         del read
         return None
 
     @default_value
     def labelling(self) -> Labelling | None:
-        """Of an operator that numbers objects, declared: how; read after `prepare`.
+        """For an operator that labels objects: how it labels them; read after `prepare`.
 
-        ``None`` if ids are not unique in the volume, or objects are whole.
+        ``None`` if ids are not unique in the volume, or if no object is cut by a task boundary.
         """
         return None
 
     def stored_type(self) -> str | None:
-        """Of a saver: return the dtype that it stores, if known before `prepare`."""
+        """For a saver: return the dtype that it stores, if known before `prepare`."""
         return None
 
     @default_value
     def removes(self) -> tuple[str, ...]:
-        """Names of the items that no longer exist after the operator."""
+        """Names of the items that the operator removes from the task."""
         return ()
 
-    # --- places -----------------------------------------------------------------------------------
+    # --- addresses --------------------------------------------------------------------------------
 
     @default_value
     def origin(self) -> str | None:
-        """What it reads: the address of a file or folder, or ``ADDRESS at mip N``.
+        """Address that the operator reads: a file, a folder, or ``ADDRESS at mip N``.
 
-        Nothing in the pipeline may write there; see `chunkflow_py.volume.array_identity`.
+        No operator of the pipeline may write there; see `chunkflow_py.volume.array_identity`.
         """
         return None
 
     @default_value
     def origins(self) -> tuple[str, ...]:
-        """All places that it reads."""
+        """All addresses that the operator reads, in the form of `origin`."""
         return () if self.origin is None else (self.origin,)
 
     @default_value
     def destination(self) -> str | None:
-        """Where it writes, spelled as `origin`; nothing else in the pipeline may write there."""
+        """Address to which the operator alone writes, in the form of `origin`."""
         return None
 
     @default_value
     def destinations(self) -> tuple[str, ...]:
-        """All places that it writes to."""
+        """All addresses to which the operator writes, in the form of `origin`."""
         return () if self.destination is None else (self.destination,)
 
     def stores(self) -> tuple[Output, ...] | None:
-        """Return what the record of each task has to name; called after `prepare`.
+        """Return the outputs that the record of each task must list; called after `prepare`.
 
-        ``None``: everything at `destinations`.
+        ``None`` stands for everything at `destinations`.
         """
         return None
 
     def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover] | None:
-        """Yield what is already stored inside the boxes of *tasks*; called after `create_output`.
+        """Yield objects that are already stored in the boxes of *tasks*, after `create_output`.
 
-        ``None``: the pipeline looks for files at `destinations` that are named after boxes.
+        If this returns ``None``, the pipeline looks for files at `destinations` that are named
+        after boxes.
         """
         del tasks
         return None
 
     @default_value
     def kept(self) -> str | None:
-        """Of an operator that skips finished tasks: the address of the output that shows it.
+        """Address of the output by which the operator recognizes the finished tasks that it skips.
 
-        ``None`` if it stands for everything that a task writes; empty for none.
+        ``None`` if a marker file stands for all outputs of a task; empty if the operator does not
+        skip finished tasks.
         """
         return ""
 
     @default_value
     def missing_output(self) -> str | None:
-        """The address of the output volume, if it does not exist on this machine."""
+        """Address of the output volume, if it does not exist on this machine."""
         return None
 
     @default_value
     def tells_missing(self) -> bool:
-        """Whether reading distinguishes a missing block from one that holds zeros."""
+        """Whether reading distinguishes a missing block from a block of zeros."""
         return True
 
     # --- memory -----------------------------------------------------------------------------------
 
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the estimate for a first input of extent *size*; ``None`` if unknown.
+        """Return the memory estimate for a first input of extent *size*; ``None`` if unknown.
 
-        Called when all operators have been entered. An operator that does not declare this is
-        assumed to make chunks as large as its input.
+        Called after the context managers of all operators have been entered. An operator that does
+        not override this is assumed to make chunks as large as its first input.
         """
         del size
         return None
 
     def check_memory(self, line_bytes: int) -> None:
-        """Refuse a pipeline that needs *line_bytes* in all, and name what would fit.
+        """Check that a pipeline that needs *line_bytes* in total fits in memory.
 
         Raises:
-            OptionError: it does not fit.
+            OptionError: it does not fit; the message names options that would.
         """
 
     @default_value
     def expected(self) -> MemoryEstimate | None:
-        """Of a loaded network: its memory on host and device."""
+        """For a loaded network: its memory on host and device."""
         return None
 
     # --- running ----------------------------------------------------------------------------------
@@ -436,9 +439,9 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
-        """Of a transform: begin on the next chunk; return the future of what a call returns."""
+        """For a transform: start computing the next chunk; return a future of the result."""
         del chunk, bbox
-        raise TypeError(type(self).__name__ + " cannot begin on a chunk ahead of time")
+        raise TypeError(type(self).__name__ + " cannot start a chunk ahead of time")
 
     # Declared by an operator that reports its progress. The pipeline assigns a function, which the
     # operator calls with the number of parts done and of all parts.
@@ -451,11 +454,11 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def backend_is_open(self) -> bool:
-        """Of a network: whether ``--backend auto`` is still to be decided."""
+        """For a network: whether the backend of ``--backend auto`` has still to be chosen."""
         return False
 
     def choose_backend(self) -> str:
-        """Of a network with ``--backend auto``: time the backends here, and fix the fastest."""
+        """For ``--backend auto``: time the backends, select the fastest and return its name."""
         raise TypeError(type(self).__name__ + " has no backend to choose")
 
     # --- records of a run -------------------------------------------------------------------------
@@ -467,46 +470,46 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def code(self) -> tuple[str, ...]:
-        """Descriptions of the code that it runs and that is not part of this package."""
+        """Descriptions of the code outside this package that the operator runs."""
         return ()
 
     @default_value
     def profile(self) -> dict[str, str] | None:
-        """The compute profile that fixes its bytes; ``None`` until it is known."""
+        """The compute profile that determines the output bytes; ``None`` until it is known."""
         return None
 
     @default_value
     def network_seconds(self) -> float:
-        """Declared by a network: for how long it has run so far; read from any thread."""
+        """For a network: total seconds that it has run; read from any thread."""
         return 0.0
 
     @default_value
     def traffic(self) -> Traffic | None:
-        """Bytes read so far, if they are counted."""
+        """Bytes read since the start, if the operator counts them."""
         return None
 
 
 class SourceBase(HookBase, adds_hooks=True):
-    """A source, an iterable of tasks: every hook, with its default."""
+    """Base class of sources, which are iterables of tasks: every hook, with its default."""
 
     @default_value
     def boxes(self) -> Boxes | None:
-        """The boxes of all tasks, if they are known before the first."""
+        """The boxes of all tasks, if they are known before the first task."""
         return None
 
     @default_value
     def is_divided(self) -> bool:
-        """Whether each task has a part of a volume; no, if a person has chosen its box."""
+        """Whether the tasks divide a volume; ``False`` if the user chose the box."""
         return True
 
     @default_value
     def plan(self) -> Plan | None:
-        """The numbered tasks, if all are known before the first."""
+        """The numbered tasks, if all are known before the first task."""
         return None
 
     @default_value
     def work(self) -> Callable[[Task], Task] | None:
-        """What is done with each task before the rest of the pipeline."""
+        """Function to apply to each task before the rest of the pipeline, if any."""
         return None
 
     def create_output(self) -> str | None:
@@ -514,10 +517,10 @@ class SourceBase(HookBase, adds_hooks=True):
         return None
 
     def stop(self) -> None:
-        """Make no more tasks; called from another thread, while one may be waited for."""
+        """Stop making tasks; called from another thread, even while the source is blocked."""
 
     def settle(self, task: Task) -> None:
-        """Take back a task at the end of the pipeline, whatever its outcome.
+        """Receive a task at the end of the pipeline, whatever its outcome.
 
         Declared by a source that leases its tasks, such as a queue. A failed task does not end
         the pipeline of such a source.
@@ -525,7 +528,7 @@ class SourceBase(HookBase, adds_hooks=True):
 
 
 class _Wrapped(OperatorBase):
-    """The hooks of a plain function: those that `with_hooks` gave it, and defaults."""
+    """The hooks of a plain function: those declared by `with_hooks`, and defaults."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         vars(self).update(values, declared_hooks=frozenset(values))
@@ -536,10 +539,10 @@ class _WrappedSource(SourceBase):
 
 
 def hooks_of(operator: object) -> OperatorBase:
-    """Return the hooks of an operator: itself, or those of a function.
+    """Return the object with the hooks of an operator: itself, or a wrapper of a function.
 
     Raises:
-        TypeError: an object has the name of a hook and does not inherit from `OperatorBase`.
+        TypeError: an attribute has the name of a hook, but the object is no `OperatorBase`.
     """
     if isinstance(operator, OperatorBase):
         return operator
@@ -553,10 +556,10 @@ def hooks_of(operator: object) -> OperatorBase:
 
 
 def source_hooks_of(source: object) -> SourceBase:
-    """Return the hooks of a source: itself, or defaults for a plain iterable of tasks.
+    """Return the object with the hooks of a source: itself, or defaults for a plain iterable.
 
     Raises:
-        TypeError: an object has the name of a hook and does not inherit from `SourceBase`.
+        TypeError: an attribute has the name of a hook, but the object is no `SourceBase`.
     """
     if isinstance(source, SourceBase):
         return source
@@ -570,6 +573,6 @@ def _refuse_plain(operator: object, base: type[HookBase]) -> None:
         kind, name = type(operator).__name__, min(names)
         msg = (
             f"{kind}.{name} has the name of a hook, but {kind} does not inherit from "
-            f"{base.__name__}: let it, and put @hook above each hook, or rename {name}"
+            f"{base.__name__}; inherit from it and put @hook above each hook, or rename {name}"
         )
         raise TypeError(msg)

@@ -1,6 +1,6 @@
 """`Outline`: the facts about tasks and volumes that operators get before the first task.
 
-Also here: how the boxes of all tasks, a grid or a list, change on their way down a pipeline.
+Also here: functions that transform the boxes of all tasks, a grid or a list, between operators.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Boxes = BoxGrid | Sequence[BoundingBox]
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known before the first task runs, as one operator of a pipeline sees it.
+    """The facts that are known before the first task, from the view of one operator.
 
     Attributes:
         boxes: the boxes of all tasks, in voxels of the operator's first input; ``None`` if
             unknown (a pipeline without a source, or one fed by a queue).
         domain: bounds of the volume that the operator's first input comes from, if known.
-        has_tasks: whether tasks have boxes when they reach the operator, known or not.
+        has_tasks: whether tasks have boxes when they reach the operator, even unknown ones.
         voxels: dtype, channels and kind of the operator's first input, if known.
-        times: length of the time axis of the volume that it comes from, if it has one.
-        voxel_size_nm: of the operator's first input, zyx, if known.
+        times: length of the time axis of the volume of *domain*, if it has one.
+        voxel_size_nm: voxel size of the operator's first input, nanometres, zyx, if known.
         scale: size of a voxel of the operator's first input, in voxels of the pipeline's input,
             zyx. The boxes of tasks are stored in voxels of the pipeline's input.
-        labelling: how the objects of the operator's first input were numbered, if tasks have
-            numbered them with ids that are unique in the volume.
-        is_divided: whether each task has a part of a volume.
+        labelling: how tasks labelled the objects of the operator's first input, if the ids are
+            unique in the volume.
+        is_divided: whether the tasks divide a volume.
         saved_as: for an operator with the hook ``labelling``: the dtypes of the volumes that will
             store its labels, as far as they are known.
     """
@@ -57,7 +57,7 @@ class Outline:
 
     @property
     def bounds(self) -> BoundingBox | None:
-        """The smallest box around domain and tasks, which a new output volume has to hold."""
+        """The smallest box around domain and tasks, which a new output volume has to cover."""
         if self.domain is None or self.region is None:
             return self.domain or self.region
         return self.domain.hull(self.region)
@@ -67,7 +67,7 @@ def turned_boxes(boxes: Boxes, order: Sequence[int]) -> Boxes:
     """Return *boxes* with permuted axes.
 
     Args:
-        boxes: of tasks.
+        boxes: boxes of tasks.
         order: the old axes that become z, y and x.
     """
     if not isinstance(boxes, BoxGrid):

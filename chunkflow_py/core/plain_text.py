@@ -1,13 +1,13 @@
-"""Text that others wrote, made safe for a terminal, a page, a queue and a file.
+"""Makes untrusted text safe for a terminal, a web page, a queue and a file.
 
-A ledger, a queue or the metadata of a volume may hold anything: sequences that steer a terminal,
-characters that reverse or hide what stands beside them (`Trojan Source
-<https://trojansource.codes>`_), and lone surrogates, which no encoding takes.
+A ledger, a queue or the metadata of a volume may contain anything: terminal escape sequences,
+characters that reverse or hide the text beside them (`Trojan Source
+<https://trojansource.codes>`_), and lone surrogates, which cannot be encoded.
 """
 
 from __future__ import annotations
 
-REPLACEMENT = "\ufffd"  # by its number: to look up a name imports unicodedata
+REPLACEMENT = "\ufffd"  # a name would import unicodedata
 
 
 class _Table(dict[int, str]):
@@ -27,23 +27,23 @@ _TABLE = _Table()
 
 
 def plain(text: str) -> str:
-    """Return *text* with U+FFFD for each character that is not shown as itself.
+    """Return *text* with U+FFFD in place of each unprintable character.
 
-    Those are control and format characters but line feed and tab, line and paragraph separators,
-    surrogates, and code points without a character. Spaces of other widths become a space.
+    Unprintable are control and format characters except line feed and tab, line and paragraph
+    separators, surrogates, and unassigned code points. Other kinds of spaces become a plain space.
     """
     return text if text.isprintable() else text.translate(_TABLE)
 
 
 def is_digits(text: str) -> bool:
-    """Return whether *text* consists of the digits 0 to 9, and not of digits of other scripts."""
+    """Return whether *text* consists only of the digits 0 to 9, not of digits of other scripts."""
     return text.isascii() and text.isdecimal()
 
 
 def bounded(text: str, most: int) -> str:
     """Return *text*, or its first *most* characters and an ellipsis.
 
-    No address is cut in two: its password could not be recognised any more.
+    An address at the cut is dropped: a password in a part of it could not be recognised.
     """
     if len(text) <= most:
         return text

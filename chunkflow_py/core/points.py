@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Positions of things in a volume.
+    """Points in a volume, with optional confidences.
 
     Attributes:
-        positions: (n, 3), zyx, voxels: the indices of the voxels in which the points lie.
+        positions: (n, 3), zyx, voxels: indices of the voxels that contain the points.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         confidences: (n,) in [0, 1], or ``None`` if there are none.
     """
@@ -31,18 +31,18 @@ class Points:
     confidences: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not fit together.
+        """Check the shapes of the arrays.
 
         Raises:
-            ChunkError: positions are not (n, 3), or the confidences are of another number.
+            ChunkError: positions are not (n, 3), or confidences are not (n,).
         """
         if self.positions.ndim != 2 or self.positions.shape[1] != 3:
-            msg = f"points are an array (n, 3), zyx; got one of shape {self.positions.shape}"
+            msg = f"points must be an array of shape (n, 3), zyx; got shape {self.positions.shape}"
             raise ChunkError(msg)
         if self.confidences is not None and self.confidences.shape != (len(self),):
             msg = (
                 f"{len(self)} points have confidences of shape {self.confidences.shape}; "
-                f"give ({len(self)},)"
+                f"it must be ({len(self)},)"
             )
             raise ChunkError(msg)
 
@@ -82,12 +82,12 @@ class Points:
             what: its name, for messages.
 
         Raises:
-            VolumeError: it is not such a file.
-            ChunkError: its arrays do not fit together.
+            VolumeError: it is not an HDF5 file, is damaged, or has no dataset ``points``.
+            ChunkError: the shapes of its arrays do not match.
         """
         arrays, _ = unpack(data, what)
         if "points" not in arrays:
-            msg = f"{what} has no dataset points, only {', '.join(arrays) or 'none'}"
+            msg = f"{what} has no dataset points; its datasets are {', '.join(arrays) or 'none'}"
             raise VolumeError(msg)
         size = np.ravel(arrays.get("voxel_size", (1, 1, 1)))
         if len(size) != 3 or not (np.isfinite(size).all() and (size > 0).all()):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# What `Skeleton.to_precomputed` writes of each vertex, as cloud-volume and igneous do.
+# Attributes that `Skeleton.to_precomputed` writes for each vertex, as cloud-volume and igneous do.
 ATTRIBUTES = (
     {"id": "radius", "data_type": "float32", "num_components": 1},
     {"id": "vertex_types", "data_type": "uint8", "num_components": 1},
@@ -28,10 +28,10 @@ class Skeleton:
     """The centre line of one object; a task carries several, by the ids of their objects.
 
     Attributes:
-        vertices_nm: (n, 3) float32, zyx, nanometres; voxel k covers k to k + 1 times its size.
+        vertices_nm: (n, 3) float32, zyx, nanometres; voxel k reaches from k to k + 1 voxel sizes.
         edges: (m, 2) uint32, indices of the vertices that they join.
         radii_nm: (n,) float32, distance to the nearest surface; -1 where it is not known.
-        types: (n,) uint8, as SWC has them: 0 undefined, 1 soma, 2 axon, 3 dendrite, ...
+        types: (n,) uint8, the types of SWC: 0 undefined, 1 soma, 2 axon, 3 dendrite, ...
     """
 
     vertices_nm: NDArray[Any]
@@ -47,10 +47,10 @@ class Skeleton:
         radii_nm: NDArray[Any] | Sequence[float] | None = None,
         types: NDArray[Any] | Sequence[int] | None = None,
     ) -> Skeleton:
-        """Return a skeleton, of arrays of the right types.
+        """Return a skeleton, with the arrays converted to the right dtypes.
 
         Raises:
-            ChunkError: the arrays do not fit together.
+            ChunkError: the lengths differ, or an edge refers to a vertex that does not exist.
         """
         vertices = np.asarray(vertices_nm, np.float32).reshape(-1, 3)
         ends = np.asarray(edges, np.uint32).reshape(-1, 2)
@@ -65,7 +65,7 @@ class Skeleton:
             )
             raise ChunkError(msg)
         if ends.size and ends.max() >= count:
-            msg = f"an edge joins vertex {ends.max()}, but there are {count}, numbered from 0"
+            msg = f"an edge refers to vertex {ends.max()}, but there are {count}, numbered from 0"
             raise ChunkError(msg)
         return made
 
@@ -75,7 +75,7 @@ class Skeleton:
 
     @property
     def cable_length_nm(self) -> float:
-        """The length of all edges."""
+        """Total length of all edges, nanometres."""
         a, b = self.vertices_nm[self.edges.T].astype(np.float64)
         return float(np.linalg.norm(a - b, axis=1).sum())
 
@@ -85,11 +85,11 @@ class Skeleton:
         return Skeleton.of(self.vertices_nm + shift, self.edges, self.radii_nm, self.types)
 
     def consolidated(self) -> Skeleton:
-        """Return the skeleton with one vertex a place, and all in an order of their own.
+        """Merge vertices at the same position, and sort vertices and edges.
 
-        Vertices are ordered by place; of several at one place the largest radius and type stay.
-        Edges are ordered, the lower index first, each once. So the bytes of a skeleton do not
-        depend on how it was put together.
+        A merged vertex gets the largest radius and type. Vertices are sorted by position; edges are
+        sorted with the lower index first, without duplicates. So the bytes of a skeleton do not
+        depend on the order in which it was assembled.
         """
         vertices, places = np.unique(self.vertices_nm, axis=0, return_inverse=True)
         places = places.ravel()
@@ -104,7 +104,7 @@ class Skeleton:
     # --- formats ----------------------------------------------------------------------------------
 
     def to_precomputed(self) -> bytes:
-        """Return the bytes of Neuroglancer's format, with radius and type of each vertex.
+        """Encode the skeleton in Neuroglancer's format, with radius and type of each vertex.
 
         Format: Neuroglancer, ``datasource/precomputed/skeletons.md``; vertices are x, y, z there.
         """
@@ -125,13 +125,13 @@ class Skeleton:
         what: str = "skeleton",
         attributes: Sequence[Mapping[str, Any]] = ATTRIBUTES,
     ) -> Skeleton:
-        """Return the skeleton in some bytes of Neuroglancer's format.
+        """Decode a skeleton in Neuroglancer's format.
 
         Args:
             data: the content of a file.
             what: name of the file, for messages.
-            attributes: of each vertex, as the info file lists them; others than radius and
-                vertex_types are passed over.
+            attributes: attributes of each vertex, as the info file lists them; all except radius
+                and vertex_types are ignored.
 
         Raises:
             VolumeError: the file is damaged.
@@ -150,11 +150,12 @@ class Skeleton:
                 place += number * dtype.itemsize
             made = cls.of(vertices[:, ::-1], ends, found.get("radius"), found.get("vertex_types"))
         except (ValueError, LookupError, TypeError) as error:
-            msg = f"{what} is not a valid skeleton of {len(data)} bytes ({error}); make it again"
+            msg = f"{what} is not a valid skeleton: {error} (of {len(data)} bytes); make it again"
             raise VolumeError(msg) from error
         if place != len(data):
             msg = (
-                f"{what} is not a valid skeleton: it should have {place} bytes, but has {len(data)}"
+                f"{what} is not a valid skeleton: it should have {place} bytes, but has "
+                f"{len(data)}; make it again"
             )
             raise VolumeError(msg)
         return made
@@ -162,8 +163,8 @@ class Skeleton:
     def to_swc(self) -> str:
         """Return the text of an SWC file: id, type, x, y, z, radius, parent; nanometres.
 
-        Each piece is a tree, whose root is its first vertex with one edge. SWC has no loops: of
-        one, the edge that closes it is left out.
+        Each connected component is a tree; its root is the first vertex that has one edge. SWC
+        cannot represent loops: the edge that closes a loop is left out.
         """
         neighbours: list[list[int]] = [[] for _ in range(len(self))]
         for a, b in self.edges.tolist():
@@ -193,8 +194,12 @@ class Skeleton:
     def from_swc(cls, text: str, what: str = "skeleton") -> Skeleton:
         """Return the skeleton in the text of an SWC file.
 
+        Args:
+            text: the whole file, nanometres.
+            what: name of the file, for messages.
+
         Raises:
-            VolumeError: a line is none of SWC; *what* names the file.
+            VolumeError: a line is not valid SWC, an id occurs twice, or a parent does not exist.
         """
         rows: list[tuple[int, int]] = []
         vertices: list[list[float]] = []
@@ -212,14 +217,14 @@ class Skeleton:
                 types.append(int(kind) if 0 <= int(kind) <= 255 else 0)
             except ValueError as error:
                 msg = (
-                    f"line {number} of {what} is {line[:80]!r} ({error}), but SWC has id, type, "
-                    "x, y, z, radius and parent"
+                    f"line {number} of {what} is {line[:80]!r} ({error}); a line of SWC has id, "
+                    "type, x, y, z, radius and parent"
                 )
                 raise VolumeError(msg) from error
         places = {name: index for index, (name, _) in enumerate(rows)}
         missing = [parent for _, parent in rows if parent >= 0 and parent not in places]
         if missing or len(places) < len(rows):
-            why = f"no line has the id {missing[0]} of a parent" if missing else "an id comes twice"
+            why = f"no line has the parent id {missing[0]}" if missing else "an id occurs twice"
             msg = f"{what} is damaged: {why}; export it again"
             raise VolumeError(msg)
         edges = [
@@ -229,7 +234,7 @@ class Skeleton:
 
 
 def merged(skeletons: Iterable[Skeleton]) -> Skeleton:
-    """Return one skeleton of several, in which vertices at the same place are one."""
+    """Join several skeletons into one; vertices at the same position are merged."""
     several = list(skeletons)
     starts = np.cumsum([0, *(len(each) for each in several)])
     if not several:

@@ -1,4 +1,4 @@
-"""Strict JSON: documents that parsers read differently are refused."""
+"""Strict JSON: refuses documents that different parsers would read differently."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _DIGITS = 32  # of a whole number; SHA-256 and the like are strings
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse *text*.
+    """Return the content of a JSON document.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, repeats a name, holds a number that is not finite
-            or has more than 32 digits, or is nested more deeply than Python reads.
+        ValueError: it is not JSON in UTF-8, repeats a name, contains a number that is not finite
+            or an integer of more than 32 digits, or is nested too deeply for Python's parser.
     """
     try:
         return json.loads(
@@ -34,14 +34,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        msg = f"it says {twice[:80]!r} twice"
+        msg = f"it contains the name {twice[:80]!r} twice"
         raise ValueError(msg)
     return found
 
 
 def _int(digits: str) -> int:
     if len(digits) > _DIGITS:
-        msg = f"it holds a whole number of {len(digits)} digits, and {_DIGITS} are read"
+        msg = f"it contains an integer of {len(digits)} digits, more than the {_DIGITS} allowed"
         raise ValueError(msg)
     return int(digits)
 
@@ -52,5 +52,5 @@ def _float(digits: str) -> float:
 
 
 def _constant(name: str) -> NoReturn:
-    msg = f"it holds the number {name[:80]}, which is not finite"
+    msg = f"it contains the number {name[:80]}, which is not finite"
     raise ValueError(msg)

@@ -1,8 +1,8 @@
 """Synapses: presynaptic points (T-bars) and the postsynaptic points of each.
 
-Files that are read:
+File formats:
 
-| file | what is in it                                                                           |
+| file | content                                                                                 |
 |------|-----------------------------------------------------------------------------------------|
 | HDF5 | datasets ``pre`` (n, 3) (older: ``tbars``), ``post`` (m, 4), ``resolution``,             |
 |      | ``pre_confidence``, ``post_confidence``, ``pre_users``, ``post_users``, ``object_ids``;   |
@@ -12,8 +12,8 @@ Files that are read:
 |      | ``{"coord": […], "postsynapses": [[…], …]}``                                             |
 | JSON | a list of DVID's elements: ``Kind`` PreSyn and PostSyn, ``Pos`` (xyz), ``Prop``, ``Rels`` |
 
-The first column of ``post`` is the row of ``pre`` that the others belong to. The first two are
-written.
+The first column of ``post`` is the row of ``pre`` that the point belongs to; the other three are
+its position. The first two formats are written, all are read.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Synapses:
     """Presynaptic points, and postsynaptic points that belong to them.
 
     Attributes:
-        pre: (n, 3), zyx, voxels: the indices of the voxels of the T-bars.
-        post: (m, 3), zyx, voxels.
-        post_to_pre: (m,) the row of *pre* that each *post* belongs to.
+        pre: (n, 3), zyx, voxels: indices of the voxels that contain the T-bars.
+        post: (m, 3), zyx, voxels, the same of the postsynaptic points.
+        post_to_pre: (m,) row of *pre* that each postsynaptic point belongs to.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx, if known.
         pre_confidence: (n,) in [0, 1].
         post_confidence: (m,) in [0, 1].
-        users: names of those who made or edited the points.
+        users: names of the people who made or edited the points.
         pre_users: (n,) index of *users*, -1 for unknown.
-        post_users: (m,) the same.
-        object_ids: (n,) the segment that each T-bar lies in, 0 for none.
+        post_users: (m,) index of *users*, -1 for unknown.
+        object_ids: (n,) id of the segment that contains each T-bar, 0 for none.
     """
 
     pre: NDArray[Any]
@@ -71,17 +71,17 @@ class Synapses:
     object_ids: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not fit together.
+        """Check the shapes and references of the arrays.
 
         Raises:
-            ChunkError: names the array and both numbers.
+            ChunkError: they do not match; the message names the array.
         """
         for name in ("pre", "post"):
             points = getattr(self, name)
             if points.ndim != 2 or points.shape[1] != 3 or points.dtype.kind not in "iu":
                 msg = (
-                    f"{name} of synapses is an array (n, 3) of whole voxels, zyx; got "
-                    f"{points.dtype} of shape {points.shape}"
+                    f"{name} of synapses must be an integer array of shape (n, 3), voxels, zyx; "
+                    f"got {points.dtype} of shape {points.shape}"
                 )
                 raise ChunkError(msg)
         counts = dict.fromkeys(_OF_PRE, len(self.pre)) | dict.fromkeys(_OF_POST, len(self.post))
@@ -94,9 +94,9 @@ class Synapses:
             self.pre
         ):
             msg = (
-                f"postsynaptic points belong to rows {self.post_to_pre.min()} to "
-                f"{self.post_to_pre.max()} of the presynaptic ones, of which there are "
-                f"{len(self.pre)}"
+                f"postsynaptic points refer to rows {self.post_to_pre.min()} to "
+                f"{self.post_to_pre.max()} of the presynaptic points, but there are "
+                f"{len(self.pre)}, numbered from 0"
             )
             raise ChunkError(msg)
 
@@ -114,7 +114,7 @@ class Synapses:
 
     @property
     def post_nm(self) -> NDArray[Any]:
-        """The centres of the voxels of *post*, nanometres."""
+        """The centres of the voxels of *post*, nanometres (voxels, if their size is not known)."""
         return self._nm(self.post)
 
     @property
@@ -129,7 +129,7 @@ class Synapses:
 
     @property
     def pre_to_post_distances(self) -> NDArray[Any]:
-        """The distance of each *post* from its *pre*, (m,), voxels."""
+        """The distance of each postsynaptic point from its T-bar, (m,), voxels."""
         apart: NDArray[Any] = self.post - self.pre[self.post_to_pre]
         return np.asarray(np.linalg.norm(apart, axis=1))
 
@@ -137,7 +137,7 @@ class Synapses:
         """Return the synapses of some T-bars, with their postsynaptic points.
 
         Args:
-            keep: (n,) bool.
+            keep: (n,) bool, true for the T-bars to keep.
         """
         new_rows = np.cumsum(keep) - 1
         rest = self.keep_post(keep[self.post_to_pre])
@@ -148,7 +148,7 @@ class Synapses:
         """Return all T-bars with some of their postsynaptic points.
 
         Args:
-            keep: (m,) bool.
+            keep: (m,) bool, true for the points to keep.
         """
         kept = self._part(_OF_POST, keep)
         return replace(self, post=self.post[keep], post_to_pre=self.post_to_pre[keep], **kept)
@@ -158,19 +158,19 @@ class Synapses:
         return {name: None if array is None else array[keep] for name, array in values.items()}
 
     def inside(self, bbox: BoundingBox) -> Synapses:
-        """Return the synapses whose T-bar lies in *bbox* (voxels, half-open)."""
+        """Return the synapses with their T-bar in *bbox* (voxels, half-open)."""
         is_inside = (self.pre >= bbox.start) & (self.pre < bbox.stop)
         return self.keep_pre(np.all(is_inside, axis=1))
 
     def user_id(self, name: str) -> int:
-        """Return the index of a user.
+        """Return the index of a user in *users*.
 
         Raises:
-            ChunkError: names those that there are.
+            ChunkError: no user has this name; the message lists the users.
         """
         if name not in self.users:
             known = ", ".join(self.users) or "none"
-            msg = f"no user {name!r} made these synapses; their users are {known}"
+            msg = f"these synapses have no user {name!r}; their users are {known}"
             raise ChunkError(msg)
         return self.users.index(name)
 
@@ -183,11 +183,11 @@ class Synapses:
         return arrays | {name: getattr(self, name) for name in (*_OF_PRE, *_OF_POST)}
 
     def to_hdf5(self) -> bytes:
-        """Return an HDF5 file as the module describes it; all positions are zyx."""
+        """Return an HDF5 file with the datasets listed above; all positions are zyx."""
         return pack(self._arrays(), {"users": ";".join(self.users)} if self.users else {})
 
     def to_json(self) -> bytes:
-        """Return a JSON file as the module describes it; all positions are zyx."""
+        """Return a JSON file with the names of the HDF5 datasets; all positions are zyx."""
         values: dict[str, Any] = {k: v.tolist() for k, v in self._arrays().items() if v is not None}
         if self.users:
             values["users"] = list(self.users)
@@ -202,17 +202,17 @@ class Synapses:
         *,
         is_xyz: bool = False,
     ) -> Synapses:
-        """Return the synapses of a file of any of the forms that the module describes.
+        """Return the synapses of a file of any of the formats listed at the top of this module.
 
         Args:
             data: the whole file.
             what: its name, for messages.
-            voxel_size_nm: nanometres, zyx, instead of the file's.
-            is_xyz: positions and voxel size of the file are xyz, where it does not say itself.
+            voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
+            is_xyz: whether positions and voxel size of the file are xyz, if it does not say.
 
         Raises:
-            VolumeError: it is of none of the forms.
-            ChunkError: its arrays do not fit together.
+            VolumeError: the file has none of the formats.
+            ChunkError: the arrays of the file do not match.
         """
         try:
             found = _from_hdf5(data, what) if data.startswith(SIGNATURE) else _from_json(data, what)
@@ -223,8 +223,8 @@ class Synapses:
                 msg = f"{what}: {error}"
                 raise ChunkError(msg) from error
             msg = (
-                f"{what} does not hold synapses as they are known here ({error}); it needs pre "
-                "(n, 3) and may have post (m, 4), or be a list of DVID's elements"
+                f"{what} does not contain synapses in a known format ({error}); it must have pre "
+                "(n, 3) and may have post (m, 4), or be a list of DVID elements"
             )
             raise VolumeError(msg) from error
         return synapses if voxel_size_nm is None else replace(synapses, voxel_size_nm=voxel_size_nm)
@@ -239,7 +239,7 @@ def _fields(found: Mapping[str, Any], order: str) -> dict[str, Any]:
         z, y, x = (float(v) for v in np.ravel(size)[turn])
         size = (z, y, x)
         if not min(size) > 0:
-            msg = f"its resolution is {size}"
+            msg = f"its resolution is {size}, not positive"
             raise ValueError(msg)
     fields: dict[str, Any] = {
         "pre": _voxels(np.asarray(found["pre"]).reshape(-1, 3)[:, turn]),
@@ -295,10 +295,10 @@ def _from_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _from_dvid(elements: Sequence[Mapping[str, Any]], what: str) -> dict[str, Any]:
-    """Return the arrays of DVID's list of elements (positions xyz).
+    """Return the arrays of a list of DVID elements (positions xyz).
 
-    A postsynaptic element belongs to the presynaptic one that its first relation names; one
-    without it, such as when that was deleted, is left out.
+    A postsynaptic element belongs to the presynaptic element that its first relation names. It is
+    left out if that does not exist, for example because it was deleted.
     """
     pres = [element for element in elements if "Pre" in element["Kind"]]
     rows = {tuple(element["Pos"]): row for row, element in enumerate(pres)}
@@ -311,7 +311,7 @@ def _from_dvid(elements: Sequence[Mapping[str, Any]], what: str) -> dict[str, An
                 partners.append(partner)
     lost = sum("Post" in element["Kind"] for element in elements) - len(posts)
     if lost:
-        logger.warning("%s: %d postsynaptic points without a presynaptic one left out", what, lost)
+        logger.warning("%s: left out %d postsynaptic points without presynaptic point", what, lost)
 
     def properties(found: Sequence[Mapping[str, Any]], name: str, default: Any) -> list[Any]:
         return [(element.get("Prop") or {}).get(name, default) for element in found]

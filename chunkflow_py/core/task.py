@@ -1,4 +1,4 @@
-"""A task: one region of the volume, its items, and its outcome."""
+"""`Task`: one region of the volume, its items and its outcome; `Output`: where tasks write."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Stored
 
 
-BOX = "BOX"  # stands for the box of a task in the address of its file
+BOX = "BOX"  # stands for the task's box in the address of an `Output`
 Kind = TypeVar("Kind")
 
 
 class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
-    """Raised by an operator to end its task early: skipped is done, with a reason."""
+    """Raised by an operator to end its task early, with the reason; the task counts as finished."""
 
 
 class Lease(Protocol):
-    """The right to work on a message of a queue, kept until it is acknowledged or released."""
+    """The right to work on a message of a queue, until it is acknowledged or released."""
 
     @property
     def lost(self) -> bool:
         """Whether the lease has expired, so that work on the task must stop."""
 
     def acknowledge(self) -> None:
-        """Tell the queue that the task is finished."""
+        """Delete the message from the queue, because the task is finished."""
 
     def release(self) -> None:
-        """Give the task back so that another worker may take it at once."""
+        """Return the task to the queue, so that another worker may take it at once."""
 
 
 @dataclass(slots=True)
 class Task:
-    """What flows through a pipeline.
+    """A task on its way through a pipeline.
 
     Attributes:
-        region: the box (and time index) this task is about, or ``None`` if it has none.
-        items: named chunks and other results of operators; nothing else lives here.
+        region: the box (and time index) of the task, or ``None`` if it has none.
+        items: chunks and other results of operators, by name.
         seconds: time spent, by operator label.
         outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
         lease: set when the task came from a queue.
-        written: what operators have stored for good, for the record of the task.
-        missing_blocks: of volumes, that are not stored and were read as the fill value.
-        scale: voxels of *region* that make one voxel of what the current operator takes, zyx; set
-            by the pipeline around each operator.
+        written: records of the objects that operators have stored.
+        missing_blocks: number of blocks that are not stored, and were read as the fill value.
+        scale: size of a voxel of the current operator's input in voxels of *region*, zyx; set by
+            the pipeline around each operator.
     """
 
     region: Region | None = None
@@ -65,7 +65,7 @@ class Task:
     def bbox(self) -> BoundingBox | None:
         """The box of the task, if any, in voxels of the current operator's input.
 
-        The region keeps the voxels of the pipeline's input: it names the task, whatever the scale.
+        The region stays in voxels of the pipeline's input, because it names the task.
         """
         return None if self.region is None else self.region.bbox.coarser(self.scale)
 
@@ -90,7 +90,7 @@ class Task:
         """Return the item called *name*.
 
         Raises:
-            MissingChunkError: no earlier operator made it.
+            MissingChunkError: no earlier operator has made an item of this name.
         """
         try:
             return self.items[name]
@@ -103,28 +103,28 @@ class Task:
             raise MissingChunkError(msg) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Keep *value* under *name*."""
+        """Store *value* as the item called *name*."""
         self.items[name] = value
 
     def chunk(self, name: str) -> Chunk:
         """Return the item called *name*, which must be a chunk.
 
         Raises:
-            MissingChunkError: no earlier operator made it, or it is not a chunk.
+            MissingChunkError: the item does not exist, or is not a chunk.
         """
         from chunkflow_py.core.chunk import Chunk
 
         return self.item(name, Chunk)
 
     def item(self, name: str, kind: type[Kind]) -> Kind:
-        """Return the item called *name*, which must be of one type.
+        """Return the item called *name*, which must have type *kind*.
 
         Args:
-            name: of the item.
-            kind: such as `Points` or `Synapses`.
+            name: name of the item.
+            kind: required type, such as `Points` or `Synapses`.
 
         Raises:
-            MissingChunkError: no earlier operator made it, or it is something else.
+            MissingChunkError: the item does not exist, or has another type.
         """
         value = self[name]
         if isinstance(value, kind):
@@ -144,18 +144,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Output:
-    """One place to which an operator writes for every task.
+    """A volume, file or set of objects that an operator writes for every task.
+
+    It is stored in the spec of a run, so that the records of tasks can be verified.
 
     Attributes:
-        kind: ``volume``: the write units of one level of a volume that the saved box touches;
-            ``file``: one file a task, or one for all; ``objects``: any number of objects, such as
-            meshes.
-        url: address of the volume as `open_volume` takes it; of the file, with `BOX` for the box of
-            the task; or how the addresses of the objects begin.
+        kind: ``volume`` for the write units of one level of a volume that the saved box touches;
+            ``file`` for one file per task, or one for all; ``objects`` for any number of objects,
+            such as meshes.
+        url: address of the volume, as `open_volume` takes it; address of the file, with `BOX` in
+            place of the task's box; or common start of the addresses of the objects.
         mip: level of the volume.
-        format: of the volume, where the address does not say it.
-        time: time index of the volume that is written, where it is not the task's.
-        shrink: voxels of the operator's chunk that make one of the volume, zyx.
+        format: format of the volume, if the address does not determine it.
+        time: time index to which is written, if it is not the task's.
+        shrink: size of a voxel of the volume in voxels of the operator's chunk, zyx.
     """
 
     kind: Literal["volume", "file", "objects"]
@@ -167,7 +169,6 @@ class Output:
 
 
 def _with_article(kind: str) -> str:
-    """Return the name of a type as it stands in a sentence."""
     if kind in ("Chunk", "Skeleton"):
         return f"a {kind.lower()}"
     return kind if kind in ("Points", "Synapses") else f"a {kind}"

@@ -307,7 +307,7 @@ def test_ten_million_boxes_take_no_memory() -> None:
 @pytest.mark.parametrize(
     ("region", "size", "stride", "message"),
     [
-        ("0-0_0-4_0-4", (2, 2, 2), None, "holds no voxel"),
+        ("0-0_0-4_0-4", (2, 2, 2), None, "contains no voxel"),
         ("0-4_0-4_0-4", (0, 2, 2), None, "at least 1"),
         ("0-4_0-4_0-4", (2, 2, 2), (1, 0, 1), "at least 1"),
     ],

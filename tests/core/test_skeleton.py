@@ -94,8 +94,8 @@ def test_an_empty_skeleton():
     [
         ("1 0 0 0 0 1", "line 1 of a.swc is '1 0 0 0 0 1' .*got 6"),
         ("1 0 0 0 zero 1 -1", "line 1 of a.swc"),
-        ("# x\n1 0 0 0 0 NA -1\n2 0 0 0 0 1 7", "no line has the id 7 of a parent"),
-        ("1 0 0 0 0 1 -1\n1 0 0 0 0 1 -1", "an id comes twice"),
+        ("# x\n1 0 0 0 0 NA -1\n2 0 0 0 0 1 7", "no line has the parent id 7"),
+        ("1 0 0 0 0 1 -1\n1 0 0 0 0 1 -1", "an id occurs twice"),
     ],
 )
 def test_damaged_swc_is_told(text, words):
@@ -113,7 +113,7 @@ def test_damaged_precomputed_is_told(data):
 
 def test_arrays_that_do_not_fit():
     """Edges to nowhere, and radii of another number, are refused."""
-    with pytest.raises(ChunkError, match="joins vertex 2, but there are 2"):
+    with pytest.raises(ChunkError, match="refers to vertex 2, but there are 2"):
         Skeleton.of([(0, 0, 0), (0, 0, 1)], [(0, 2)])
     with pytest.raises(ChunkError, match="2 vertices have 1 radii"):
         Skeleton.of([(0, 0, 0), (0, 0, 1)], [(0, 1)], [1])

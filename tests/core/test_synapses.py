@@ -115,7 +115,7 @@ def test_elements_of_dvid_are_read(caplog) -> None:
     assert (found.post.tolist(), found.post_to_pre.tolist()) == ([[7, 8, 9]], [0])
     assert found.pre_confidence == pytest.approx([0.9])
     assert (found.users, found.pre_users[0], found.post_users[0]) == (("ada", "bob"), 0, 1)
-    assert "dvid.json: 2 postsynaptic points without a presynaptic one" in caplog.text
+    assert "dvid.json: left out 2 postsynaptic points without presynaptic point" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_elements_of_dvid_are_read(caplog) -> None:
     [
         (b"", "neither an HDF5 nor a JSON file"),
         (b"{", "neither an HDF5 nor a JSON file"),
-        (b"{}", "does not hold synapses"),
-        (b"3", "does not hold synapses"),
-        (b'[{"Pos": [1, 2, 3]}]', "does not hold synapses"),
-        (b'{"pre": [[1, 2]]}', "does not hold synapses"),
+        (b"{}", "does not contain synapses"),
+        (b"3", "does not contain synapses"),
+        (b'[{"Pos": [1, 2, 3]}]', "does not contain synapses"),
+        (b'{"pre": [[1, 2]]}', "does not contain synapses"),
         (b'{"pre": [[1, 2, 3]], "resolution": [0, 1, 1]}', "resolution"),
-        (b'{"pre": [["a", 2, 3]]}', "does not hold synapses"),
+        (b'{"pre": [["a", 2, 3]]}', "does not contain synapses"),
     ],
 )
 def test_other_files_are_refused(data, says) -> None:

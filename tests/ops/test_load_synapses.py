@@ -96,4 +96,4 @@ def test_failures_are_one_sentence(tmp_path):
     assert (result.exit_code, "'chunk' is a chunk, not Synapses" in result.output) == (1, True)
     (tmp_path / "s.json").write_text("[{}]")
     result = run("load-synapses", "-f", tmp_path / "s.json")
-    assert (result.exit_code, "does not hold synapses" in result.output) == (1, True)
+    assert (result.exit_code, "does not contain synapses" in result.output) == (1, True)
