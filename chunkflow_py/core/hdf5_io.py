@@ -70,7 +70,7 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             links += 1
             target = str(link.path)
             if links > _LINKS:
-                msg = f"{path} of {what} leads through more than {_LINKS} links; give its target's path"
+                msg = f"{path} of {what} leads through more than {_LINKS} links; name its target"
                 raise VolumeError(msg)
             if target.startswith("/"):
                 found = file

@@ -1,8 +1,8 @@
 """Stores: atomic, durable reads and writes of objects below a URL.
 
-| URL                      | where                                                              |
+| URL                      | storage                                                            |
 |--------------------------|--------------------------------------------------------------------|
-| ``/data/em``, ``file://``| files of this machine (`folder_store`)                              |
+| ``/data/em``, ``file://``| files of this machine (`folder_store`)                             |
 | ``s3://bucket/em``       | S3 or a compatible server (``AWS_ENDPOINT_URL``)                   |
 | ``gs://bucket/em``       | Google Cloud Storage                                               |
 | ``https://host/em``      | a web server: reading, without listing; also ``http://``           |
@@ -35,13 +35,13 @@ def open_store(
     """Open the store below *url*, which may still be empty.
 
     Args:
-        url: of the folder or prefix, such as ``/data/em`` or ``s3://bucket/em``.
+        url: address of a folder or prefix, such as ``/data/em`` or ``s3://bucket/em``.
         access: credentials and billing in a cloud.
         retry_policy: deadlines and retries of network calls (default: `RetryPolicy()`).
 
     Raises:
-        VolumeError: the scheme is not known, or there are no credentials.
-        MissingExtraError: a library for clouds is not installed.
+        VolumeError: the address is not valid, its scheme is unknown, or there are no credentials.
+        MissingExtraError: the libraries for clouds are not installed.
     """
     scheme, separator, path = url.partition("://")
     if not separator or scheme == "file":

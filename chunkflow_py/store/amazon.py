@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.store_protocol import Access
 
-# obstore asks for new ones when these have less than five minutes left; botocore hands out none
-# with less than ten.
+# Remaining lifetime that is reported to obstore, which asks for new credentials when less than five
+# minutes remain. botocore never returns credentials with less than ten.
 _CREDENTIALS_LAST = timedelta(minutes=10)
 _REGION_S = 5
 
 
 def _endpoint() -> str | None:
-    """Return the address that stands for AWS, as boto3 finds it, or ``None``."""
+    """Return the endpoint to use instead of AWS, from the variables of boto3, or ``None``."""
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if named := os.environ.get(variable):
             return check_host(named, variable).rstrip("/")
@@ -37,11 +37,11 @@ def _endpoint() -> str | None:
 
 
 def s3_bucket(bucket: str, access: Access) -> Service:
-    """Return the service for a bucket of S3.
+    """Return the `Service` of an S3 bucket.
 
     Raises:
-        VolumeError: there are no credentials, and access is not anonymous; or the address that
-            stands for AWS is none.
+        VolumeError: there are no credentials, and access is not anonymous; or the endpoint is not
+            the address of a server.
         MissingExtraError: boto3 is not installed.
     """
     root = f"s3://{bucket}"
@@ -58,7 +58,7 @@ def s3_bucket(bucket: str, access: Access) -> Service:
         "request_payer": access.requester_pays,
         "conditional_put": "etag",
         "disable_bulk_delete": True,
-        # The name of a bucket with dots is not covered by the certificate.
+        # The certificate does not cover the name of a bucket with dots.
         "virtual_hosted_style_request": endpoint is None and "." not in bucket,
     }
     if endpoint is not None:
@@ -106,7 +106,7 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
     def provide() -> dict[str, Any]:
         current = credentials
         if not isinstance(current, RefreshableCredentials):
-            # Those in a file or in the environment may have been replaced meanwhile.
+            # Credentials in a file or in the environment may have been replaced.
             current = aws_session("s3://", bucket).get_credentials() or credentials
         frozen = current.get_frozen_credentials()
         return {
@@ -123,10 +123,10 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
 def bucket_region(address: str) -> str | None:
     """Return the region in which S3 keeps a bucket, or ``None`` if it does not say.
 
-    S3 tells it to anyone, and answers requests to another region by an error.
+    S3 reports the region without credentials, and rejects requests to another region.
 
     Args:
-        address: of the bucket, with ``https://``.
+        address: ``https://`` address of the bucket.
     """
     request = urllib.request.Request(address, method="HEAD")  # noqa: S310 https, see above
     try:

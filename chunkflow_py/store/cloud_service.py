@@ -1,4 +1,4 @@
-"""Buckets of any cloud: their clients, credentials and error messages."""
+"""`Service`: the clients, credentials and error messages of a bucket in any cloud."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.network_retry import CallFailedError, Failure, RetryPolicy
 
-REFUSED_S = 60.0  # how long to reload credentials that are refused
-RENEW_S = 3.0  # shortest time between two reloads
-# A refusal that is one of credentials, and not of what they allow, may pass: they change under a
-# long run.
+REFUSED_S = 60.0  # seconds for which refused credentials are reloaded and tried again
+RENEW_S = 3.0  # least seconds between two reloads
+# Error codes about the credentials themselves, not about their permissions. Such an error may be
+# transient, because credentials are replaced during a long run.
 _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed")
 
 
@@ -36,7 +36,7 @@ def patiently(
     """Wrap *understand* for one call: retry refused credentials for `REFUSED_S`.
 
     Args:
-        understand: what an exception means.
+        understand: classifies an exception.
         renew: reloads the credentials.
     """
     since: list[float] = []
@@ -58,15 +58,15 @@ class Service:
 
     Attributes:
         kind: ``s3`` or ``gs``.
-        bucket: its name.
-        prefix: of all keys, without slashes at its ends.
-        url: of bucket and prefix.
-        root: of the bucket.
+        bucket: name of the bucket.
+        prefix: prefix of all keys, without slashes at its ends.
+        url: address of bucket and prefix.
+        root: address of the bucket.
         anonymous: whether no credentials are sent.
-        make: makes an obstore client from its client options and retry options.
-        headers: sent with every request.
-        endpoint: address that stands for the cloud's own, if any.
-        clients: those made so far; a new one would have to make all its connections anew.
+        make: creates an obstore client from client options and retry options.
+        headers: headers of every request.
+        endpoint: address that is used instead of the cloud's own, if any.
+        clients: existing clients, which are reused because they have open connections.
     """
 
     kind: str
@@ -81,12 +81,12 @@ class Service:
     clients: dict[Any, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def client(self, retry_policy: RetryPolicy, *, is_upload: bool = False) -> ObjectStore:
-        """Return a client.
+        """Return a client with the deadlines of a retry policy, created at its first use.
 
         Args:
-            retry_policy: deadlines of its calls.
-            is_upload: for large uploads: an answer begins only when all has been sent, and parts
-                are tried again one by one.
+            retry_policy: deadlines of the client's calls.
+            is_upload: whether it is for large uploads; it then waits for a response until all data
+                have been sent, and retries each part by itself.
         """
         if (retry_policy, is_upload) in self.clients:
             return self.clients[retry_policy, is_upload]
@@ -108,7 +108,7 @@ class Service:
         return self.clients.setdefault((retry_policy, is_upload), self.make(options, retries))
 
     def check_writable(self) -> None:
-        """Refuse to write to Google without credentials.
+        """Check that writing is possible: Google requires credentials.
 
         Raises:
             VolumeError: there are no credentials.
@@ -121,8 +121,8 @@ class Service:
         """Return the error for a call that failed.
 
         Args:
-            what: action and URL.
-            failed: why.
+            what: action and URL, such as ``read gs://bucket/key``.
+            failed: the last failure and the number of tries.
         """
         status, code = failed.failure.status, failed.failure.code
         kind = VolumeUnreachableError if failed.failure.is_transient else VolumeError
@@ -131,7 +131,7 @@ class Service:
             kind = VolumeRefusedError
         if code == "NoSuchBucket" or status == 404:
             kind = VolumeNotFoundError
-            remedy = f"check the name of the bucket {self.bucket!r}, or make it first"
+            remedy = f"check the name of the bucket {self.bucket!r}, or create it"
         elif is_refused and self.anonymous:
             remedy = "it is not public: use credentials (--use-credential)"
         elif is_refused:
@@ -156,7 +156,7 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Address to check when there is no answer."""
+        """Address that a user should check if there is no response."""
         return without_secrets(self.endpoint) if self.endpoint else self.root
 
 

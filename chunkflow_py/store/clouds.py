@@ -1,13 +1,13 @@
-"""The service of a bucket in S3 or Google Cloud, with its address and credentials.
+"""Opens buckets of S3 and Google Cloud: finds their endpoint, region and credentials.
 
-| cloud | credentials                               | other address                |
+| cloud | credentials                               | variable of another endpoint |
 |-------|-------------------------------------------|------------------------------|
-| S3    | boto3's chain, asked again in time        | AWS_ENDPOINT_URL(_S3)        |
+| S3    | boto3's chain, renewed before they expire | AWS_ENDPOINT_URL(_S3)        |
 | GCS   | google-auth's chain (application default) | STORAGE_EMULATOR_HOST        |
 
-Both also look into CloudVolume's folder, see `chunkflow_py.store.cloudvolume_secrets`.
+Both also search CloudVolume's folders, see `chunkflow_py.store.cloudvolume_secrets`.
 
-The region of a bucket in AWS itself is asked for; at another address it is ``AWS_REGION``,
+AWS reports the region of a bucket. At another endpoint, the region is ``AWS_REGION``,
 ``AWS_DEFAULT_REGION`` or that of the profile.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.cloud_service import Service
     from chunkflow_py.store.store_protocol import Access
 
-# Variables that say where a cloud is, and who asks.
+# Environment variables that determine endpoint, credentials, certificates and proxy.
 _VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUD|CLOUDSDK|STORAGE|SSL)_|\w*PROXY|HOME$")
 
 
@@ -34,13 +34,12 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
     """Return the service for ``scheme://path``.
 
     Raises:
-        VolumeError: there is no bucket in the address, or no object can have it, or there are no
-            credentials.
+        VolumeError: bucket or prefix of the address are not valid, or there are no credentials.
         MissingExtraError: boto3 or google-auth is not installed.
     """
     if access.anonymous and access.requester_pays:
         msg = (
-            f"cannot open {scheme}://…: requests without credentials cannot be paid for; "
+            f"cannot open {scheme}://…: requests without credentials cannot be billed; "
             "use either --requester-pays or --use-https"
         )
         raise VolumeError(msg)
@@ -56,7 +55,7 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
 
 
 def _surroundings() -> tuple[Any, ...]:
-    """Return the facts besides its address that a service depends on: process and environment."""
+    """Return the process and the environment variables on which a service depends."""
     names = sorted(name for name in os.environ if _VARIABLES.match(name))
     return os.getpid(), *((name, os.environ[name]) for name in names)
 
@@ -66,9 +65,9 @@ def _open_bucket(
     scheme: str,
     bucket: str,
     access: Access,
-    surroundings: tuple[Any, ...],  # noqa: ARG001 part of what is remembered
+    surroundings: tuple[Any, ...],  # noqa: ARG001 part of the cache key
 ) -> Service:
-    """Return the service for a bucket: one, whose connections and credentials all stores share."""
+    """Return the service of a bucket; all its stores share connections and credentials."""
     if scheme == "s3":
         from chunkflow_py.store.amazon import s3_bucket
 

@@ -3,13 +3,13 @@
 | file                                                  | credentials of                         |
 |-------------------------------------------------------|----------------------------------------|
 | ``aws-secret.json``                                   | S3, SQS, CloudWatch                    |
-| ``BUCKET-aws-secret.json``                            | one bucket of S3; before the other     |
+| ``BUCKET-aws-secret.json``                            | one S3 bucket; takes precedence        |
 | ``google-secret.json``, ``BUCKET-google-secret.json`` | Google: the key of a service account   |
 
 The folders are ``secrets`` in ``~/.cloudvolume`` (or ``$CLOUD_VOLUME_DIR``), ``~/.cloudfiles`` (or
 ``$CLOUD_FILES_DIR``), ``~/.neuroglancer`` and ``/``, as cloud-files 6.4 and cloud-volume 12.15 have
-them. What the cloud's own tools find in the environment and in their files goes first; the roles of
-the machine come after.
+them. Credentials that the cloud's own tools find in the environment or in their files take
+precedence over these files, and these files over the roles of the machine.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _folders() -> Iterator[Path]:
 
 
 def secret_file(service: str, bucket: str = "") -> Path | None:
-    """Return the file with the credentials of a service, that of the bucket before that of all.
+    """Return the file with the credentials of a service; one for *bucket* takes precedence.
 
     Args:
         service: ``aws`` or ``google``.
-        bucket: of the cloud, if it is for one.
+        bucket: bucket that the credentials are for, if any.
     """
     names = [f"{bucket}-{service}-secret.json"] if bucket else []
     files = (folder / name for name in (*names, f"{service}-secret.json") for folder in _folders())
@@ -52,15 +52,15 @@ def secret_file(service: str, bucket: str = "") -> Path | None:
 
 
 def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
-    """Return a new session of boto3 that also looks into `secret_file`; it holds its region, too.
+    """Return a new boto3 session that also uses the credentials and region in `secret_file`.
 
     Args:
-        what: it is for, in messages.
-        bucket: of S3, if it is for one.
-        extra: that brings boto3.
+        what: feature that needs boto3, for messages, such as ``s3://``.
+        bucket: S3 bucket that the session is for, if any.
+        extra: extra of this package that installs boto3.
 
     Raises:
-        BotoCoreError: a profile does not exist, or the file is not as it should be.
+        BotoCoreError: a profile does not exist, or the file is not valid.
         MissingExtraError: boto3 is not installed.
     """
     with needs_extra(extra, what):
@@ -79,7 +79,7 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
             return Credentials(*(found[key] for key in _KEYS), token, method=_METHOD)
 
     session = botocore.session.get_session()
-    # Roles of the container and of the machine come after it.
+    # It takes precedence over the roles of the container and of the machine.
     session.get_component("credential_provider").insert_before("container-role", Secrets())
     if session.get_config_variable("region") is None:
         file = secret_file("aws", bucket)
@@ -89,7 +89,7 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the content of the file, which must not appear in messages."""
+    """Return the content of the file, which must never appear in messages."""
     from botocore.exceptions import CredentialRetrievalError
 
     try:

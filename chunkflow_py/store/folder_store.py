@@ -1,13 +1,13 @@
 """A store in a folder of this machine: objects are files.
 
-Sync policy, the same for every write: the content is on the disk (fsync) before it takes its final
-name, and the folder, which holds the name, after that; only then does the write return. So a power
-cut finds the old object or the new one, whole, and never takes back what was reported as written.
-A removal is on the disk when it returns, too. There is no setting to weaken this: writes of several
-threads share their waits for the disk, and those of one `together` block share the wait for the
-folder, at its end. One content under several names is one file, and one wait.
+Every write is durable: the content is written to a temporary file and synced (fsync), the file is
+renamed to its final name, and its folder is synced; only then does the write return. After a power
+cut, an object is the complete old or new one, and no finished write is lost. A removal is durable
+when it returns, too. No setting weakens this. Syncs of several threads overlap, all writes of one
+`together` block share one sync per folder at its end, and one content under several names is
+one file with one sync.
 
-Names that begin with ``.tmp-`` are not objects: what a process that was killed leaves behind.
+Files whose names begin with ``.tmp-`` are not objects; killed processes leave them behind.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from chunkflow_py.store.store_address import check_key, check_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-TURN_S = 5.0  # for which an update waits for those before it, which take milliseconds each
-CLAIM_S = 0.1  # for which a claim is left to its process, which needs it for one read and one move
+TURN_S = 5.0  # seconds that an update waits for earlier updates, which take milliseconds each
+CLAIM_S = 0.1  # seconds until others remove a claim, which lasts for one read and one rename
 
-# No object: nothing of the name, a file where a folder should be, a folder where it should be.
+# There is no object: no file has the name, a parent is a file, or the name is a folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# Of temporary names: no two processes have the first, those that are forked differ by their number.
+# Parts of temporary names, with the process id: a random token, which forks share, and a counter.
 _PROCESS, _NUMBERS = secrets.token_hex(8), itertools.count()
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
@@ -76,7 +76,7 @@ class FolderStore:
     ) -> bytes | None:
         path = self._path(key)
         try:
-            # A pipe would be waited for.
+            # Opening a pipe would block without O_NONBLOCK.
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 size = os.fstat(handle).st_size
@@ -84,7 +84,7 @@ class FolderStore:
                 start = max(0, size + start) if start < 0 else start
                 length = max(0, (size if stop is None else min(stop, size)) - start)
                 data = os.pread(handle, length, start)
-                if len(data) < length:  # Linux reads 2 GiB at most at once
+                if len(data) < length:  # Linux reads at most 2 GiB at once
                     parts = [data]
                     while data and (done := sum(map(len, parts))) < length:
                         data = os.pread(handle, length - done, start + done)
@@ -104,16 +104,16 @@ class FolderStore:
         key: str,
         data: bytes | memoryview,
         *,
-        content_type: str | None = None,  # noqa: ARG002 headers are of clouds
+        content_type: str | None = None,  # noqa: ARG002 folders store no headers
         content_encoding: str | None = None,  # noqa: ARG002
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Write an object whole; it is on disk when this returns."""
+        """Write an object atomically; it is on the disk when this returns."""
         self._sync(_write(self._path(key), data))
 
     @contextmanager
     def together(self) -> Iterator[FolderStore]:
-        """Give a store of the same folder whose writes are on the disk when the block ends."""
+        """Yield a store of the same folder whose writes are on the disk when the block ends."""
         store = _GatheringStore(self._root)
         yield store
         for folder in sorted(store.folders):
@@ -125,7 +125,7 @@ class FolderStore:
             sync(folder)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless there is one; return whether it was written by this call."""
+        """Write an object unless it exists; return whether this call wrote it."""
         return self._create(Path(self._path(key)), data)
 
     def _create(self, path: Path, data: bytes | memoryview) -> bool:
@@ -138,7 +138,7 @@ class FolderStore:
                 _write_synced(os.fspath(temporary), data)
                 is_first = _linked(temporary, path)
             finally:
-                # The failure to report is the first one, not that of cleaning up.
+                # An error of the clean-up must not hide the first error.
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
             if is_first is None:
@@ -147,7 +147,7 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write the same object under several keys, unless there is one."""
+        """Write the same content under each key that does not exist; return which were written."""
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -160,7 +160,7 @@ class FolderStore:
             finally:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
-            # Also of those that came too late: the caller will rely on what came first.
+            # Also the folders of existing objects, on which the caller will rely.
             for folder in folders:
                 sync(folder)
         return are_first
@@ -183,8 +183,8 @@ class FolderStore:
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Apply *change* to an object; concurrent updates are not lost.
 
-        Updates follow one another. A process that is stopped during its own delays the others by
-        `TURN_S`, and makes its update anew when it goes on.
+        Updates run one after the other. A process that is suspended during an update delays the
+        others by `TURN_S`, and repeats its update when it resumes.
         """
         path = Path(self._path(key))
         with _turn(path):
@@ -201,7 +201,7 @@ class FolderStore:
         """Remove an object; does nothing if it does not exist."""
         path = Path(self._path(key))
         with os_errors("remove", path):
-            # Removing waits for those who write to the folder, even where there is nothing.
+            # Removing waits for writers of the folder even if the file does not exist.
             if not os.path.lexists(path):
                 return
             try:
@@ -238,7 +238,7 @@ class FolderStore:
 
 
 class _GatheringStore(FolderStore):
-    """Remembers the folders that have to be on the disk."""
+    """Collects the folders to sync at the end of a `together` block."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -249,7 +249,7 @@ class _GatheringStore(FolderStore):
 
 
 def _linked(source: Path, path: Path) -> bool | None:
-    """Link a file to a second name unless the name exists; ``None`` if links are unsupported."""
+    """Return whether *path* was linked to *source*, or ``None`` if links are unsupported."""
     try:
         path.hardlink_to(source)
     except FileExistsError:
@@ -263,16 +263,17 @@ def _linked(source: Path, path: Path) -> bool | None:
 
 
 def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
-    """Write a file if it still holds *old*, or does not exist for ``None``; return whether it did.
+    """Replace *old* by *data* if the file is unchanged; return whether it was.
 
     ```
-    .tmp-1f2e3d4c-name/TOKEN  the new content, on the disk
-    .tmp-claim-name/TOKEN     renamed: fails while the folder of another process is there
-    name                      moved out of the claim, if the file still holds what it held
+    1. write and sync .tmp-1f2e3d4c-name/TOKEN
+    2. claim          rename the folder to .tmp-claim-name; fails while another claim is not empty
+    3. compare        does the file still have the content *old*, or still not exist (``None``)?
+    4. move           rename .tmp-claim-name/TOKEN to name
     ```
 
-    A claim is not a lock: another process may remove its content at any time, and the move then
-    fails. So a process that was stopped after it had claimed cannot undo a later update.
+    A claim is not a lock: another process may remove the file in it at any time, and the move then
+    fails. So a process that was suspended during its claim cannot undo a later update.
     """
     make_folder(path.parent)
     token = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
@@ -281,7 +282,7 @@ def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
     try:
         mine.mkdir()
         _write_synced(os.fspath(mine / token), data)
-        # While it is open no other file gets its number, though others remove it.
+        # While the file is open, no other file gets its inode number, even if it is removed.
         handle = os.open(mine / token, os.O_RDONLY | os.O_CLOEXEC)
         while not _claimed(mine, claim, token):
             _remove_stale(claim)
@@ -289,7 +290,7 @@ def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
     finally:
         if handle is not None:
             os.close(handle)
-        # The failure to report is the first one, not that of cleaning up.
+        # An error of the clean-up must not hide the first error.
         for folder in (mine, claim):
             with suppress(OSError):
                 (folder / token).unlink(missing_ok=True)
@@ -337,30 +338,30 @@ def _content(path: Path) -> bytes | None:
 
 
 def _moved(claimed: Path, path: Path, handle: int, *, is_new: bool) -> bool:
-    """Give the content of a claim its final name; return ``False`` if others were faster.
+    """Rename the file in a claim to its final name; return ``False`` if others were faster.
 
     Args:
-        claimed: file in the claim.
-        path: final name.
-        handle: the file in the claim, open.
-        is_new: whether there must be no file of the final name.
+        claimed: path of the file in the claim.
+        path: final path.
+        handle: descriptor of the file in the claim.
+        is_new: whether the final path must not exist yet.
     """
     try:
-        # Those who put if absent do not claim where there are links.
+        # Where hard links exist, `put_if_absent` makes no claim.
         is_linked = _linked(claimed, path) if is_new else None
         if is_linked is None:
             os.replace(claimed, path)  # noqa: PTH105
     except FileNotFoundError:
-        # Removed by another process, or the reply to the move was lost.
+        # Another process removed the file, or the reply to the rename was lost.
         return _is_open(path, handle)
     return is_linked is not False
 
 
 def _is_open(path: Path, handle: int) -> bool:
-    """Return whether a name is that of an open file.
+    """Return whether *path* is the open file *handle*.
 
-    A network file system may give the number of a file that was removed to another although it is
-    open here: the time of its last write tells the two apart.
+    A network file system may reuse the inode number of a removed file although it is open here; the
+    modification time tells the two apart.
     """
     try:
         ours, there = os.fstat(handle), path.stat()
@@ -371,10 +372,10 @@ def _is_open(path: Path, handle: int) -> bool:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Let one process at a time into the block, so that no update is made in vain.
+    """Run the block in one process at a time, so that updates need no repetition.
 
-    Nothing but that rests on it: whoever has waited for `TURN_S`, as for a process that is stopped,
-    or cannot lock files here, goes on without.
+    Correctness does not depend on it: a process that has waited for `TURN_S`, for example for a
+    suspended process, or cannot lock files here, runs the block without the lock.
     """
     lock = temporary_beside(path, "lock")
     make_folder(path.parent)
@@ -391,17 +392,17 @@ def _turn(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int:
-    """Return the handle of a lock file that this call alone holds.
+    """Lock a file exclusively; return its descriptor.
 
     Raises:
-        OSError: there are no locks, or another process has held it for `TURN_S`.
+        OSError: locks are not supported, or others have held the lock for `TURN_S`.
     """
     deadline = time.monotonic() + TURN_S
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             _wait_for(handle, deadline)
-            # The last holder has removed the file it held: that one is nobody's lock any more.
+            # Its last holder may have removed the file; a lock on a removed file is void.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), path.stat()):
                     return handle
@@ -441,7 +442,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
                 _write_synced(temporary, data)
             os.replace(temporary, path)  # noqa: PTH105 as this is called for every block
         except BaseException:
-            # The failure to report is the first one, not that of cleaning up.
+            # An error of the clean-up must not hide the first error.
             with suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108
             raise
@@ -449,7 +450,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
 
 
 def _write_in_place(path: str, data: bytes | memoryview) -> None:
-    """Write without atomicity; drills use this to show that readers then see partial files."""
+    """Write non-atomically; drills use this to show that readers then see partial files."""
     content = memoryview(data).cast("B")
     with os_errors("write", path):
         make_folder(Path(path).parent)

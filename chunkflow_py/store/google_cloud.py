@@ -1,4 +1,4 @@
-"""Google Cloud Storage: address and credentials as for every other tool of Google."""
+"""Google Cloud Storage: endpoint and credentials as other Google tools find them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def _endpoint() -> str | None:
 
 
 def gs_bucket(bucket: str, access: Access) -> Service:
-    """Return the service for a bucket of Google Cloud Storage.
+    """Return the `Service` of a Google Cloud Storage bucket.
 
     Raises:
-        VolumeError: there are no credentials, and access is not anonymous; or no project that pays.
+        VolumeError: there are no credentials, and access is not anonymous; or the project that pays
+            for the requests is unknown.
         MissingExtraError: google-auth is not installed.
     """
     root = f"gs://{bucket}"
@@ -46,14 +47,14 @@ def gs_bucket(bucket: str, access: Access) -> Service:
         config["base_url"] = endpoint
     elif not access.anonymous:
         provider, project = _credentials(root, bucket)
-    # Otherwise Google unpacks what was stored with Content-Encoding: gzip, and sizes are not known.
+    # Otherwise Google decodes objects with Content-Encoding: gzip, and their sizes are unknown.
     headers = {"Accept-Encoding": "gzip"}
     if access.requester_pays:
         project = os.environ.get("GOOGLE_CLOUD_PROJECT") or project
         if not project:
             msg = (
-                f"cannot open {root}: requests are to be paid for, but by which project is "
-                "not known; set GOOGLE_CLOUD_PROJECT"
+                f"cannot open {root}: --requester-pays needs the project that pays; "
+                "set GOOGLE_CLOUD_PROJECT"
             )
             raise VolumeError(msg)
         headers["x-goog-user-project"] = project
@@ -116,12 +117,12 @@ def _are_named() -> bool:
 
 
 def _of_account(file: Path) -> tuple[Any, str | None]:
-    """Return the credentials in the key of a service account, and its project."""
+    """Return the credentials and the project of a service account key."""
     from google.oauth2 import service_account
 
     try:
         found = service_account.Credentials.from_service_account_file(str(file), scopes=[_SCOPE])  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError, AttributeError):  # their texts may hold the secret
-        msg = f"{file} is not the key of a service account of Google; download one as JSON"
+        msg = f"{file} is not the key of a Google service account; download one as JSON"
         raise VolumeError(msg) from None
     return found, found.project_id

@@ -1,8 +1,8 @@
-"""Local files written whole: under their final name there is the old content or the new.
+"""Atomic writes of local files: the final name always has the complete old or new content.
 
 ```
 write  -> .tmp-1f2e3d4c-out.h5 -> fsync -> rename to out.h5 -> fsync of the folder
-fails  -> .tmp-1f2e3d4c-out.h5 removed, out.h5 as it was
+error  -> .tmp-1f2e3d4c-out.h5 removed, out.h5 unchanged
 ```
 """
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 TEMPORARY_PREFIX = ".tmp-"
 
-_TRIED, _QUICK_S = 8, 0.0005
+_TRIED, _QUICK_S = 8, 0.0005  # calls to time, and seconds of one that needs no threads
 
 _LONGEST_NAME = 255  # bytes, on every file system in common use
 _NO_SPACE = "free some space or write to another disk"
@@ -52,10 +52,10 @@ _REMEDIES = {
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Return a path from the root, spelled the same by all who mean it: without ``.`` and ``..``.
+    """Return an absolute path in canonical spelling, without ``.`` and ``..``.
 
-    Links stay as they are, which other machines may resolve otherwise, unless one comes before a
-    ``..``, which then leads elsewhere than it seems.
+    Symbolic links are not resolved, because they may differ on other machines, unless a ``..``
+    follows a link and so changes the target of the path.
     """
     whole = os.fspath(Path(path).expanduser().absolute())
     if ".." not in whole.split("/"):
@@ -69,12 +69,13 @@ def write_whole(
 ) -> None:
     """Write *data* as the whole content of a file, atomically and durably.
 
-    Missing folders are made.
+    Missing folders are created.
 
     Args:
-        path: of the file; what it held before is replaced, or kept if writing fails.
+        path: path of the file; its old content is replaced, or kept if writing fails.
         data: the new content.
-        fsync: wait until the disk has it; without, a power cut may lose it (never tear it).
+        fsync: wait until the disk has the content; otherwise, a power cut may lose it, but not a
+            part of it.
 
     Raises:
         VolumeError: the file cannot be written, such as on a full disk.
@@ -85,17 +86,17 @@ def write_whole(
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[Path]:
-    """Give a temporary path in the same folder, which takes the place of *path* on success.
+    """Yield a temporary path in the same folder, which is renamed to *path* on success.
 
-    The temporary name ends like the final one, so that libraries that look at the extension see
-    the right one. It does not exist yet. Missing folders are made.
+    The temporary name has the extension of the final one, because some libraries depend on it. The
+    file does not exist yet. Missing folders are created.
 
     Args:
-        path: of the file in the end.
-        fsync: wait until the disk has it.
+        path: final path of the file.
+        fsync: wait until the disk has the file.
 
     Yields:
-        Where the caller is to write the file, which must be closed when the block ends.
+        The path to which the caller writes; the file must be closed when the block ends.
 
     Raises:
         VolumeError: the file cannot be written; the temporary file is gone, the old one is kept.
@@ -112,7 +113,7 @@ def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[P
             if fsync:
                 sync(final.parent)
         except BaseException:
-            # The failure to report is the first one, not that of cleaning up.
+            # An error of the clean-up must not hide the first error.
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
@@ -132,23 +133,23 @@ def stored_file(path: str | os.PathLike[str]) -> Stored:
 
 
 def temporary_beside(path: Path, mark: str | None = None) -> Path:
-    """Return a temporary name in the folder of *path*, with the same ending.
+    """Return a temporary name in the folder of *path*, with the same extension.
 
     Args:
-        path: of the file in the end.
-        mark: what tells it from other temporary names; random unless given.
+        path: final path of the file.
+        mark: part of the name that makes it unique (default: random).
     """
     start = f"{TEMPORARY_PREFIX}{mark or secrets.token_hex(4)}-"
-    # A long name is cut at its front: the extension stays.
+    # A long name is shortened at its start, to keep the extension.
     tail = os.fsdecode(os.fsencode(path.name)[-(_LONGEST_NAME - len(start)) :])
     return path.with_name(start + tail)
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder and the missing ones above it, durably.
+    """Create a folder and its missing parents, durably.
 
     Raises:
-        VolumeError: it cannot be made.
+        VolumeError: it cannot be created.
     """
     folder = Path(path)
     with os_errors("make folder", folder):
@@ -163,14 +164,14 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Translate an OSError inside the block to one sentence that names *path*.
+    """Convert an OSError in the block to an error that names *path* and, if known, a remedy.
 
     Args:
-        action: what was tried, such as ``read`` or ``write``.
-        path: what it was tried on.
+        action: the attempted action, such as ``read`` or ``write``.
+        path: the file or folder.
 
     Raises:
-        VolumeNotFoundError: reading, and it does not exist.
+        VolumeNotFoundError: *action* is ``read``, and the file does not exist.
         VolumeError: any other OSError.
     """
     try:
@@ -178,7 +179,7 @@ def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
     except ChunkflowError:
         raise
     except OSError as error:
-        if error.errno is None:  # as h5py raises, with all it knows in the text
+        if error.errno is None:  # from h5py, with the cause only in its text
             msg = f"cannot {action} {os.fspath(path)}: {error}"
             raise VolumeError(msg) from error
         remedy = _REMEDIES.get(error.errno)
@@ -192,7 +193,7 @@ def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until the disk has a file, or the names in a folder."""
+    """Wait until the disk has a file, or the entries of a folder (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -203,17 +204,17 @@ def sync(path: str | os.PathLike[str]) -> None:
 def of_each_file(
     work: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
 ) -> list[Result]:
-    """Apply *work* to each item, on several threads if it waits for a file server.
+    """Apply *work* to each item, in several threads if the files are on a slow server.
 
-    For files in the page cache a call is faster than the switch to another thread, and many threads
-    that switch this often slow down all others. The first few calls show which case it is; the
-    fastest of them counts, because any call may have waited for a processor.
+    For files in the page cache, a call is faster than a thread switch, and frequent switches would
+    slow down all other threads. The fastest of the first few calls tells whether the files are
+    cached; the others may have waited for a processor.
 
     Args:
-        work: one call or two on a small file.
-        items: given to *work* one by one.
-        threads: how many calls wait for a server at the same time.
-        name: of the threads, for debuggers.
+        work: makes one or two calls on a small file.
+        items: arguments of *work*.
+        threads: number of concurrent calls to a slow server.
+        name: name of the threads, for debuggers.
     """
     done, quickest = [], 1.0
     for item in items[:_TRIED]:

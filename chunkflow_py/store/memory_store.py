@@ -10,7 +10,7 @@ from chunkflow_py.store.store_address import check_key, check_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Every store of one name has the same objects, as two openings of one bucket have.
+# All stores of one name share their objects, like all clients of one bucket.
 _OBJECTS: dict[str, bytes] = {}
 _LOCK = threading.RLock()
 
@@ -22,7 +22,7 @@ class MemoryStore:
     connections = 8
 
     def __init__(self, path: str) -> None:
-        """Open the objects below *path*: name and prefix."""
+        """Open the objects below *path*, which is a name and a prefix."""
         self._path = path.strip("/")
         self.url = f"mem://{self._path}"
 
@@ -45,16 +45,16 @@ class MemoryStore:
         key: str,
         data: bytes | memoryview,
         *,
-        content_type: str | None = None,  # noqa: ARG002 headers are of clouds
+        content_type: str | None = None,  # noqa: ARG002 no headers are stored
         content_encoding: str | None = None,  # noqa: ARG002
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Write an object whole."""
+        """Write an object atomically."""
         with _LOCK:
             _OBJECTS[self._name(key)] = bytes(data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless there is one; return whether it was written."""
+        """Write an object unless it exists; return whether this call wrote it."""
         name = self._name(key)
         with _LOCK:
             absent = name not in _OBJECTS
@@ -63,7 +63,7 @@ class MemoryStore:
         return absent
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by *change* (object)."""
+        """Replace the content of an object by the result of *change*, and return it."""
         with _LOCK:
             new = bytes(change(self.get(key)))
             self.put(key, new)

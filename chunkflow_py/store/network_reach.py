@@ -1,7 +1,7 @@
 """Classification of IP addresses, and which redirects between them are allowed.
 
-A server that others run may send a client on to an address that only the client reaches: a service
-of its own machine, of its network, or one that hands out its credentials (169.254.169.254).
+An untrusted server may redirect a client to an address that only the client can reach: a service on
+its machine, on its network, or one that hands out its credentials (169.254.169.254).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 def reach_of(address: str) -> Reach:
-    """Return from where a numeric IP address can be reached; ``private`` where that is not known.
+    """Return from where an IP address can be reached; ``private`` if that is unknown.
 
     Raises:
-        ValueError: it is not a numeric IP address.
+        ValueError: *address* is not a numeric IP address.
     """
     found = _inner(ip_address(address))
     if found.is_loopback or found.is_unspecified:  # a call to 0.0.0.0 arrives at 127.0.0.1
@@ -39,17 +39,17 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def may_send_on(origin: Reach | None, target: Reach) -> bool:
-    """Return whether a server may send a client on to an address.
+    """Return whether a server may redirect a client to an address.
 
     Args:
-        origin: of the server; ``None`` if it is not known.
-        target: of the address.
+        origin: reach of the server; ``None`` if unknown.
+        target: reach of the address.
     """
     return target in ("public", origin)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or numeric address means this machine by itself."""
+    """Return whether a host is ``localhost`` or a loopback IP address."""
     if host == "localhost":
         return True
     try:
@@ -59,10 +59,10 @@ def is_loopback(host: str) -> bool:
 
 
 def asks_loopback(header: str) -> bool:
-    """Return whether a Host header names this machine, so that no other site's page has sent it.
+    """Return whether a Host header names this machine, which rules out DNS rebinding.
 
-    A page of another site reaches a server of this machine by a name of its own that resolves to
-    127.0.0.1 (DNS rebinding); its requests carry that name.
+    In DNS rebinding, a page of another site reaches a server on this machine by a name of that site
+    that resolves to 127.0.0.1. The Host header of its requests has that name.
     """
     try:
         return is_loopback(urlsplit(f"//{header}").hostname or "")

@@ -1,12 +1,12 @@
-"""Retries of network calls: which failures, how often, and with which back-off.
+"""Retries of network calls, with a back-off and a time limit.
 
-The back-off is random between 0 and a bound that doubles with each try (full jitter: callers that
-were refused together do not return together). Retried are: 408, 425, 429, 500, 502, 503, 504,
-connections that are refused, reset or silent, and bodies that end early. Everything else, such as
-403, fails at once.
+The back-off is random between 0 and a bound that doubles with each try (full jitter: calls that
+failed together do not repeat together). Statuses 408, 425, 429, 500, 502, 503 and 504, connections
+that are refused, reset or silent, and truncated bodies are retried. All other failures, such as
+403, are final.
 
 A host that this process has never reached fails after 5 s: a wrong address is likelier than an
-outage. Calls that wait for long are logged while they wait.
+outage. Calls that wait for a long time are logged while they wait.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class RetryPolicy:
     """Deadlines and back-off of network calls, all in seconds.
 
     Attributes:
-        connect_s: longest time to connect.
-        stall_s: without a byte, after which a connection counts as dead.
-        longest_s: for one try, whatever its size; a large object over a slow line needs minutes.
-        budget_s: for all tries of one call; a try that has begun may end after it.
-        unreachable_s: the same while no connection can be made to a host that has answered before.
-        unheard_s: the same for a host that has never answered, as with a wrong address.
-        first_wait_s: bound of the first wait.
-        longest_wait_s: bound of all waits.
+        connect_s: limit for connecting.
+        stall_s: time without data after which a connection counts as dead.
+        longest_s: limit of one try; a large object over a slow connection takes minutes.
+        budget_s: time after which a call is not tried again; the last try may end later.
+        unreachable_s: the same if a host that has responded before cannot be connected to.
+        unheard_s: the same for a host that has never responded, as with a wrong address.
+        first_wait_s: longest wait after the first failure.
+        longest_wait_s: longest wait after any failure.
     """
 
     connect_s: float = 5
@@ -61,10 +61,10 @@ class Failure:
 
     Attributes:
         message: the reason, without addresses and credentials.
-        status: of HTTP, if there was an answer.
-        code: of the cloud, such as ``NoSuchBucket``, or nothing.
+        status: HTTP status, if there was a response.
+        code: error code of the cloud, such as ``NoSuchBucket``; empty if there is none.
         is_transient: whether another try may succeed.
-        is_unreachable: whether there was no connection.
+        is_unreachable: whether no connection could be made.
     """
 
     message: str
@@ -75,12 +75,12 @@ class Failure:
 
 
 class CallFailedError(Exception):
-    """A call has failed for good.
+    """The failure of a call is not transient, or its time limit is exceeded.
 
     Attributes:
-        failure: of the last try.
-        tries: how many there were.
-        seconds: how long they took with the waits.
+        failure: failure of the last try.
+        tries: number of tries.
+        seconds: total time of tries and waits.
     """
 
     def __init__(self, failure: Failure, tries: int, seconds: float) -> None:
@@ -103,18 +103,18 @@ def retried(
         call: one try; may be made many times.
         understand: classifies an exception of *call*; raises it if it is not a network failure.
         retry_policy: deadlines and back-off.
-        where: for the log, without credentials.
+        where: host or bucket for the log, without credentials.
         silent_s: seconds to wait for an answer before the wait is logged.
 
     Raises:
-        CallFailedError: the failure is not transient, or the budget is spent.
+        CallFailedError: the failure is not transient, or the time limit is exceeded.
     """
     waiting = _Waiting(where, time.monotonic(), retry_policy.budget_s, silent_s)
     with _NOTES.watch(waiting):
         for tries in count(1):
             try:
                 result = call()
-            except Exception as error:  # noqa: BLE001 sorted by the caller
+            except Exception as error:  # noqa: BLE001 `understand` classifies it
                 failure = understand(error)
             else:
                 _HEARD.add(where)
@@ -128,7 +128,7 @@ def retried(
             wait = random.uniform(0, bound)  # noqa: S311 not a secret
             limit = _limit(failure, retry_policy, where)
             if not failure.is_transient or elapsed >= limit:
-                # The cause is left out: it holds the answer as sent, which is not for people.
+                # Without the cause, whose text is the raw response.
                 raise CallFailedError(failure, tries, elapsed) from None
             waiting.message, waiting.limit_s = failure.message, limit
             _NOTES.add(where, failure.message)
@@ -136,7 +136,7 @@ def retried(
     raise AssertionError  # pragma: no cover count never ends
 
 
-_HEARD: set[str] = set()  # hosts that have answered in this process
+_HEARD: set[str] = set()  # hosts that have responded to this process
 
 
 def _limit(failure: Failure, retry_policy: RetryPolicy, where: str) -> float:
@@ -161,13 +161,13 @@ class _Waiting:
 class _Notes:
     """Logs retries: at most one summary every 10 s, so that they do not flood the log.
 
-    While calls are in progress, a thread of its own also logs the one that has waited longest, so
+    While calls are in progress, a separate thread also logs the one that has waited longest, so
     that a user who sees no progress learns the reason and the remaining time.
     """
 
     EVERY_S = 10
-    LONG_S = 4  # with failures
-    LONG_WITHOUT_AN_ANSWER_S = 8  # a large object over a slow line is no failure
+    LONG_S = 4  # seconds before a call with failures is logged
+    LONG_WITHOUT_AN_ANSWER_S = 8  # the same without failures, such as for large objects
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -197,7 +197,7 @@ class _Notes:
                 if not self._waiting:
                     self._watcher = None
                     return
-                # Those that failed first, then the longest.
+                # Calls with failures first, then the longest.
                 worst = min(
                     self._waiting, key=lambda each: (not each.message, each.start + each.silent_s)
                 )
@@ -212,9 +212,7 @@ class _Notes:
             left = max(0, worst.limit_s - seconds)
             level = logging.WARNING if worst.message else logging.INFO
             message = worst.message or f"a call has taken {seconds:.0f} s"
-            logger.log(
-                level, "%s: %s; tried again for up to %.0f s more", worst.where, message, left
-            )
+            logger.log(level, "%s: %s; retries end in %.0f s", worst.where, message, left)
 
     def add(self, where: str, message: str) -> None:
         with self._lock:
@@ -223,7 +221,7 @@ class _Notes:
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("calls tried again: %d; the last was to %s: %s", number, where, message)
+        logger.info("retried calls: %d; the last one was to %s: %s", number, where, message)
 
 
 _NOTES = _Notes()

@@ -1,15 +1,15 @@
-"""Objects in clouds, through obstore.
+"""A store in a bucket of any cloud, built on obstore.
 
-All drivers get the same behaviour here: every call has deadlines, transient failures are retried
-(`chunkflow_py.store.network_retry`), expired credentials are renewed, a body shorter than announced
-is never returned, and at most `CONNECTIONS` calls to a store are under way at once.
+Every call has deadlines, transient failures are retried (`chunkflow_py.store.network_retry`),
+expired credentials are renewed, a truncated body is never returned, and at most `CONNECTIONS` calls
+of a store run at once.
 
-A write on condition (`put_if_absent`, `update`) carries a mark of its own and the marks of those
-before it. When the reply to it is lost, the marks of what is stored tell whether this write
-succeeded, even when others have followed.
+A conditional write (`put_if_absent`, `update`) stores a random mark in the metadata of the object,
+together with the marks of earlier writes. If the reply is lost, the marks of the stored object tell
+whether this write succeeded, even if other writes have followed.
 
-A ``Content-Encoding`` is kept with an object and never undone: `get` returns the bytes as stored.
-Stores must be opened after a process has forked, not before.
+The ``Content-Encoding`` of an object is stored but never decoded: `get` returns the bytes as
+stored. A process must open its stores after it was forked.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Access
 
 CONNECTIONS = 32
-# Larger objects go up in parts, several at a time; smaller ones in one request.
+# Larger objects are uploaded in parts, several at a time; smaller ones in one request.
 WHOLE_BYTES = 64 << 20
 PART_BYTES = 16 << 20
 
-_SEEN: set[tuple[str | None, str]] = set()  # buckets that are there
-_MARKS = "chunkflow-writes"  # clouds keep 2 KiB of such words with an object
+_SEEN: set[tuple[str | None, str]] = set()  # buckets that are known to exist
+_MARKS = "chunkflow-writes"  # metadata key; clouds store 2 KiB of metadata with an object
 _MARKS_KEPT = 64
 _NO_MARKS: tuple[str, ...] = ()
 _NEW: Any = "create"
 _TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ConditionalRequestConflict")
 _STATUS = re.compile(r"Server returned non-2xx status code: ([0-9]{3}) ?([^:\n]*)")
-# Status 200, and yet no answer: S3 may begin one before it is done, and end it by an error; and
-# what stands between may send a page of its own.
+# Responses of status 200 that are not valid: S3 may report an error after it has sent the status,
+# and a proxy may send a page of its own.
 _NOT_PARTIAL = "Received non-partial response"
 _NO_ANSWER = re.compile(
     rf"missing from response|{_NOT_PARTIAL}|Got invalid \w+ response"
@@ -91,9 +91,7 @@ def understand(error: Exception) -> Failure:
         return Failure(f"{status} {name}".strip(), status, code[1] if code else "", transient)
     if _NO_ANSWER.search(text):
         code = _CODE.search(text)
-        message = (
-            f"200 with the error {code[1]}" if code else "200 with something else than an answer"
-        )
+        message = f"200 with the error {code[1]}" if code else "200 with an invalid response"
         return Failure(message, 200, code[1] if code else "", is_transient=True)
     if "redirect without LOCATION" in text:
         return Failure("301 the bucket is in another region", 301)
@@ -106,7 +104,7 @@ def understand(error: Exception) -> Failure:
 
 
 def _first_line(error: Exception) -> str:
-    # Addresses could hold a signature or a password.
+    # Addresses may contain a signature or a password.
     line = re.sub(r"\w+://\S+", "…", str(error).split("\n", 1)[0])
     return line[:200] or type(error).__name__
 
@@ -114,8 +112,8 @@ def _first_line(error: Exception) -> str:
 def _interruptible(call: Callable[[], Any]) -> Any:
     """Return the result of *call*; ctrl-C interrupts the wait.
 
-    Python handles signals in its main thread alone, and not while that is inside obstore: so the
-    main thread has another one make the call. It is not a daemon: what begins to write ends.
+    Python handles signals only in the main thread, and not while that thread is inside obstore. So
+    another thread makes the call; it is not a daemon, so that a write is never cut off.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -132,7 +130,7 @@ def _interruptible(call: Callable[[], Any]) -> Any:
 
 
 class CloudStore:
-    """Objects of a bucket; see `chunkflow_py.store.store_protocol.Store`."""
+    """A bucket as a store; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = CONNECTIONS
@@ -173,7 +171,7 @@ class CloudStore:
         return retried(one_try, understand, self._retry_policy, self._service.root)
 
     def _renew(self) -> None:
-        """Make a client that asks for credentials, unless that was just done."""
+        """Create a client with new credentials, unless that was just done."""
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
             self._service.clients.clear()
@@ -208,15 +206,15 @@ class CloudStore:
             try:
                 answer = obstore.get(self._client, name, options=options)
             except BaseError as error:
-                # The end of nothing is all of it, for some servers.
+                # For the end of an empty object, some servers return the whole object.
                 if _NOT_PARTIAL not in str(error) or obstore.head(self._client, name)["size"]:
                     raise
                 return b"", None
             if most is not None and answer.meta["size"] > most:
                 return b"", answer
-            # It raises where the body is shorter than its head says.
+            # This raises an error if the body is shorter than its header states.
             content = bytes(answer.bytes())
-            if not answer.meta.get("e_tag"):  # which every object has
+            if not answer.meta.get("e_tag"):  # every object has one
                 msg = f"Got invalid GET response: {content[:1000].decode(errors='replace')}"
                 raise OSError(msg)
             return content, answer
@@ -227,9 +225,9 @@ class CloudStore:
             if self._is_absent(failed):
                 _SEEN.add(self._service.identity)
                 return None
-            if failed.failure.status == 416:  # it begins after the end
+            if failed.failure.status == 416:  # the range starts after the end
                 return b"", None
-            # The end of nothing has no place that an answer could name.
+            # No valid response header can describe the end of an empty object.
             if isinstance(part, dict) and failed.failure.status is None and self.size(key) == 0:
                 return b"", None
             self._fail("read", key, failed)
@@ -246,7 +244,7 @@ class CloudStore:
         except CallFailedError as failed:
             if not self._is_absent(failed):
                 self._fail("read", key, failed)
-        # An answer to HEAD has no body that would tell a missing bucket from a missing object.
+        # A response to HEAD has no body that tells a missing bucket from a missing object.
         if self._service.identity not in _SEEN:
             self._fetch(key, (0, 1))
         return None
@@ -258,7 +256,7 @@ class CloudStore:
         last: list[str] = []
 
         def pages() -> Any:
-            # After a failure it goes on where it was: keys come in the order of their bytes.
+            # After a failure, listing resumes after the last key: keys are in byte order.
             return obstore.list(self._client, folder or None, offset=last[0] if last else None)
 
         stream = pages()
@@ -295,7 +293,7 @@ class CloudStore:
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object whole."""
+        """Write an object atomically."""
         name = self._name(key)
         self._service.check_writable()
         headers = {
@@ -323,7 +321,7 @@ class CloudStore:
             self._fail("write", key, failed)
 
     def _writer(self, size: int) -> ObjectStore:
-        """Return the client for an upload: a large one may take long until the answer begins."""
+        """Return the client for an upload; for a large one, it waits longer for the response."""
         if size <= PART_BYTES // 4:
             return self._client
         if self._patient is None:
@@ -331,7 +329,7 @@ class CloudStore:
         return self._patient
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless there is one; return whether it was written by this call."""
+        """Write an object unless it exists; return whether this call wrote it."""
         self._service.check_writable()
         return self._put_on_condition(key, data, _NEW, _NO_MARKS)
 
@@ -342,9 +340,9 @@ class CloudStore:
 
         Args:
             key: of the object.
-            data: its content.
-            condition: obstore's mode of writing.
-            earlier: marks of the writes that made what it replaces.
+            data: new content.
+            condition: mode of `obstore.put`.
+            earlier: marks of the writes before this one.
         """
         name, mark = self._name(key), secrets.token_hex(8)
         marks = " ".join([mark, *earlier][:_MARKS_KEPT])
@@ -371,7 +369,7 @@ class CloudStore:
             refused = status == 412 or (status == 404 and code != "NoSuchBucket")
             if not refused and not failed.failure.is_transient:
                 self._fail("write", key, failed)
-            # An earlier try, or the last one, may have succeeded although no answer arrived.
+            # A try may have succeeded although no response arrived.
             if replies_lost and mark in self._marks_of(key):
                 return True
             if not refused:
@@ -399,8 +397,8 @@ class CloudStore:
             if self._put_on_condition(key, new, condition, earlier):
                 return new
         msg = (
-            f"cannot update {self.url}/{key}: other processes changed it all the time for "
-            f"{self._retry_policy.budget_s:g} s; run fewer of them"
+            f"cannot update {self.url}/{key}: for {self._retry_policy.budget_s:g} s, other "
+            "processes changed it before each try; run fewer processes"
         )
         raise VolumeError(msg)
 
@@ -420,10 +418,10 @@ def _marks(answer: Any) -> tuple[str, ...]:
 
 
 def open_cloud(scheme: str, path: str, access: Access, retry_policy: RetryPolicy) -> CloudStore:
-    """Return the objects at ``scheme://path``.
+    """Open the store at ``scheme://path``.
 
     Raises:
-        VolumeError: the address is incomplete, or there are no credentials.
-        MissingExtraError: a library of the cloud is not installed.
+        VolumeError: the address is not valid, or there are no credentials.
+        MissingExtraError: the library of the cloud is not installed.
     """
     return CloudStore(open_service(scheme, path, access), retry_policy)

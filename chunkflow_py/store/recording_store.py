@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class RecordingStore:
-    """Wrapper of a store that records each write; see `Store`.
+    """Wrapper of a store that records each `put`; see `Store`.
 
     Args:
-        store: receives all calls.
+        store: store to which all calls are forwarded.
 
     Attributes:
-        written: one record for each `put`, in the order of completion.
+        written: one record for each `put` or `left_out`, in the order of completion.
     """
 
     def __init__(self, store: Store) -> None:
-        """Start without records."""
+        """Wrap *store*, without any records yet."""
         self._store = store
         self.url, self.is_local, self.connections = store.url, store.is_local, store.connections
         self.written: list[Stored] = []
@@ -40,7 +40,7 @@ class RecordingStore:
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object whole, and record it with the checksum of its content."""
+        """Write an object atomically, and record it with the checksum of its content."""
         self._store.put(
             key,
             data,
@@ -51,10 +51,10 @@ class RecordingStore:
         self.written.append(Stored.of(self._address(key), data))
 
     def left_out(self, key: str) -> None:
-        """Remember that nothing is stored under a key: all voxels have the fill value."""
+        """Record that nothing is stored under a key, because all voxels have the fill value."""
         self.written.append(Stored(self._address(key)))
 
-    # --- handed on ------------------------------------------------------------------------------
+    # --- forwarded ------------------------------------------------------------------------------
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
         """Return the whole object."""
@@ -65,15 +65,15 @@ class RecordingStore:
         return self._store.get_range(key, start, stop)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless there is one; this is not remembered."""
+        """Write an object unless it exists, without recording it."""
         return self._store.put_if_absent(key, data)
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object; this is not remembered."""
+        """Apply *change* to an object, without recording it."""
         return self._store.update(key, change)
 
     def delete(self, key: str) -> None:
-        """Remove an object; this is not remembered."""
+        """Remove an object, without recording it."""
         self._store.delete(key)
 
     def size(self, key: str) -> int | None:

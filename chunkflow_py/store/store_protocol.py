@@ -22,8 +22,8 @@ class Access:
     """Credentials and billing of requests to a cloud.
 
     Attributes:
-        anonymous: without credentials, for public data.
-        requester_pays: have the requests billed to the caller (S3 and GCS).
+        anonymous: send no credentials, for public data.
+        requester_pays: bill the requests to the caller (S3 and GCS).
     """
 
     anonymous: bool = False
@@ -35,9 +35,8 @@ class Stored:
     """Record of one write, by which the object can be verified later.
 
     Attributes:
-        url: of the object.
-        size: its length in bytes; ``None`` where nothing is stored, because all voxels have the
-            value that missing ones are read as.
+        url: address of the object.
+        size: length in bytes; ``None`` if nothing is stored because all voxels have the fill value.
         checksum: SHA-256 of the bytes as they are stored, the first 32 hexadecimal digits.
     """
 
@@ -47,7 +46,7 @@ class Stored:
 
     @classmethod
     def of(cls, url: str, data: bytes | memoryview) -> Stored:
-        """Return the record of an object that holds *data*."""
+        """Return the record of an object with the content *data*."""
         size = memoryview(data).nbytes
         return cls(url, size, None if removed("checksum") else checksum_of(data))
 
@@ -57,8 +56,8 @@ class Leftover:
     """An old object at an address where something else will be written.
 
     Attributes:
-        url: of the object.
-        remove: deletes it; does nothing if it is gone.
+        url: address of the object.
+        remove: deletes the object; does nothing if it does not exist any more.
     """
 
     url: str
@@ -66,16 +65,16 @@ class Leftover:
 
 
 def checksum_of(data: bytes | memoryview) -> str:
-    """Return the checksum of *data* as `Stored` has it; other threads run meanwhile."""
+    """Return the checksum of *data* for `Stored`; other threads can run meanwhile."""
     return hashlib.sha256(data).hexdigest()[:CHECKSUM_DIGITS]
 
 
 class Store(Protocol):
     """A flat set of objects below one URL; safe to call from several threads.
 
-    A key is a path below the URL, with ``/`` between its parts. Every write is atomic: under a key
-    there is the old object or the new one, whole; a local write is on the disk when it returns.
-    Every call ends: transient failures are retried under a budget of time.
+    A key is a path below the URL, with ``/`` between its parts. Every write is atomic: a key has
+    the complete old or new object. A local write is on the disk when it returns. Transient
+    failures are retried for a limited time, so that every call ends.
 
     Attributes:
         url: address as a user writes it, without credentials.
@@ -83,7 +82,7 @@ class Store(Protocol):
         connections: useful number of concurrent calls.
 
     Raises (all methods):
-        VolumeError: the store cannot be reached, or refuses; says what to change.
+        VolumeError: the store cannot be reached, or refuses the call; the message has a remedy.
     """
 
     url: str
@@ -94,18 +93,18 @@ class Store(Protocol):
         """Return the whole object, or ``None`` if it does not exist.
 
         Args:
-            key: of the object.
-            most: bytes that it may have; one that has more is not read.
+            key: key of the object.
+            most: largest size, bytes; a larger object is not read.
 
         Raises:
-            VolumeError: it has more than *most* bytes.
+            VolumeError: the object has more than *most* bytes.
         """
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop* of an object, fewer where it ends before.
+        """Return bytes *start* to *stop* of an object, or fewer if it ends earlier.
 
-        A negative *start* counts from the end of the object, and *stop* is then 0: the last
-        ``-start`` bytes. ``None`` if there is no such object.
+        With a negative *start*, *stop* is 0, and the last ``-start`` bytes are returned. The result
+        is ``None`` if the object does not exist.
         """
 
     def put(
@@ -117,22 +116,22 @@ class Store(Protocol):
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object whole. The headers are kept by clouds and ignored by folders."""
+        """Write an object atomically. Clouds store the headers, folders ignore them."""
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless there is one; return whether it was written by this call.
+        """Write an object unless it exists; return whether this call wrote it.
 
-        When the reply to a write is lost, the object is read back: what was written by this call
-        is never reported as a conflict.
+        If the reply to a write is lost, the object is read back, so that a successful write is
+        never reported as a conflict.
         """
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Apply *change* to an object; concurrent updates are not lost.
 
         Args:
-            key: of the object.
-            change: old content (``None`` if there is none) -> new content; may be called again
-                when another process was faster.
+            key: key of the object.
+            change: old content (``None`` if there is none) -> new content; called again if another
+                process was faster.
 
         Returns:
             The new content.
@@ -153,7 +152,7 @@ class Gathers(Protocol):
     """A store that makes many writes cheaper when they are grouped."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Give a store whose writes are durable when the block ends without an error."""
+        """Return a context manager of a store; its writes are durable when the block succeeds."""
 
 
 @runtime_checkable
@@ -164,11 +163,11 @@ class Links(Protocol):
         """Call `Store.put_if_absent` for each key with the same content; return the results.
 
         Args:
-            keys: no two of which are the same.
-            data: of all objects.
+            keys: distinct keys.
+            data: content of each object.
         """
 
 
 def together(store: Store) -> AbstractContextManager[Store]:
-    """Give the store to use for many writes, all of them durable when the block ends."""
+    """Return a context manager of a store for many writes, durable when the block succeeds."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

@@ -1,14 +1,14 @@
 """Counts of tasks: one small object per task below a URL, summed when they are read.
 
 ```
-URL/0-64_0-512_0-512.npz      what was counted in this box: a few arrays, and what they are
+URL/0-64_0-512_0-512.npz      counts of the task of this box: a few arrays, and their description
 URL/64-128_0-512_0-512.npz
 ```
 
-A task that runs again replaces its own object by one that holds the same, and one that is killed
-leaves none: nothing is counted twice, and the sum depends on no order. Boxes that overlap are
-refused. The format is that of `numpy.savez_compressed`, read without pickle; the entry ``about`` is
-JSON.
+A task that runs again replaces its object by an equal one, and a killed task leaves none. So
+nothing is counted twice, and the sum does not depend on the order of tasks. Overlapping boxes are
+refused. The format is that of `numpy.savez_compressed`, read without pickle; the entry ``about``
+is JSON.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Counts:
     """Counts of one task.
 
     Attributes:
-        region: the box in which it has counted, and the time index of the task.
+        region: box of the counted voxels, and time index of the task.
         arrays: the counts, by name.
-        settings: how they were counted; the same for all tasks, or they cannot be added up.
-        domain: the box of the volume that is counted, if known.
+        settings: settings of the count; counts can be summed only if they are equal.
+        domain: box of the volume that is counted, if known.
     """
 
     region: Region
@@ -68,8 +68,8 @@ class CountStore:
     """The counts below one URL.
 
     Attributes:
-        url: of the folder or prefix.
-        kind: what is counted, such as ``histogram``; other kinds are refused.
+        url: address of the folder or prefix.
+        kind: kind of the counts, such as ``histogram``; other kinds are refused.
     """
 
     url: str
@@ -77,12 +77,12 @@ class CountStore:
 
     @cached_property
     def store(self) -> Store:
-        """The objects below the URL."""
+        """The store of the objects below the URL."""
         return open_store(self.url)
 
     @property
     def place(self) -> str:
-        """The URL, the same however it was written."""
+        """The URL in canonical spelling, see `place_of`."""
         return place_of(self.url)
 
     def put(self, counts: Counts) -> Stored:
@@ -105,10 +105,10 @@ class CountStore:
         return Stored.of(f"{self.store.url.rstrip('/')}/{key}", data)
 
     def regions(self) -> list[Region]:
-        """Return where was counted, sorted.
+        """Return the regions of all counts, sorted by time index and box.
 
         Raises:
-            VolumeNotFoundError: nothing was.
+            VolumeNotFoundError: there are no counts.
             GeometryError: two boxes overlap, so that their sum would count voxels twice.
         """
         found = []
@@ -118,7 +118,7 @@ class CountStore:
             try:
                 found.append(Region.parse(key.removesuffix(SUFFIX)))
             except GeometryError as error:
-                msg = f"{key} below {self.place} is not named by a box: {error}"
+                msg = f"{key} below {self.place} is not named after a box: {error}"
                 raise VolumeError(msg) from error
         if not found:
             msg = f"there are no counts below {self.place}; check the URL"
@@ -131,7 +131,7 @@ class CountStore:
         """Yield the counts of *regions* (default: all), in order.
 
         Raises:
-            VolumeError: an object is missing or damaged, or counts something else.
+            VolumeError: an object is missing or damaged, or its kind or settings differ.
         """
         settings: tuple[dict[str, Any], Region] | None = None
         wanted = iter(self.regions() if regions is None else regions)
@@ -142,8 +142,8 @@ class CountStore:
                     if counts.settings != first:
                         msg = (
                             f"{counts.region} below {self.place} was counted with "
-                            f"{counts.settings}, {where} with {first}; count both alike, each "
-                            "kind below a URL of its own"
+                            f"{counts.settings}, but {where} with {first}; count all tasks "
+                            "with the same settings, below one URL for each"
                         )
                         raise VolumeError(msg)
                     yield counts
@@ -152,7 +152,7 @@ class CountStore:
         key = f"{region}{SUFFIX}"
         data = self.store.get(key)
         if data is None:
-            msg = f"{key} below {self.place} does not exist any more; run its task again"
+            msg = f"{key} below {self.place} no longer exists; run its task again"
             raise VolumeNotFoundError(msg)
         try:
             arrays = npz(data)
@@ -166,8 +166,8 @@ class CountStore:
             raise VolumeError(msg) from error
         if (kind, version) != (self.kind, VERSION):
             msg = (
-                f"{key} below {self.place} holds {kind} of version {version}, not {self.kind} of "
-                f"version {VERSION}; check the URL"
+                f"{key} below {self.place} has counts of kind {kind!r}, version {version}, not "
+                f"{self.kind!r}, version {VERSION}; check the URL"
             )
             raise VolumeError(msg)
         return Counts(region, arrays, settings, domain)
@@ -182,15 +182,15 @@ def place_of(url: str) -> str:
 
 
 def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
-    """Return where a task counts: in its box, where that lies in all of the chunks.
+    """Return the region that a task counts: its box, clipped to all of the chunks.
 
-    So that no voxel of a margin is counted by two tasks. A chunk that does not hold the task's box
-    is counted whole.
+    The margin of a chunk is left out, so that no voxel is counted by two tasks. If the chunk does
+    not contain the task's box, the whole chunk is counted.
 
     Args:
-        task: with a box, or without.
-        chunk: that is counted.
-        others: that must be there as well, such as a mask.
+        task: task with or without a box.
+        chunk: chunk whose voxels are counted.
+        others: chunks that are needed for the count, such as a mask.
 
     Raises:
         GeometryError: the chunks have no voxel in common.
@@ -208,21 +208,21 @@ def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
 
 
 def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
-    """Refuse boxes that overlap, whose voxels would be counted twice.
+    """Raise an error if boxes overlap, because voxels would be counted twice.
 
     Args:
-        regions: any number; those of different time indices do not overlap.
-        what: whose they are, for the error.
+        regions: boxes, or regions; regions of different time indices do not overlap.
+        what: phrase that follows the boxes in the message, such as ``of the tasks``.
 
     Raises:
-        GeometryError: names two of them.
+        GeometryError: boxes overlap; the message names two of them.
     """
     named = [region if isinstance(region, Region) else Region(region) for region in regions]
     named.sort(key=lambda region: region.bbox.start.z)
     times = np.array([-1 if region.time is None else region.time for region in named])
     starts = np.array([region.bbox.start for region in named]).reshape(-1, 3)
     stops = np.array([region.bbox.stop for region in named]).reshape(-1, 3)
-    # Only those that begin before a box ends along z can overlap it.
+    # Only boxes that start before a box stops along z can overlap it.
     ends = np.searchsorted(starts[:, 0], stops[:, 0])
     for index, end in enumerate(ends):
         later = slice(index + 1, end)
@@ -231,19 +231,19 @@ def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
         if hits.size:
             msg = (
                 f"boxes {named[index]} and {named[index + 1 + int(hits[0])]} {what} overlap, so "
-                "that voxels would be counted twice; count with tasks of one size, below a URL "
-                "where there is nothing else"
+                "that voxels would be counted twice; use tasks of one size, and a URL without "
+                "other counts"
             )
             raise GeometryError(msg)
 
 
 def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
-    """Refuse tasks that overlap, before the first one counts; see `check_disjoint`.
+    """Raise an error if tasks overlap, before the first one counts; see `check_disjoint`.
 
     Args:
-        boxes: of all tasks, or ``None`` if they are not known.
+        boxes: boxes of all tasks, or ``None`` if unknown.
     """
-    if isinstance(boxes, BoxGrid):  # of which two neighbours along each axis tell
+    if isinstance(boxes, BoxGrid):  # two neighbours along each axis suffice
         low = boxes.start
         count = boxes.count.low((2, 2, 2))
         boxes = list(BoxGrid(low, boxes.size, boxes.stride, count, boxes.clip_stop))
@@ -251,7 +251,7 @@ def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
 
 
 def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
-    """Return the share of *domain* that disjoint boxes cover; of several time points the mean."""
+    """Return the share of *domain* that disjoint boxes cover, as the mean over time points."""
     voxels, times = 0, set()
     for region in regions:
         voxels += region.bbox.intersection(domain).voxels
@@ -260,7 +260,7 @@ def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
 
 
 def describe_counts(about: Mapping[str, Any]) -> str:
-    """Return ``tasks`` and ``coverage`` as text, such as ``8 tasks, all of the volume``."""
+    """Describe ``tasks`` and ``coverage``, such as ``8 tasks, all of the volume``."""
     tasks, covered = about["tasks"], about["coverage"]
     share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
     return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

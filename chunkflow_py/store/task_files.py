@@ -1,8 +1,9 @@
-"""Names of the files of tasks in any store; reading, writing and finding them.
+"""Files of tasks in any store: their names, and how they are read, written and found.
 
 ```
 syns.h5              one file for all tasks
-syns/   syns_        syns/0-64_0-512_0-512.h5, syns_0-64_0-512_0-512.h5 for that task
+syns/                one file for each task: syns/0-64_0-512_0-512.h5
+syns_                one file for each task: syns_0-64_0-512_0-512.h5
 ```
 """
 
@@ -33,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """The value of an option that names one file a task, or one file for all tasks.
+    """The value of an option that names one file per task, or one file for all tasks.
 
     Attributes:
-        name: path or URL as a person writes it: a file, a folder, or how the files' names begin.
-        suffix: how they end.
-        extensions: a name that ends in one of these is the one file of all tasks.
-        option: for messages.
+        name: path or URL as a user writes it: a file, a folder, or the start of the files' names.
+        suffix: end of the files' names.
+        extensions: a name with one of these extensions is one file for all tasks.
+        option: name of the option, for messages.
     """
 
     name: str
@@ -48,15 +49,15 @@ class TaskFiles:
     option: str = "--prefix"
 
     def __post_init__(self) -> None:
-        """Refuse an address without a place in it.
+        """Check that an address has a place inside the bucket.
 
         Raises:
-            OptionError: it names a bucket alone, so that boxes would become part of its name.
+            OptionError: it is only a bucket, so that boxes would become part of its name.
         """
         scheme, separator, path = self.name.partition("://")
         if separator and scheme != "file" and "/" not in path:
             msg = (
-                f"{self.option} {self.name} names no place in {path or 'a bucket'}; write "
+                f"{self.option} {self.name} is only a bucket, without a path in it; write "
                 f"{scheme}://{path or 'bucket'}/"
             )
             raise OptionError(msg)
@@ -68,26 +69,26 @@ class TaskFiles:
 
     @property
     def place(self) -> str:
-        """The file, or the files of all tasks with BOX for their boxes; absolute."""
+        """Absolute address of the file; for one file per task, with BOX in place of the box."""
         name = self._named("BOX")
         return str(_local(name).absolute()) if _is_local(name) else name
 
     @property
     def output(self) -> Output:
-        """The file, or the file of every task, as a run keeps it."""
+        """The file, or the file of each task, as stored in the spec of a run."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """The files of all tasks, whatever box each is named after."""
+        """The files of all tasks, as the common start of their addresses."""
         address = self.output.url
         return Output("objects", address.rpartition(BOX)[0] or address)
 
     def url(self, region: Region | None) -> str:
-        """Return the file of one task.
+        """Return the address of a task's file.
 
         Raises:
-            GeometryError: there is no box to name it after.
+            GeometryError: the task has no box to name the file after.
         """
         if region is None and not self.is_fixed:
             msg = (
@@ -100,7 +101,7 @@ class TaskFiles:
     def _named(self, box: str) -> str:
         if self.is_fixed:
             return self.name
-        # Of a file with an extension the name may also be that of the folder it is in.
+        # For files with an extension, the name may also be that of their folder.
         is_folder = bool(self.extensions) and not self.name.endswith("/") and _is_local(self.name)
         slash = "/" if is_folder and _local(self.name).is_dir() else ""
         return f"{self.name}{slash}{box}{self.suffix}"
@@ -108,10 +109,11 @@ class TaskFiles:
     def size(self, region: Region | None) -> int | None:
         """Return the length of a task's file in bytes; ``None`` if it does not exist.
 
-        That of a folder, such as a zarr array, is 1; in a cloud its name has to end with a slash.
+        The length of a folder, such as a zarr array, is 1; in a cloud, the suffix must end with a
+        slash.
 
         Raises:
-            VolumeError: the store cannot be asked.
+            VolumeError: the store cannot be read.
         """
         store, key = _split(self.url(region).rstrip("/"))
         size = store.size(key)
@@ -123,7 +125,7 @@ class TaskFiles:
         """Return the content of a task's file.
 
         Raises:
-            VolumeNotFoundError: there is none.
+            VolumeNotFoundError: the file does not exist.
         """
         url = self.url(region)
         store, key = _split(url)
@@ -134,13 +136,13 @@ class TaskFiles:
         return data
 
     def write(self, region: Region | None, data: bytes) -> Stored:
-        """Write a task's file whole; it is durable when this returns."""
+        """Write a task's file atomically; it is durable when this returns."""
         store, key = _split(self.url(region))
         store.put(key, data)
         return Stored.of(self._address(self.url(region)), data)
 
     def touch(self, region: Region | None) -> Stored:
-        """Create a task's file, empty, unless it exists."""
+        """Create an empty file for a task, unless the file exists."""
         store, key = _split(self.url(region))
         content = b"" if store.put_if_absent(key, b"") else store.get(key)
         return Stored.of(self._address(self.url(region)), content or b"")
@@ -169,7 +171,7 @@ def grown(region: Region | None, voxels: int) -> Region | None:
     """Return a region whose box is larger on every side by *voxels*, or smaller if negative.
 
     Raises:
-        GeometryError: nothing would be left of it.
+        GeometryError: the box would have a negative size.
     """
     return region and region.with_box(region.bbox.grow((voxels,) * 3))
 
@@ -179,11 +181,11 @@ class ItemSaver(OperatorBase):
     """Writes one item of every task, such as its synapses, to a small file.
 
     Attributes:
-        files: where.
-        input_name: of the item.
-        encode: item -> content of the file.
-        kind: type that the item must have.
-        touch: make an empty file where the item is ``None``, a task without a result.
+        files: names of the files.
+        input_name: name of the item.
+        encode: function from the item to the content of the file.
+        kind: required type of the item.
+        touch: whether a task without a result (its item is ``None``) gets an empty file.
     """
 
     files: TaskFiles
@@ -199,31 +201,31 @@ class ItemSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The file or files."""
+        """Address of the file, or of the files with BOX in place of the box."""
         return self.files.place
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the file, or the file of every task."""
+        """Return the file, or the file of each task."""
         return (self.files.output,)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse one file for several tasks of a pipeline (an `Outline`).
+        """Check that several tasks do not write the same file.
 
         Raises:
-            OptionError: each would replace what the one before has written.
+            OptionError: each task would replace the file of the task before it.
         """
         if self.files.is_fixed and outline.boxes and len(outline.boxes) > 1:
             name = self.files.name
             msg = (
                 f"{self.files.option} {name} is one file, which each of the {len(outline.boxes)} "
-                f"tasks of this line would replace; give a prefix: {name.rpartition('.')[0]}_"
+                f"tasks of this pipeline would replace; give a prefix: {name.rpartition('.')[0]}_"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Write the item.
+        """Write the item of a task to its file.
 
         Raises:
             VolumeError: it cannot be written, or another task has written that file.
@@ -239,14 +241,14 @@ class ItemSaver(OperatorBase):
         """Write the content of a task's file.
 
         Args:
-            task: that tells the name of the file.
-            data: the content.
-            region: to name it after, where the task has none.
+            task: task whose region names the file.
+            data: content of the file.
+            region: region that names the file if the task has none.
 
         Raises:
             VolumeError: it cannot be written, or another task has written that file.
         """
-        with self._lock:  # the tasks of a queue are not known before
+        with self._lock:  # `prepare` does not know the tasks of a queue
             if self.files.is_fixed and self._is_written and self._writer != task.region:
                 msg = (
                     f"task {task} would replace {self.files.name}, which task {self._writer} has "

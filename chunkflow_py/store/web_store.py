@@ -1,13 +1,14 @@
 """A read-only store on a web server, built on urllib3.
 
-obstore's client refuses answers without a length, which servers that compress on the fly send,
-Google's among them; urllib3 accepts them and comes with boto3. ``Content-Encoding: gzip`` is
-undone, as browsers do: a client cannot distinguish objects that are stored compressed from those
+obstore's client refuses responses without a length, which servers send if they compress on the fly,
+Google's among them; urllib3, a dependency of boto3, accepts them. ``Content-Encoding: gzip`` is
+decoded, as in browsers: a client cannot distinguish objects that are stored compressed from objects
 that are compressed for the transfer.
 
-A server is not trusted: an answer has a bound of bytes, before and after it is unpacked, and of
-seconds, headers included; and a redirect may not lead to where only this client can reach, see
-`chunkflow_py.store.network_reach`. What counts is the address of the connection, not the name.
+Servers are not trusted. The size of a response is limited before and after decompression, and so is
+the time until it has arrived, headers included. A redirect may not lead to an address that only
+this client can reach, see `chunkflow_py.store.network_reach`; the IP address of the connection is
+checked, not the host name.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
     from chunkflow_py.store.network_retry import RetryPolicy
 
 CONNECTIONS = 32
-LARGEST_BYTES = 1 << 31  # of an answer, where the caller names no bound
-REDIRECTS = 5  # that are followed, one after the other
+LARGEST_BYTES = 1 << 31  # of a response, if the caller gives no limit
+REDIRECTS = 5  # followed one after the other
 _SENT_ON = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 1 << 20
-_DRAINED_BYTES = 1 << 16  # of an answer that nobody reads, so that its connection can stay
+_DRAINED_BYTES = 1 << 16  # of an unused response that are read to keep its connection open
 _ABSENT = (404, 410)
 _AFTER_THE_END = 416
 
@@ -64,16 +65,16 @@ class WebStore:
     reach = staticmethod(reach_of)
 
     def __init__(self, scheme: str, path: str, retry_policy: RetryPolicy) -> None:
-        """Parse the address; sends no request.
+        """Parse the address, without sending a request.
 
         Raises:
-            VolumeError: no host is named, or the address is that of one signed object.
+            VolumeError: the address has no host, or has a query, like a signed URL, or a fragment.
         """
         parts = urlsplit(check_host(f"{scheme}://{path}".rstrip("/")))
         host = parts.netloc.rpartition("@")[2]
         self.url = f"{scheme}://{host}{parts.path}"
         if parts.query or parts.fragment:
-            msg = f"cannot open {self.url} with what follows ? or # in its address; leave that out"
+            msg = f"cannot open {self.url} with a query (?) or fragment (#) behind it; remove that"
             raise VolumeError(msg)
         self._root = f"{scheme}://{host}"
         self._retry_policy = retry_policy
@@ -85,17 +86,17 @@ class WebStore:
             "maxsize": CONNECTIONS,
             "block": True,
             "timeout": urllib3.Timeout(connect=retry_policy.connect_s, read=retry_policy.stall_s),
-            # Redirects are followed and failures retried here, not there.
+            # This class follows redirects and retries failures, not urllib3.
             "retries": urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=0),
         }
-        self._origin: Reach | None = None  # of the server, once it has been connected to
+        self._origin: Reach | None = None  # of the server, after the first connection
         proxy = None if proxy_bypass(host) else getproxies().get(scheme)
         if proxy:
             check_host(proxy, f"{scheme}_proxy")
 
         def pool(check: Callable[[Reach], None]) -> urllib3.PoolManager:
             def connected(connection: socket.socket) -> None:
-                if not proxy:  # which alone knows the address otherwise
+                if not proxy:  # only a proxy would know the address
                     check(self.reach(connection.getpeername()[0]))
 
             made = (
@@ -112,7 +113,7 @@ class WebStore:
 
     def _check_sent_on(self, reach: Reach) -> None:
         if not may_send_on(self._origin, reach):
-            msg = f"it redirects to a {reach} address, as only this machine or its network has"
+            msg = f"it redirects to a {reach} address, which only this machine or network can reach"
             raise _UnfitError(msg)
 
     def _ask(
@@ -123,14 +124,14 @@ class WebStore:
         most: int | None = None,
         enough: int | None = None,
     ) -> tuple[int, Any, bytes]:
-        """Return status, headers and body of an answer; 404 and 416 do not raise.
+        """Return status, headers and body of a response; 404, 410 and 416 are not errors.
 
         Args:
-            method: of HTTP.
-            key: of the object.
-            headers: of the request.
-            most: bytes that the body may have, unpacked.
-            enough: bytes after which the body of an answer 200 is not read on.
+            method: HTTP method.
+            key: key of the object.
+            headers: headers of the request.
+            most: largest size of the decoded body, bytes.
+            enough: bytes after which reading the body of a response with status 200 may stop.
         """
         address = f"{self.url}/{quote(check_key(key, self.url))}"
 
@@ -153,7 +154,7 @@ class WebStore:
     def _answer(
         self, method: str, address: str, headers: dict[str, str]
     ) -> urllib3.BaseHTTPResponse:
-        """Return the answer, unread, of the server or of the one to which it redirects."""
+        """Follow redirects; return the final response, unread."""
         pool = self._pool
         for _ in range(REDIRECTS + 1):
             answer = pool.request(
@@ -174,7 +175,7 @@ class WebStore:
         raise _UnfitError(msg)
 
     def _following(self, address: str, location: str) -> str:
-        """Return where a redirect leads, unless that can be refused without a connection."""
+        """Return the target of a redirect; refuse what can be refused without a connection."""
         shown = public_line(location, 200)
         try:
             following = urljoin(address, location)
@@ -187,10 +188,10 @@ class WebStore:
             msg = f"it redirects to {shown!r}, which is not the address of a web server"
             raise _UnfitError(msg)
         if (urlsplit(address).scheme, parts.scheme) == ("https", "http"):
-            msg = f"it redirects from https to {shown!r}, which nothing protects"
+            msg = f"it redirects from https to {shown!r}, which is not encrypted"
             raise _UnfitError(msg)
         if not _is_same_server(f"{self._root}/", following):
-            # A name is resolved by the connection, whose address is checked then.
+            # A host name is checked later, by the IP address of its connection.
             with suppress(ValueError):
                 self._check_sent_on(self.reach("127.0.0.1" if is_loopback(host) else host))
         return following
@@ -222,7 +223,7 @@ class WebStore:
         wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{stop - 1}"
         headers = {"Range": wanted, "Accept-Encoding": "identity"}
         most, enough = (-start, None) if start < 0 else (stop - start, stop)
-        # A server that knows no ranges sends all, which has to be read to find its end.
+        # A server without ranges sends the whole object, which must be read to find its end.
         status, _, body = self._ask("GET", key, headers, most if enough else None, enough)
         if status in _ABSENT:
             return None
@@ -270,7 +271,7 @@ class WebStore:
         self._refuse("write")
 
     def list(self, prefix: str = "") -> Iterator[str]:  # noqa: ARG002
-        """Refuse: a web server does not list its content."""
+        """Refuse to list the content of a web server."""
         self._refuse("list")
 
 
@@ -278,12 +279,12 @@ class _RefusedError(Exception):
     """The server answers with an error status."""
 
     def __init__(self, status: int, reason: str | None) -> None:
-        """Keep the response."""
+        """Keep status and reason of the response."""
         self.status, self.reason = status, reason or ""
 
 
 class _UnfitError(Exception):
-    """The response is not one that a server of volumes sends."""
+    """The response is not acceptable, and another try would not help."""
 
 
 def _is_same_server(one: str, other: str) -> bool:
@@ -296,7 +297,7 @@ def _is_same_server(one: str, other: str) -> bool:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
-    """Return the body of a successful answer, see `_body`; a 404 has an empty one."""
+    """Return the body of a successful response, see `_body`; b"" for 404, 410 and 416."""
     if answer.status < 300 and method != "HEAD":
         return _body(answer, most, enough if answer.status == 200 else None)
     if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:
@@ -307,16 +308,16 @@ def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int 
 
 
 def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> bytes:
-    """Return the body, unpacked; or its beginning, *enough* bytes at least.
+    """Return the decoded body, or at least its first *enough* bytes.
 
     Raises:
-        _UnfitError: it has more than *most* bytes.
+        _UnfitError: the body has more than *most* bytes.
     """
     pieces: Iterable[bytes] = iter(lambda: answer.read(_PIECE_BYTES), b"")
     if answer.headers.get("Content-Encoding") == "gzip" and answer.status == 200:
         pieces = _unpacked(pieces)
     elif enough is None and (answer.length_remaining or 0) > most:
-        msg = f"the answer has {answer.length_remaining} bytes, and may have {most}"
+        msg = f"the answer has {answer.length_remaining} bytes, more than the {most} allowed"
         raise _UnfitError(msg)
     kept, size = [], 0
     for piece in pieces:
@@ -326,16 +327,16 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
             answer.close()
             break
         if enough is None and size > most:
-            msg = f"the answer has more than {most} bytes"
+            msg = f"the answer has more than {most} bytes, the most allowed"
             raise _UnfitError(msg)
     return b"".join(kept)
 
 
 def _unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Unpack gzipped *pieces* into pieces of bounded size."""
+    """Decompress gzipped *pieces* into pieces of limited size."""
     unpack = None
     for piece in pieces:
-        rest = piece if unpack else piece.lstrip(b"\0")  # zeros may follow
+        rest = piece if unpack else piece.lstrip(b"\0")  # zeros may follow a gzip member
         while rest:
             unpack = unpack or zlib.decompressobj(31)
             yield unpack.decompress(rest, _PIECE_BYTES)
@@ -347,7 +348,7 @@ def _unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Until(io.RawIOBase):
-    """Reads from a socket until a moment, after which it raises `TimeoutError`."""
+    """Reads from a socket; raises a `TimeoutError` after a deadline."""
 
     def __init__(self, raw: Any, connection: Any, stall_s: float, end: float) -> None:
         self._raw, self._connection = raw, connection
@@ -371,11 +372,11 @@ class _Until(io.RawIOBase):
 
 
 def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
-    """Return urllib3's pools by scheme, whose answers end in time.
+    """Return pool classes for urllib3 by scheme, whose responses have a deadline.
 
     Args:
-        retry_policy: how long an answer may take.
-        connected: called with each new connection; may raise.
+        retry_policy: has the deadline of a response.
+        connected: called with each new connection; may raise an error to refuse it.
     """
 
     class Answer(HTTPResponse):
@@ -423,7 +424,7 @@ def _understand(error: Exception) -> Failure:
     if isinstance(error, MaxRetryError) and error.reason is not None:
         error = error.reason
     if isinstance(error, SSLError):
-        return Failure("no secure connection could be made: its certificate is not accepted")
+        return Failure("no secure connection could be made: the certificate is not accepted")
     if isinstance(error, NewConnectionError | ConnectTimeoutError):
         return Failure("no connection could be made", is_transient=True, is_unreachable=True)
     if isinstance(error, ReadTimeoutError):

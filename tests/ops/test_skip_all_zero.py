@@ -76,7 +76,10 @@ def test_failures_are_one_sentence(tmp_path):
     """A prefix without a place, a task without box, and a box that vanishes are errors."""
     run = CliRunner()
     result = run.invoke(cli, ["create-chunk", "skip-all-zero", "-p", "gs://b"])
-    assert (result.exit_code, "names no place in b" in result.output) == (2, True)
+    assert (result.exit_code, "is only a bucket, without a path in it" in result.output) == (
+        2,
+        True,
+    )
     line = f"create-chunk -s 2 2 2 -p zero skip-all-zero -p {tmp_path}/".split()
     result = run.invoke(cli, [*line, "--task-bbox"])
     assert (result.exit_code, "use --chunk-bbox" in result.output) == (1, True)

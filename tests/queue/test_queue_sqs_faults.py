@@ -105,7 +105,7 @@ def test_an_outage_is_waited_out_and_told(sqs_queue, sqs_server, caplog, monkeyp
     with caplog.at_level(logging.INFO), sqs_server.faults(rule) as faults:
         assert sqs_queue.send(["a"]) == 1
         assert Counter(each["fault"] for each in faults.log()) == {"status": 6, "none": 1}
-    assert "calls tried again" in caplog.text
+    assert "retried calls" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["stall", "drip", "truncate"])
@@ -193,4 +193,4 @@ def test_waiting_for_messages_is_no_slow_call(sqs_queue, caplog, monkeypatch):
     monkeypatch.setattr(network_retry._NOTES, "_said_of_waiting", -1e9)
     monkeypatch.setattr(network_retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
     assert sqs_queue.receive(1, 60, 4) == []
-    assert not [each for each in caplog.records if "tried again" in each.getMessage()]
+    assert not [each for each in caplog.records if "retried" in each.getMessage()]

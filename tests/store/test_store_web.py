@@ -125,7 +125,7 @@ def test_password_in_an_address(web):
 
 def test_signed_address(web):
     """A signed address is of one object: as that of a volume it is refused, and not repeated."""
-    with pytest.raises(VolumeError, match=r"what follows \? or #") as caught:
+    with pytest.raises(VolumeError, match=r"query .* or fragment") as caught:
         open_store(f"https://{web[0]}/em?X-Amz-Signature={SECRET}")
     assert SECRET not in str(caught.value)
 
@@ -263,7 +263,7 @@ def quick(address, **changes):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("endless", "more than 1048576 bytes"), ("announced", f"{1 << 40} bytes, and may have"),
+    [("endless", "more than 1048576 bytes"), ("announced", f"{1 << 40} bytes, more than"),
      ("bomb", "more than 1048576 bytes")],
 )  # fmt: skip
 def test_an_answer_ends_at_its_bound(hostile, name, said):

@@ -65,7 +65,9 @@ def test_which_names_are_whole(tmp_path, monkeypatch) -> None:
 
 def test_what_cannot_be_named_is_refused() -> None:
     """A bucket is no place; a prefix needs a box; a box that vanishes is told."""
-    with pytest.raises(OptionError, match=r"--prefix s3://b names no place in b; write s3://b/"):
+    with pytest.raises(
+        OptionError, match=r"--prefix s3://b is only a bucket, without a path in it; write s3://b/"
+    ):
         TaskFiles("s3://b")
     with pytest.raises(GeometryError, match="followed by the task's box, but the task has none"):
         TaskFiles("pre-").url(None)
