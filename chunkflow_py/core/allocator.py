@@ -38,7 +38,7 @@ _kept = False
 
 
 def keep_freed_memory() -> bool:
-    """Keep the memory that this process frees for its own next allocations.
+    """Keep freed memory in this process for its next allocations.
 
     Call it before other threads start and before anything large is allocated; the command line
     does so. It affects the whole process, cannot be undone, and may be called again. The process

@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def check_no_nan(array: NDArray[Any]) -> None:
-    """Raise an error if a voxel is NaN, because comparisons with NaN are always false.
+    """Raise an error if a voxel is NaN, which cannot be compared with a threshold.
 
     Raises:
         ChunkError: there are NaN voxels; the message has their number.
@@ -30,7 +30,7 @@ def check_no_nan(array: NDArray[Any]) -> None:
         return
     count = int(np.isnan(array).sum())
     msg = (
-        f"{count} of {array.size} voxels are NaN, which is neither above nor below anything; find "
+        f"{count} of {array.size} voxels are NaN, which cannot be compared with anything; find "
         "the operator that made them, or replace them by a plugin that calls numpy.nan_to_num"
     )
     raise ChunkError(msg)
@@ -109,7 +109,7 @@ class Chunk(NDArrayOperatorsMixin):
             GeometryError: the chunk exceeds *domain*.
         """
         if array.ndim not in (3, 4):
-            msg = f"a chunk is (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+            msg = f"a chunk must be (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
             raise ChunkError(msg)
         if kind is not None and kind not in KINDS:
             msg = f"chunk kind {kind!r} is not one of {', '.join(KINDS)}"
@@ -178,7 +178,7 @@ class Chunk(NDArrayOperatorsMixin):
         """
         if voxel_offset is None and tuple(array.shape[-3:]) != self.size:
             msg = (
-                f"an array of extent {tuple(array.shape[-3:])} cannot stand in for chunk "
+                f"an array of extent {tuple(array.shape[-3:])} cannot replace that of chunk "
                 f"{self.bbox} of extent {self.size} (zyx, voxels); give its voxel_offset"
             )
             raise ChunkError(msg)

@@ -58,7 +58,7 @@ def packed_most(size: int) -> int:
 
 
 def decode(codec: str, data: Any, most: int) -> bytes:
-    """Return the decoded *data*.
+    """Decompress *data* to at most *most* bytes.
 
     Args:
         codec: one of `CODECS`.

@@ -313,8 +313,8 @@ class BoxGrid:
                 raise GeometryError(msg)
         if self.count.product() > sys.maxsize:
             msg = (
-                f"a grid of {self.count} boxes of {self.size} (zyx, voxels) has more than can be "
-                f"counted ({sys.maxsize}); make the boxes larger or the region smaller"
+                f"a grid of {self.count} boxes of {self.size} (zyx, voxels) has more boxes than "
+                f"the limit of {sys.maxsize}; make the boxes larger or the region smaller"
             )
             raise GeometryError(msg)
 

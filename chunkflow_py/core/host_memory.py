@@ -89,7 +89,7 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
 
 
 def check_fits(size: int, what: str) -> None:
-    """Raise an error if an array of the size that a file header states does not fit in memory.
+    """Check that an array fits in memory before it is allocated; file headers may be wrong.
 
     Args:
         size: bytes of the array.

@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that a worker answers: `STOP`, without a SIGHUP that nohup has ignored."""
+    """Return the signals that a worker handles: `STOP`, without SIGHUP if nohup ignores it."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in STOP if not (is_ignored and number == signal.SIGHUP)]
 

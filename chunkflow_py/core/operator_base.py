@@ -274,7 +274,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def margin_helps(self) -> bool:
-        """Whether `cut_remedy` is needless for chunks with a margin around their task's box."""
+        """Whether a margin around the task's box makes `cut_remedy` unnecessary."""
         return False
 
     @default_value
@@ -535,7 +535,7 @@ class _Wrapped(OperatorBase):
 
 
 class _WrappedSource(SourceBase):
-    """The hooks of an iterable that is not a `SourceBase`: defaults."""
+    """The default hooks, for an iterable of tasks that is not a `SourceBase`."""
 
 
 def hooks_of(operator: object) -> OperatorBase:

@@ -42,7 +42,7 @@ class Points:
         if self.confidences is not None and self.confidences.shape != (len(self),):
             msg = (
                 f"{len(self)} points have confidences of shape {self.confidences.shape}; "
-                f"it must be ({len(self)},)"
+                f"the shape must be ({len(self)},)"
             )
             raise ChunkError(msg)
 

@@ -311,7 +311,7 @@ def _from_dvid(elements: Sequence[Mapping[str, Any]], what: str) -> dict[str, An
                 partners.append(partner)
     lost = sum("Post" in element["Kind"] for element in elements) - len(posts)
     if lost:
-        logger.warning("%s: left out %d postsynaptic points without presynaptic point", what, lost)
+        logger.warning("%s: left out %d postsynaptic points, which have no T-bar", what, lost)
 
     def properties(found: Sequence[Mapping[str, Any]], name: str, default: Any) -> list[Any]:
         return [(element.get("Prop") or {}).get(name, default) for element in found]

@@ -130,8 +130,8 @@ class Task:
         if isinstance(value, kind):
             return value
         if value is None:
-            found = "None, a task without a result"
-            remedy = f"put skip-none -i {name} before, or change --input-name"
+            found = "None (the task has no result)"
+            remedy = f"put skip-none -i {name} before this operator, or change --input-name"
         else:
             found, remedy = _with_article(type(value).__name__), "change --input-name"
         msg = f"item {name!r} is {found}, not {_with_article(kind.__name__)}; {remedy}"
@@ -156,7 +156,7 @@ class Output:
             place of the task's box; or common start of the addresses of the objects.
         mip: level of the volume.
         format: format of the volume, if the address does not determine it.
-        time: time index to which is written, if it is not the task's.
+        time: time index of the volume, if it is not the task's.
         shrink: size of a voxel of the volume in voxels of the operator's chunk, zyx.
     """
 

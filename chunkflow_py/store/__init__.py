@@ -61,6 +61,6 @@ def open_store(
             from chunkflow_py.store.object_store import open_cloud
         return open_cloud(scheme, path, access, retry_policy or RetryPolicy())
     near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.3)
-    hint = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
+    hint = f"did you mean {near[0]}://?" if near else f"known schemes are {', '.join(SCHEMES)}"
     msg = f"cannot open {scheme}://…: unknown scheme {scheme}://; {hint}"
     raise VolumeError(msg)

@@ -151,7 +151,7 @@ class Service:
 
     @property
     def identity(self) -> tuple[str | None, str]:
-        """Endpoint and URL, unique for each bucket."""
+        """Endpoint and URL of the bucket, which identify it."""
         return self.endpoint, self.root
 
     @property

@@ -68,7 +68,7 @@ class FolderStore:
         return self._read(key, 0, None, most)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
         return self._read(key, start, None if start < 0 else stop)
 
     def _read(

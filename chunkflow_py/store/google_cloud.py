@@ -53,7 +53,7 @@ def gs_bucket(bucket: str, access: Access) -> Service:
         project = os.environ.get("GOOGLE_CLOUD_PROJECT") or project
         if not project:
             msg = (
-                f"cannot open {root}: --requester-pays needs the project that pays; "
+                f"cannot open {root}: --requester-pays needs a project to bill; "
                 "set GOOGLE_CLOUD_PROJECT"
             )
             raise VolumeError(msg)

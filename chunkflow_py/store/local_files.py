@@ -74,8 +74,8 @@ def write_whole(
     Args:
         path: path of the file; its old content is replaced, or kept if writing fails.
         data: the new content.
-        fsync: wait until the disk has the content; otherwise, a power cut may lose it, but not a
-            part of it.
+        fsync: wait until the disk has the content; otherwise, a power cut may lose all of it, but
+            not a part.
 
     Raises:
         VolumeError: the file cannot be written, such as on a full disk.

@@ -36,7 +36,7 @@ class MemoryStore:
         return data
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
         data = self.get(key)
         return None if data is None else data[start : stop if start >= 0 else None]
 

@@ -57,7 +57,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a call failed.
+    """The cause of a failed network call.
 
     Attributes:
         message: the reason, without addresses and credentials.
@@ -75,7 +75,7 @@ class Failure:
 
 
 class CallFailedError(Exception):
-    """The failure of a call is not transient, or its time limit is exceeded.
+    """A call has failed permanently, or has exceeded its time limit.
 
     Attributes:
         failure: failure of the last try.

@@ -191,7 +191,7 @@ class CloudStore:
         return None if found is None else found[0]
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
         if 0 <= stop <= start:
             return None if self.size(key) is None else b""
         found = self._fetch(key, {"suffix": -start} if start < 0 else (start, stop))

@@ -48,7 +48,7 @@ SUFFIX = ".npz"
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of one task.
+    """The counts of one task, with their region and settings.
 
     Attributes:
         region: box of the counted voxels, and time index of the task.
@@ -142,8 +142,8 @@ class CountStore:
                     if counts.settings != first:
                         msg = (
                             f"{counts.region} below {self.place} was counted with "
-                            f"{counts.settings}, but {where} with {first}; count all tasks "
-                            "with the same settings, below one URL for each"
+                            f"{counts.settings}, but {where} with {first}; use the "
+                            "same settings for all tasks, and another URL for other settings"
                         )
                         raise VolumeError(msg)
                     yield counts

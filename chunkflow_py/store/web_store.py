@@ -74,7 +74,7 @@ class WebStore:
         host = parts.netloc.rpartition("@")[2]
         self.url = f"{scheme}://{host}{parts.path}"
         if parts.query or parts.fragment:
-            msg = f"cannot open {self.url} with a query (?) or fragment (#) behind it; remove that"
+            msg = f"cannot open {self.url} with a query (?) or fragment (#); remove it"
             raise VolumeError(msg)
         self._root = f"{scheme}://{host}"
         self._retry_policy = retry_policy
@@ -217,7 +217,7 @@ class WebStore:
         return None if status in _ABSENT else body
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
         if 0 <= stop <= start:
             return None if self.size(key) is None else b""
         wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{stop - 1}"
@@ -255,23 +255,23 @@ class WebStore:
         content_encoding: str | None = None,  # noqa: ARG002
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Refuse to write to a web server."""
+        """Raise a `VolumeError`: web servers are read-only."""
         self._refuse("write")
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:  # noqa: ARG002
-        """Refuse to write to a web server."""
+        """Raise a `VolumeError`: web servers are read-only."""
         self._refuse("write")
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:  # noqa: ARG002
-        """Refuse to write to a web server."""
+        """Raise a `VolumeError`: web servers are read-only."""
         self._refuse("write")
 
     def delete(self, key: str) -> None:  # noqa: ARG002
-        """Refuse to write to a web server."""
+        """Raise a `VolumeError`: web servers are read-only."""
         self._refuse("write")
 
     def list(self, prefix: str = "") -> Iterator[str]:  # noqa: ARG002
-        """Refuse to list the content of a web server."""
+        """Raise a `VolumeError`: web servers do not list their content."""
         self._refuse("list")
 
 
@@ -327,7 +327,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
             answer.close()
             break
         if enough is None and size > most:
-            msg = f"the answer has more than {most} bytes, the most allowed"
+            msg = f"the answer has more than {most} bytes, the limit"
             raise _UnfitError(msg)
     return b"".join(kept)
 

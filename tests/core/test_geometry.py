@@ -287,7 +287,7 @@ def test_index_outside_of_the_grid_is_refused(index: int) -> None:
 def test_more_boxes_than_can_be_counted_are_refused() -> None:
     """A grid has a length; where Python has no number for it, the grid is refused in a sentence."""
     region = BoundingBox.from_size((0, 0, 0), (10**12,) * 3)
-    with pytest.raises(GeometryError, match="more than can be counted .* make the boxes larger"):
+    with pytest.raises(GeometryError, match="more boxes than the limit .* make the boxes larger"):
         BoxGrid.covering(region, Zyx(64, 64, 64))
 
 

@@ -115,7 +115,7 @@ def test_elements_of_dvid_are_read(caplog) -> None:
     assert (found.post.tolist(), found.post_to_pre.tolist()) == ([[7, 8, 9]], [0])
     assert found.pre_confidence == pytest.approx([0.9])
     assert (found.users, found.pre_users[0], found.post_users[0]) == (("ada", "bob"), 0, 1)
-    assert "dvid.json: left out 2 postsynaptic points without presynaptic point" in caplog.text
+    assert "dvid.json: left out 2 postsynaptic points, which have no T-bar" in caplog.text
 
 
 @pytest.mark.parametrize(

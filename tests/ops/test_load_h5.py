@@ -101,7 +101,7 @@ def test_an_empty_file_is_none(volume):
     assert Path("again.h5").stat().st_size == 0
     result = run("load-h5 -f empty.h5 threshold")
     assert result.exit_code == 1
-    assert "item 'chunk' is None, a task without a result, not a chunk" in result.stderr
+    assert "item 'chunk' is None (the task has no result), not a chunk" in result.stderr
 
 
 def test_remove_empty_deletes_only_what_holds_nothing(volume):
