@@ -54,7 +54,7 @@ def faults(first: str, last: str) -> int:
 @glibc_only
 @pytest.mark.parametrize("use", ["use()", USE_IN_THREAD], ids=["main thread", "another thread"])
 def test_freed_memory_is_used_again(use: str) -> None:
-    """Buffers that come and go are faulted in once, in whatever thread; without the call always."""
+    """Temporary buffers are faulted in once, in any thread; without the call, every time."""
     pages = 3 * 3 * (32 << 20) // os.sysconf("SC_PAGE_SIZE")
     assert faults("", use) > pages // 2
     assert faults(KEEP, use) < pages // 100
@@ -62,13 +62,13 @@ def test_freed_memory_is_used_again(use: str) -> None:
 
 @glibc_only
 def test_the_command_line_keeps_memory_by_itself() -> None:
-    """Whoever starts the command line has nothing to remember."""
+    """The command line calls it by itself."""
     assert faults(START, USE_IN_THREAD) < 1000
 
 
 @glibc_only
 def test_the_heap_can_be_spared() -> None:
-    """What is taken while the heap is spared is handed back at once; then memory stays again."""
+    """Buffers allocated outside the heap are returned at once; afterwards, memory is kept again."""
     spared = KEEP + "; from chunkflow_py.core.allocator import apart_from_heap"
     inside = "with apart_from_heap(): use()"
     assert faults(spared, inside) > 10_000
@@ -88,7 +88,7 @@ def test_nothing_is_kept_unless_asked_for() -> None:
 
 @glibc_only
 def test_it_may_be_called_again() -> None:
-    """A second call does nothing and says the same."""
+    """A second call changes nothing and returns the same."""
     assert chunkflow_py.keep_freed_memory()
     assert chunkflow_py.keep_freed_memory()
     assert allocator.keeps_freed_memory()
@@ -96,7 +96,7 @@ def test_it_may_be_called_again() -> None:
 
 @pytest.mark.parametrize("answer", [None, "", ValueError("unknown"), OSError("unknown")])
 def test_other_c_libraries_are_left_alone(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no glibc, nothing is done, and that is no error."""
+    """Without glibc, nothing is done, and no error is raised."""
 
     def confstr(name: str) -> object:
         if isinstance(answer, Exception):

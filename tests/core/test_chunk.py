@@ -1,4 +1,4 @@
-"""Chunk: an array that knows where in the volume it lies."""
+"""Chunk: an array with its position in the volume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cube(offset: tuple[int, int, int] = (10, 20, 30), channels: int = 0) -> Chun
 
 
 def test_a_chunk_knows_its_place() -> None:
-    """Size, channels, box, voxel size and domain are those it was given."""
+    """Size, channels, box, voxel size and domain are as given."""
     chunk = cube(channels=5)
     assert chunk.shape == (5, 2, 3, 4)
     assert chunk.ndim == 4
@@ -54,14 +54,14 @@ def test_other_dimensions_are_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_unknown_kind_is_refused() -> None:
-    """The message lists the kinds there are."""
+    """The message lists the valid kinds."""
     with pytest.raises(ChunkError, match="'picture' is not one of image, segmentation"):
         Chunk(np.zeros((1, 1, 1)), kind="picture")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 1, 0), (1, 1, -4), (1, 1, np.nan), (1, 1, np.inf)])
 def test_impossible_voxel_size_is_refused(size: tuple[float, ...]) -> None:
-    """A voxel has three positive edges."""
+    """A voxel size is three positive numbers."""
     with pytest.raises(ChunkError, match="three positive numbers"):
         Chunk(np.zeros((1, 1, 1)), voxel_size_nm=size)
 
@@ -76,7 +76,7 @@ def test_chunk_outside_of_its_domain_is_refused() -> None:
 
 
 def test_voxels_are_in_the_byte_order_of_this_machine() -> None:
-    """Those of another machine keep their values; others are not copied."""
+    """Arrays of another byte order keep their values; others are not copied."""
     swapped = np.arange(24, dtype=np.uint32).reshape(2, 3, 4)
     foreign = swapped.astype(swapped.dtype.newbyteorder("S"))
     chunk = Chunk(foreign)
@@ -144,7 +144,7 @@ def test_ufunc_of_different_boxes_is_refused(use: np.ufunc) -> None:
 
 
 def test_out_is_filled_and_returned() -> None:
-    """out= takes a chunk or an array, and the one given is returned."""
+    """out= takes a chunk or an array, and returns it."""
     chunk, out = cube(), cube()
     array = out.array
     assert np.add(chunk, 1, out=out) is out
@@ -158,7 +158,7 @@ def test_out_is_filled_and_returned() -> None:
 
 
 def test_out_elsewhere_is_refused() -> None:
-    """out= is checked like an input, and left alone when it is refused."""
+    """out= is checked like an input, and unchanged if it is refused."""
     out = cube((0, 0, 0))
     before = out.array.copy()
     with pytest.raises(ChunkError, match="different boxes"):
@@ -177,7 +177,7 @@ def test_in_place_arithmetic_changes_the_array() -> None:
 
 
 def test_reductions_give_plain_numbers_and_arrays() -> None:
-    """A sum has no place in the volume."""
+    """A sum has no position in the volume."""
     chunk = cube()
     assert np.add.reduce(chunk, axis=None) == chunk.array.sum()
     assert np.max(chunk.array) == np.maximum.reduce(chunk, axis=None)
@@ -188,7 +188,7 @@ def test_reductions_give_plain_numbers_and_arrays() -> None:
 
 
 def test_result_of_another_extent_is_an_array() -> None:
-    """What NumPy broadcasts to another extent is no chunk of this box."""
+    """A result of another extent is an array, not a chunk."""
     chunk = Chunk(np.zeros((1, 3, 4)))
     assert type(chunk + np.zeros((5, 3, 4))) is np.ndarray
 
@@ -246,7 +246,7 @@ def test_with_array_keeps_everything_else() -> None:
 
 
 def test_with_array_of_another_extent_needs_an_offset() -> None:
-    """Voxels of another extent must say where they lie."""
+    """Voxels of another extent need a voxel offset."""
     chunk = cube()
     with pytest.raises(ChunkError, match=r"extent \(1, 1, 1\) .* extent \(2, 3, 4\).*voxel_offset"):
         chunk.with_array(np.zeros((1, 1, 1)))

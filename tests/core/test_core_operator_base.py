@@ -26,7 +26,7 @@ from chunkflow_py.pipeline.operator import Operator, OperatorCommand
 
 
 def test_every_hook_has_a_default_and_a_docstring():
-    """The base class answers each hook, so that the pipeline never has to probe for one."""
+    """The base class has every hook, so that the pipeline never has to probe for one."""
     plain = hooks_of(len)
     for name in OperatorBase.hook_names - {"start", "choose_backend"}:
         attribute = vars(OperatorBase)[name]
@@ -48,7 +48,7 @@ def test_older_names_ask_for_the_hook():
 
 
 def test_a_plain_object_with_the_name_of_a_hook_is_refused():
-    """It would be ignored silently; the message says what to do, and names the class."""
+    """It would be ignored silently; the message names the class and the remedy."""
 
     class Smoother:
         def required_input(self, box, domain):

@@ -1,4 +1,4 @@
-"""Decompressors stop at what is expected, whatever the data hold."""
+"""Decompressors stop at the expected size, whatever the data contain."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_codec_is_tested():
 @example(data=bytes(300_000), room=-1)
 @example(data=bytes(300_000), room=0)
 def test_no_more_than_is_expected(codec, data, room):
-    """What fits is returned whole; one byte too many is an error."""
+    """Data of the expected size are returned; one byte more is an error."""
     packed, most = ENCODERS[codec](data), len(data) + room
     if room < 0:
         with pytest.raises(TOO_LARGE):
@@ -75,7 +75,7 @@ def test_no_more_than_is_expected(codec, data, room):
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name not in ("raw", "lzf")])
 def test_torn_data_are_an_error(codec):
-    """What ends too early is never taken for what it was."""
+    """Truncated data are an error."""
     data = np.random.default_rng(0).integers(0, 9, 50_000, np.uint8).tobytes()
     packed = ENCODERS[codec](data)
     for end in (1, 7, len(packed) // 2, len(packed) - 1):
@@ -91,7 +91,7 @@ def test_many_streams_end():
 
 
 def test_dictionaries_of_lzma_are_bounded():
-    """Neither a header nor the metadata of an array ask for gigabytes."""
+    """Neither a header nor the metadata of an array make a decoder allocate gigabytes."""
     packed = lzma.compress(bytes(100), lzma.FORMAT_ALONE)
     with pytest.raises(lzma.LZMAError, match="Memory"):
         decode("xz", packed[:1] + b"\xff\xff\xff\xff" + packed[5:], 100)
@@ -104,7 +104,7 @@ def test_dictionaries_of_lzma_are_bounded():
 
 
 def test_headers_of_arrays_are_believed_in_nothing():
-    """An array file holds what its header says, numbers, and no more than is expected."""
+    """An array file must match its header, and contain numbers of the expected size."""
     buffer = io.BytesIO()
     np.save(buffer, np.arange(100, dtype=np.int64))
     data = buffer.getvalue()
@@ -121,7 +121,7 @@ def test_headers_of_arrays_are_believed_in_nothing():
 
 
 def test_lengths_of_archives_are_believed_in_nothing():
-    """What the list of an archive says is too short, too long or too many is an error."""
+    """A member list with lengths that are too short, too long or too many is an error."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, a=np.zeros(10_000), b=np.ones(3))
     data = buffer.getvalue()
@@ -162,7 +162,7 @@ UNBOUNDED = re.compile(
 
 
 def test_nobody_else_decompresses():
-    """Decompressors are called in one place, where they have a bound."""
+    """Decompressors are called in one module, where their output is limited."""
     root = Path(chunkflow_py.__file__).parent
     found = {
         str(path.relative_to(root))
@@ -173,7 +173,7 @@ def test_nobody_else_decompresses():
 
 
 def test_nobody_else_opens_what_is_in_an_hdf5_file():
-    """Names in HDF5 files are looked up by `hdf5_io`, which follows none out of the file."""
+    """Names in HDF5 files are resolved by `hdf5_io`, which never leaves the file."""
     root = Path(chunkflow_py.__file__).parent
     for path in root.rglob("*.py"):
         if path.name != "hdf5_io.py" and "h5py" in (text := path.read_text(encoding="utf-8")):

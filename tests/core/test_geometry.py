@@ -25,7 +25,7 @@ near_boxes = st.builds(BoundingBox.from_size, near, st.builds(Zyx, *[st.integers
 
 
 def voxels(box: BoundingBox) -> set[tuple[int, int, int]]:
-    """Return every voxel of *box*: the definition that the formulas are held against."""
+    """Return every voxel of *box*, to check the formulas against."""
     ranges = [range(a, b) for a, b in zip(box.start, box.stop, strict=True)]
     return {(z, y, x) for z in ranges[0] for y in ranges[1] for x in ranges[2]}
 
@@ -102,7 +102,7 @@ def test_box_string_form() -> None:
     ],
 )
 def test_wrong_box_string_says_how_to_write_one(text: str) -> None:
-    """What is not a box string is shown, with an example of one."""
+    """The message shows the text, and an example of a box string."""
     with pytest.raises(GeometryError, match=r"is not a box; write .*0-64_0-512_0-512") as caught:
         BoundingBox.parse(text)
     assert repr(text) in str(caught.value)
@@ -188,7 +188,7 @@ def test_aligned_outward_is_the_smallest_aligned_box(
 
 
 def test_aligning_to_nothing_is_refused() -> None:
-    """A unit of 0 voxels is an error with words, not a division by zero."""
+    """A unit of 0 voxels is a GeometryError, not a division by zero."""
     with pytest.raises(GeometryError, match=r"unit \(0, 1, 1\) must be at least 1"):
         BoundingBox.parse("0-1_0-1_0-1").aligned_outward((0, 1, 1))
 
@@ -285,7 +285,7 @@ def test_index_outside_of_the_grid_is_refused(index: int) -> None:
 
 
 def test_more_boxes_than_can_be_counted_are_refused() -> None:
-    """A grid has a length; where Python has no number for it, the grid is refused in a sentence."""
+    """A grid whose length exceeds sys.maxsize is refused with a message."""
     region = BoundingBox.from_size((0, 0, 0), (10**12,) * 3)
     with pytest.raises(GeometryError, match="more boxes than the limit .* make the boxes larger"):
         BoxGrid.covering(region, Zyx(64, 64, 64))
@@ -315,7 +315,7 @@ def test_ten_million_boxes_take_no_memory() -> None:
 def test_impossible_grids_are_refused(
     region: str, size: tuple[int, int, int], stride: tuple[int, int, int] | None, message: str
 ) -> None:
-    """Nothing to cover, or nothing to cover it with, is an error with both values."""
+    """An empty region, or a size of 0, is an error with both values."""
     with pytest.raises(GeometryError, match=message):
         BoxGrid.covering(BoundingBox.parse(region), Zyx(*size), stride and Zyx(*stride))
 

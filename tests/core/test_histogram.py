@@ -1,4 +1,4 @@
-"""Histograms: equal to NumPy's statistics on all voxels, however these are cut."""
+"""Histograms: equal to NumPy's statistics of all voxels, however the volume is divided."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_floats_are_binned(seed, cut):
 
 
 def test_masks_and_what_is_not_finite():
-    """Only voxels inside of the mask count; NaN and infinity are told, and do not count."""
+    """Only voxels inside the mask are counted; NaN and infinity are reported, not counted."""
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     mask = array % 2 == 1
     (found,) = histogram_of(array, mask=mask).statistics()
@@ -94,7 +94,7 @@ def test_masks_and_what_is_not_finite():
 
 
 def test_large_sections_are_counted_the_same():
-    """The way of counting that is for large sections counts as the other one does."""
+    """The method for large sections gives the same counts as the other one."""
     array = np.random.default_rng(0).integers(0, 256, (1, 512, 512)).astype(np.uint8)
     found = histogram_of(array)
     expected = np.bincount(array.ravel(), minlength=256)

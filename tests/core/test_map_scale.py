@@ -80,7 +80,7 @@ def stored(dtype, kind, channels=None):
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
 @pytest.mark.parametrize("words", sorted(UNIT - {"adjust-pre --img-threshold"}))
 def test_a_fraction_of_1_is_refused_on_integers(words, dtype, kind):
-    """Before the first task, with the value that works; which is then taken."""
+    """Refused before the first task; the value in the message is accepted."""
     channels = 3 if kind == "affinity" else None
     if channels and words.startswith("threshold"):
         channels = 1
@@ -106,7 +106,7 @@ def test_a_fraction_of_1_is_refused_on_integers(words, dtype, kind):
 
 
 def test_what_the_refused_value_means():
-    """The value that is named finds what the fraction finds in the map of floats."""
+    """The suggested value gives the same result as the fraction in a map of floats."""
     rng = np.random.default_rng(0)
     p = rng.integers(0, 256, (4, 5, 6)).astype(np.uint8)
     for t in (0.1, 0.3, 0.5, 0.7, 0.999):
@@ -119,7 +119,7 @@ def test_what_the_refused_value_means():
 
 
 def test_chunks_are_checked_where_the_line_knows_nothing():
-    """What a file or Python brings is checked by the operator itself."""
+    """Maps from a file or from Python are checked by the operator itself."""
     chunk = Chunk(np.ones((2, 3, 4), np.uint8), kind="probability")
     synapses = Synapses(np.zeros((1, 3), np.int64))
     for words in (

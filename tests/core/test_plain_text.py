@@ -1,4 +1,4 @@
-"""Text of strangers: what is shown of it, what is cut, and that nothing else prints."""
+"""Untrusted text: how it is shown, how it is cut, and that all code uses it."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ STEERING = "\x1b]0;title\x07\x1b[2J\x9b31m\u202egnp.exe\u2066\u200b\u2028\x00\x8
 @given(anything)
 @example(STEERING)
 def test_plain_text_steers_nothing(text):
-    """Each character is shown as itself, or by another one; what was shown before stays."""
+    """Each character is shown as itself or replaced; safe text is unchanged."""
     found = plain(text)
     assert all(each.isprintable() or each in "\n\t" for each in found)
     assert len(found) == len(text)
@@ -35,7 +35,7 @@ def test_plain_text_steers_nothing(text):
 
 @given(anything, st.integers(1, 30))
 def test_a_line_is_one_line_of_its_length(text, most):
-    """And safe to show."""
+    """The result is safe to show."""
     line = public_line(text, most)
     assert len(line) <= most + 1
     assert line.isprintable()
@@ -43,7 +43,7 @@ def test_a_line_is_one_line_of_its_length(text, most):
 
 @given(st.text("ab \n", max_size=20), st.integers(1, 60), st.text("cd /", max_size=10))
 def test_no_cut_shows_a_password(before, most, after):
-    """A password whose end is cut off is not recognised, so its address goes as a whole."""
+    """A password without its end is not recognised, so the whole address is dropped."""
     text = f"{before} https://me:GEHEIM@host/{after}"
     assert not set("GEHIM") & set(public(bounded(text, most)).replace("host", ""))
     assert not set("GEHIM") & set(public(tail(f"{text}\nlast", most)))
@@ -51,7 +51,7 @@ def test_no_cut_shows_a_password(before, most, after):
 
 @pytest.mark.parametrize("text", ["٣", "３", "²", "1_0", " 1", "-1", "", "1٣"])
 def test_digits_of_other_scripts_are_none(text):
-    """Nor is anything else that `int` reads."""
+    """Other text that `int` accepts is refused, too."""
     assert not is_digits(text)
     assert is_digits("0123456789")
 
@@ -81,7 +81,7 @@ def test_boxes_in_digits_of_other_scripts_are_none(zero, tmp_path):
     ids=range(5),
 )  # fmt: skip
 def test_messages_with_two_readings_are_none(text):
-    """One sentence says so, which any stream and queue takes."""
+    """The message can be printed to any stream and sent to any queue."""
     with pytest.raises(BodyError, match="^message ") as caught:
         parse_body(text)
     str(caught.value).encode()
@@ -89,7 +89,7 @@ def test_messages_with_two_readings_are_none(text):
 
 
 def test_no_other_way_to_ask_for_digits():
-    """All of the package asks by `is_digits` or [0-9]; what Python offers takes other scripts."""
+    """The package uses `is_digits` or [0-9]; Python's own tests accept digits of other scripts."""
     folder = Path(chunkflow_py.__file__).parent
     pattern = re.compile(r"\\d|\.isdecimal\(|\.isdigit\(|\.isnumeric\(")
     found = {
@@ -110,5 +110,5 @@ def test_what_is_printed_is_plain(capsys):
 
 
 def test_what_an_error_says_is_plain():
-    """Names of channels, keys and messages stand in errors of ours."""
+    """Names of channels, keys and messages appear in error messages."""
     assert str(VolumeError(f"no channel {STEERING}")) == f"no channel {plain(STEERING)}"

@@ -49,7 +49,7 @@ def test_an_older_file_is_read() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """Arrays of another shape, other files and damaged ones are named."""
+    """Messages name arrays of a wrong shape, wrong files and damaged files."""
     with pytest.raises(ChunkError, match=r"\(n, 3\).*shape \(2, 2\)"):
         Points(np.zeros((2, 2)))
     with pytest.raises(ChunkError, match=r"1 points have confidences of shape \(2,\)"):

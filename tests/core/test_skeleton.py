@@ -17,7 +17,7 @@ Y_SHAPE = Skeleton.of(
 
 
 def same(one: Skeleton, other: Skeleton) -> bool:
-    """Tell whether two skeletons are the same, whatever the order of their vertices."""
+    """Return whether two skeletons are equal, whatever the order of their vertices."""
     a, b = one.consolidated(), other.consolidated()
     return all(
         np.array_equal(getattr(a, name), getattr(b, name))
@@ -38,7 +38,7 @@ def test_swc_by_hand():
 
 
 def test_formats_of_cloud_volume():
-    """What is written is what cloud-volume reads, and the other way round."""
+    """cloud-volume reads the written skeletons, and the other way round."""
     from cloudvolume import Skeleton as Theirs
 
     read = Theirs.from_precomputed(Y_SHAPE.to_precomputed())
@@ -82,7 +82,7 @@ def test_loops_are_opened_in_swc():
 
 
 def test_an_empty_skeleton():
-    """Nothing, in both formats."""
+    """An empty skeleton survives both formats."""
     empty = merged([])
     assert len(Skeleton.from_precomputed(empty.to_precomputed())) == 0
     assert len(Skeleton.from_swc(empty.to_swc())) == 0
@@ -99,20 +99,20 @@ def test_an_empty_skeleton():
     ],
 )
 def test_damaged_swc_is_told(text, words):
-    """The sentence names the file, the line and what is wrong."""
+    """The message names the file, the line and the problem."""
     with pytest.raises(VolumeError, match=words):
         Skeleton.from_swc(text, "a.swc")
 
 
 @pytest.mark.parametrize("data", [b"", b"\1\0\0\0\1\0\0\0", Y_SHAPE.to_precomputed()[:-1]])
 def test_damaged_precomputed_is_told(data):
-    """Lengths and indices are looked at."""
+    """Lengths and indices are checked."""
     with pytest.raises(VolumeError, match="x is not a valid skeleton"):
         Skeleton.from_precomputed(data, "x")
 
 
 def test_arrays_that_do_not_fit():
-    """Edges to nowhere, and radii of another number, are refused."""
+    """Edges to missing vertices, and a wrong number of radii, are refused."""
     with pytest.raises(ChunkError, match="refers to vertex 2, but there are 2"):
         Skeleton.of([(0, 0, 0), (0, 0, 1)], [(0, 2)])
     with pytest.raises(ChunkError, match="2 vertices have 1 radii"):

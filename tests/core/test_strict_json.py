@@ -1,4 +1,4 @@
-"""JSON of which there is one reading."""
+"""JSON that all parsers read alike."""
 
 import json
 
@@ -17,7 +17,7 @@ documents = st.recursive(
 
 @given(documents)
 def test_documents(value):
-    """What one reading has is read as ever."""
+    """Unambiguous documents are parsed as by json.loads."""
     assert loads(json.dumps(value)) == loads(json.dumps(value).encode()) == value
 
 
@@ -31,7 +31,7 @@ def test_documents(value):
     ids=range(11),
 )  # fmt: skip
 def test_what_others_would_read_differently_is_refused(text, said):
-    """Quickly, in one sentence."""
+    """Ambiguous documents are refused quickly, with a message."""
     with pytest.raises(ValueError, match=said) as caught:
         loads(text)
     assert len(str(caught.value)) < 200

@@ -1,4 +1,4 @@
-"""Synapses: what belongs to what, and the files of this and of older tools."""
+"""Synapses: their partners, and the files of this and of older tools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def example() -> Synapses:
 
 
 def same(a: Synapses, b: Synapses) -> bool:
-    """Tell whether all attributes are equal."""
+    """Return whether all attributes are equal."""
     return all(np.array_equal(getattr(a, n), getattr(b, n)) for n in vars(a))
 
 
@@ -44,7 +44,7 @@ def test_distances_and_box() -> None:
 
 
 def test_a_t_bar_goes_with_all_that_belongs_to_it() -> None:
-    """Without the first T-bar its partners are gone, and those of others point to their new row."""
+    """Removing the first T-bar removes its partners; others get the new row of their T-bar."""
     kept = example().inside(BoundingBox.parse("1-10_0-10_0-10"))
     assert kept.pre.tolist() == [[5, 5, 5], [9, 9, 9]]
     assert (kept.post.tolist(), kept.post_to_pre.tolist()) == ([[9, 9, 10]], [1])
@@ -56,7 +56,7 @@ def test_a_t_bar_goes_with_all_that_belongs_to_it() -> None:
 
 @pytest.mark.parametrize("encode", [Synapses.to_hdf5, Synapses.to_json])
 def test_a_file_gives_back_what_was_written(encode) -> None:
-    """Both formats keep everything, also where there is little."""
+    """Both formats keep all attributes, including absent ones."""
     assert same(Synapses.from_bytes(encode(example())), example())
     bare = Synapses(np.array([[1, 2, 3]]))
     assert same(Synapses.from_bytes(encode(bare)), bare)
@@ -64,7 +64,7 @@ def test_a_file_gives_back_what_was_written(encode) -> None:
 
 @pytest.mark.parametrize("name", ["pre", "tbars"])
 def test_an_older_hdf5_file_is_read(name) -> None:
-    """Positions of chunkflow 1.x are zyx, or xyz if that is said; so is the resolution."""
+    """Positions and resolution of chunkflow 1.x files are zyx, or xyz if the caller says so."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file[name] = np.array([[1, 2, 3]], np.int32)
@@ -86,7 +86,7 @@ def test_an_older_hdf5_file_is_read(name) -> None:
 
 @pytest.mark.parametrize("order", ["zyx", "xyz"])
 def test_an_older_json_file_is_read(order) -> None:
-    """Synapses one by one, in the order of axes that the file names, whatever else is said."""
+    """Synapses listed one by one; the file's order of axes overrides the argument."""
     step = 1 if order == "zyx" else -1
     content = {
         "order": list(order),
@@ -101,7 +101,7 @@ def test_an_older_json_file_is_read(order) -> None:
 
 
 def test_elements_of_dvid_are_read(caplog) -> None:
-    """Positions are xyz; a postsynaptic element without its T-bar is left out, and that is told."""
+    """Positions are xyz; a postsynaptic element without its T-bar is left out, with a warning."""
     elements = [
         {"Kind": "PostSyn", "Pos": [9, 8, 7], "Prop": {"conf": "0.5", "user": "bob"},
          "Rels": [{"Rel": "PostSynTo", "To": [3, 2, 1]}]},
@@ -132,14 +132,14 @@ def test_elements_of_dvid_are_read(caplog) -> None:
     ],
 )
 def test_other_files_are_refused(data, says) -> None:
-    """What holds no synapses is told by its name."""
+    """The message names a file without synapses."""
     with pytest.raises(VolumeError, match=says) as caught:
         Synapses.from_bytes(data, "s.json")
     assert "s.json" in str(caught.value)
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    """Rows that do not exist and arrays of another length are named."""
+    """The message names missing rows and arrays of a wrong length."""
     with pytest.raises(ChunkError, match=r"s\.json: .* rows 3 to 3 .* there are 1"):
         Synapses.from_bytes(b'{"pre": [[1, 2, 3]], "post": [[3, 1, 1, 1]]}', "s.json")
     with pytest.raises(ChunkError, match=r"pre_confidence .* \(2,\), but there are 1"):

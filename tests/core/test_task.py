@@ -13,7 +13,7 @@ from chunkflow_py.errors import MissingChunkError, OperatorError
 
 
 def test_task_has_the_box_of_its_region() -> None:
-    """A task prints and answers with its region; one without a region has no box."""
+    """A task prints its region; a task without a region has no box."""
     task = Task(Region.parse("t3_0-1_0-2_0-3"))
     assert str(task) == "t3_0-1_0-2_0-3"
     assert str(task.bbox) == "0-1_0-2_0-3"
@@ -22,7 +22,7 @@ def test_task_has_the_box_of_its_region() -> None:
 
 
 def test_items_are_kept_by_name() -> None:
-    """What is put under a name is what is found there."""
+    """An item is returned under the name it was stored with."""
     task, chunk = Task(), Chunk(np.zeros((1, 1, 1)))
     task["a"] = chunk
     assert task["a"] is task.chunk("a") is chunk
@@ -48,7 +48,7 @@ def test_item_of_another_type_is_no_chunk() -> None:
 
 
 def test_items_have_types() -> None:
-    """An item of the type asked for is returned; of another, both types are told; None is told."""
+    """An item of the requested type is returned; otherwise the message names both types."""
     points = Points(np.zeros((1, 3), int))
     task = Task(items={"p": points, "none": None, "c": Chunk(np.zeros((1, 1, 1)))})
     assert task.item("p", Points) is points

@@ -24,7 +24,7 @@ LEFT, RIGHT = Region.parse("0-4_0-4_0-4"), Region.parse("0-4_0-4_4-8")
 
 
 def counts(region, value=1, **settings):
-    """Return counts of one number."""
+    """Return counts with a single value."""
     return Counts(region, {"a": np.array([value])}, settings, BoundingBox.parse("0-4_0-4_0-8"))
 
 
@@ -82,7 +82,7 @@ def test_overlaps_are_refused(tmp_path):
 
 
 def test_margins_are_not_counted():
-    """A task counts in its box, where that lies in the volume; what was shrunk is counted whole."""
+    """A task counts its box inside the volume; a downsampled chunk is counted whole."""
     domain = BoundingBox.parse("0-10_0-10_0-10")
     chunk = Chunk(np.zeros((8, 8, 8)), (2, 2, 2), domain=domain)
     at_the_end = Task(Region.parse("t2_4-16_4-16_4-16"))

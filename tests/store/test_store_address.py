@@ -29,7 +29,7 @@ ANONYMOUS = Access(anonymous=True)
     ],
 )
 def test_without_secrets(url, shown):
-    """Name, password and query of a server are left out; all else is as it was written."""
+    """User name, password and query are left out; the rest is unchanged."""
     assert without_secrets(url) == shown
 
 
@@ -49,14 +49,14 @@ def test_bad_endpoint(monkeypatch, endpoint, variable):
 
 @pytest.mark.parametrize("endpoint", ["http://", "host:99999", "a b"])
 def test_bad_google_endpoint(monkeypatch, endpoint):
-    """The same for Google, whose address may stand without http://."""
+    """The same for Google, whose address may omit http://."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
     with pytest.raises(VolumeError, match="STORAGE_EMULATOR_HOST is .*; write http://host:9000"):
         open_store("gs://bucket/em", ANONYMOUS)
 
 
 def test_bad_proxy(monkeypatch):
-    """A proxy that cannot be one is named by its variable."""
+    """The message names the variable of an invalid proxy."""
     monkeypatch.setenv("http_proxy", "nonsense")
     with pytest.raises(VolumeError, match="http_proxy is 'nonsense', which is not the address"):
         open_store("http://host/em")
@@ -65,13 +65,13 @@ def test_bad_proxy(monkeypatch):
 @pytest.mark.parametrize("bucket", ["Bad Bucket!", "b%20", "bücket", "-a", "a" * 256])
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_bad_bucket(bucket, scheme):
-    """What no bucket is called is refused at once."""
+    """An invalid bucket name is refused at once."""
     with pytest.raises(VolumeError, match="cannot be the name of a bucket"):
         open_store(f"{scheme}://{bucket}/em", ANONYMOUS)
 
 
 def test_credentials_in_the_name_of_a_bucket():
-    """Whoever writes credentials before a bucket is told where they belong."""
+    """The message says where credentials belong if they precede a bucket."""
     with pytest.raises(
         VolumeError, match="contains a user name or password.* set AWS_PROFILE"
     ) as caught:
@@ -82,7 +82,7 @@ def test_credentials_in_the_name_of_a_bucket():
 @pytest.mark.parametrize("prefix", ["em/../../x", "em//x", "./em/x", "em/\x01x", "em/\nx"])
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_bad_prefix(prefix, scheme):
-    """A path that no object has is refused with the nearest that one may have."""
+    """An invalid prefix is refused with the nearest valid one."""
     with pytest.raises(
         VolumeError, match=rf"no object can have; .* address is {scheme}://bucket/(em/)?x"
     ):
@@ -91,14 +91,14 @@ def test_bad_prefix(prefix, scheme):
 
 @pytest.mark.parametrize("address", ["a b", "h:port", "h:99999", "me:ge/heim@host", "[::1", ""])
 def test_bad_web_address(address):
-    """An address of no web server is refused before anything is sent, and says no password."""
+    """An invalid web address is refused before any request, without showing the password."""
     with pytest.raises(VolumeError, match="is not the address of a web server") as caught:
         open_store(f"http://{address}/em")
     assert "heim" not in str(caught.value)
 
 
 def test_public():
-    """Text keeps its spaces and lines, and loses what is secret in its addresses."""
+    """Text keeps its spaces and lines, and loses the secrets in its addresses."""
     text = "see https://me:geheim@host/a?sig=geheim and\n  s3://key:geheim@b/c, not me@host"
     assert public(text) == "see https://host/a and\n  s3://b/c, not me@host"
 

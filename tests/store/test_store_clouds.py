@@ -69,7 +69,7 @@ def test_broken_profile(nobody, monkeypatch):
 
 
 def test_profile(s3, monkeypatch, tmp_path):
-    """Credentials and region come from a profile, as for every other tool of AWS."""
+    """Credentials and region come from a profile, as for other AWS tools."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     (tmp_path / "credentials").write_text(
@@ -105,7 +105,7 @@ def test_endpoint_of_s3_alone(s3, monkeypatch):
 
 
 class Buckets(http.server.BaseHTTPRequestHandler):
-    """Answers as S3 does to whoever asks without credentials."""
+    """Responds as S3 does to requests without credentials."""
 
     def do_HEAD(self):
         self.send_response(403)
@@ -118,7 +118,7 @@ class Buckets(http.server.BaseHTTPRequestHandler):
 
 
 def test_region(serve):
-    """The region of a bucket is asked for; where nobody says it, it is not known."""
+    """The region of a bucket is requested; without a response, it is unknown."""
     address = serve(Buckets)
     assert bucket_region(f"{address}/bucket") == "eu-central-1"
     assert bucket_region(f"{address}/bucket-elsewhere") is None
@@ -153,7 +153,7 @@ def test_stores_of_a_bucket_share_connections(s3, monkeypatch):
 
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_a_bucket_is_looked_for_once(s3):
-    """That a missing object is not a missing bucket is asked once for all stores of a bucket."""
+    """Whether the bucket exists is requested once for all of its stores."""
     with s3.faults() as faults:
         for _ in range(2):
             assert open_store(s3.url).size("key") is None

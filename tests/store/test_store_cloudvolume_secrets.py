@@ -21,7 +21,7 @@ KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """Return a function that writes a file of secrets; nothing but HOME says who asks."""
+    """Return a function that writes a file of secrets; only HOME is set."""
     variables = (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_CONFIG_FILE",
                  "AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS",
                  "CLOUDSDK_CONFIG", "CLOUD_VOLUME_DIR", "CLOUD_FILES_DIR")  # fmt: skip
@@ -66,7 +66,7 @@ def test_s3_with_home_alone(s3, home):
 
 @pytest.mark.parametrize("sqs_server", ["moto"], indirect=True)
 def test_sqs_with_home_alone(sqs_server, home):
-    """A queue is made and used with the credentials and the region of the file."""
+    """A queue is created and used with the credentials and the region of the file."""
     with pytest.raises(QueueError, match=r"region is set .* or in ~/.cloudvolume/secrets"):
         open_queue(f"sqs://{sqs_server.name}", create=True)
     home("aws-secret.json", keys("of-all", AWS_DEFAULT_REGION="us-east-1"))
@@ -93,7 +93,7 @@ def test_what_the_clouds_tools_find_goes_first(home, monkeypatch):
 
 
 def test_all_folders_of_cloudvolume(home, monkeypatch, tmp_path):
-    """Older ones after newer ones; variables say where else."""
+    """Newer folders take precedence; variables name other folders."""
     assert secret_file("aws") is None
     for folder in (".neuroglancer", ".cloudfiles", ".cloudvolume"):
         file = home("aws-secret.json", "{}", f"{folder}/secrets")

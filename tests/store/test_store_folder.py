@@ -120,7 +120,7 @@ def store(tmp_path):
 
 
 def test_addresses(tmp_path, monkeypatch):
-    """A path, a file:// URL and a path from here lead to one place."""
+    """An absolute path, a file:// URL and a relative path name the same store."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "volume").mkdir()
     for address in (f"file://{tmp_path}/volume", f"{tmp_path}/volume/", "volume", "file://volume"):
@@ -146,7 +146,7 @@ def test_no_litter(store, tmp_path):
 
 
 def test_left_behind(store, tmp_path):
-    """What a killed writer left is no object."""
+    """A file left by a killed writer is not an object."""
     store.put("a/b", b"1")
     (tmp_path / "volume" / "a" / ".tmp-1f2e3d4c-b").write_bytes(b"half")
     assert list(store.list()) == ["a/b"]
@@ -193,7 +193,7 @@ def test_removal_is_on_the_disk(store, tmp_path, monkeypatch):
 
 
 def test_one_winner_of_16_processes(tmp_path):
-    """Of 16 processes that claim ten keys at once, one wins each."""
+    """If 16 processes write ten keys at once, one wins each key."""
     start = time.time() + 2
     racers = [python(CLAIM, tmp_path, start, number) for number in range(16)]
     assert sum(int(racer.communicate()[0]) for racer in racers) == 10
@@ -234,7 +234,7 @@ def test_without_hard_links(store, tmp_path, monkeypatch):
 
 
 def test_lost_reply_of_a_link(store, monkeypatch):
-    """A network file system that reports its own link as a conflict is not believed."""
+    """A link that a network file system reports as a conflict is checked."""
     link = Path.hardlink_to
 
     def made_but_denied(path, target):
@@ -247,7 +247,7 @@ def test_lost_reply_of_a_link(store, monkeypatch):
 
 
 def test_disk_full(tmp_path):
-    """Writes that do not fit are one sentence each; the old content stays, and no torn file."""
+    """A file above the size limit gives a clear message, and leaves the old content only."""
     output = python(WRITE_UNDER_A_LIMIT, tmp_path).communicate()[0].splitlines()
     refused = f"VolumeError cannot write {tmp_path}/{{}}: file too large; raise the limit"
     for line, key in zip(output, ["key", "new", None, "new", "key", "new"], strict=True):
@@ -257,7 +257,7 @@ def test_disk_full(tmp_path):
 
 
 def test_reads_in_pieces(store, monkeypatch):
-    """A file of which the system returns a part at a time, as beyond 2 GiB, is read whole."""
+    """A file that the system returns in parts, as above 2 GiB, is read completely."""
     store.put("key", b"0123456789")
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda handle, length, at: pread(handle, min(length, 3), at))
@@ -266,7 +266,7 @@ def test_reads_in_pieces(store, monkeypatch):
 
 
 def test_not_allowed(tmp_path):
-    """A file that may not be read is one sentence, not an absent object."""
+    """A file without read permission is an error, not a missing object."""
     (tmp_path / "key").mkdir()
     (tmp_path / "key" / "self").symlink_to("self")
     with pytest.raises(VolumeError, match=r"cannot read .*key/self: too many levels"):
@@ -296,7 +296,7 @@ def test_together(tmp_path, monkeypatch):
 
 
 def test_one_content_under_many_keys(tmp_path):
-    """Several keys get one content, each unless it is taken, and go their own ways afterwards."""
+    """Several keys get the same content, unless they exist, and can be changed independently."""
     store = open_store(str(tmp_path))
     store.put("a/2", b"taken")
     assert store.put_each_if_absent(["a/1", "a/2", "b/3"], b"same") == [True, False, True]
@@ -323,7 +323,7 @@ def stopped(process):
 @pytest.mark.parametrize("old", [b"old", None])
 @pytest.mark.parametrize("place", ["change", "claim", "move"])
 def test_update_of_a_stopped_process(tmp_path, monkeypatch, place, old):
-    """Updates go on while a process is stopped amid its own, wherever, and none of both is lost."""
+    """Updates continue while a process is suspended at any point of its own; none is lost."""
     monkeypatch.setattr(folder_store, "TURN_S", 0.2)
     store = open_store(str(tmp_path))
     if old is not None:
@@ -344,7 +344,7 @@ def test_update_of_a_stopped_process(tmp_path, monkeypatch, place, old):
 
 @pytest.mark.parametrize("old", [b"old", None])
 def test_a_stopped_process_whose_file_is_replaced(tmp_path, old):
-    """What was removed is not taken for what another process wrote, which may have its number."""
+    """A removed file is not mistaken for a new file with the same inode number."""
     store = open_store(str(tmp_path))
     if old is not None:
         store.put("key", old)
@@ -394,7 +394,7 @@ def test_updates_while_processes_are_stopped_and_killed(tmp_path, monkeypatch):
 
 
 def test_without_locks(store, monkeypatch):
-    """Where a file system has no locks, updates are made all the same."""
+    """Updates work on a file system without locks."""
 
     def refused(handle, how):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -405,7 +405,7 @@ def test_without_locks(store, monkeypatch):
 
 
 def test_folder_in_place_of_an_object(tmp_path):
-    """An update of what is a folder is refused, and does not try for ever."""
+    """An update of a folder is refused, and is not retried forever."""
     (tmp_path / "key").mkdir()
     with pytest.raises(VolumeError, match="key: is a directory; there is a folder of this name"):
         open_store(str(tmp_path)).update("key", lambda old: b"new")

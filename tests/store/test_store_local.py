@@ -121,14 +121,14 @@ def test_file_in_the_path(tmp_path):
     ],
 )
 def test_os_errors(error, kind, text):
-    """Ours pass, a missing file is told apart, and an error without a number keeps its text."""
+    """Own errors pass; a missing file has its own error; an error without errno keeps its text."""
     with pytest.raises(kind) as caught, os_errors("read", "x"):
         raise error
     assert str(caught.value).startswith(text)
 
 
 def test_no_space(tmp_path):
-    """A file that does not fit leaves the old content, no torn file, and one clear sentence."""
+    """A file above the size limit gives a clear message, and leaves the old content only."""
     path = tmp_path / "block"
     path.write_bytes(b"old")
     code = (
@@ -161,7 +161,7 @@ def test_small_files_are_worked_on_by_threads_where_that_waits(seconds: float) -
 
 
 def test_a_path_is_spelled_in_one_way(tmp_path, monkeypatch):
-    """A ``..`` leads where the system says, also after a link; other links stay as they are."""
+    """A ``..`` after a link is resolved as by the system; other links are kept."""
     (tmp_path / "far" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
     monkeypatch.chdir(tmp_path)

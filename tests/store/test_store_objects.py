@@ -85,7 +85,7 @@ class TestGoogleWithFaults(StoreContract):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_denied(s3, method):
-    """A refusal is not tried again, and is one sentence that says what may help."""
+    """A refusal is not retried, and its message has a remedy."""
     store = open_store(s3.url)
     with s3.faults({"type": "status", "code": 403, "body": DENIED}) as faults:
         with pytest.raises(VolumeError) as caught:
@@ -102,7 +102,7 @@ def test_denied(s3, method):
 
 @pytest.mark.parametrize("status", [400, 403])
 def test_credentials_that_expire(s3, monkeypatch, status):
-    """Of a bucket that has answered, requests are signed with what the environment says by then."""
+    """Requests use new credentials from the environment if the bucket has responded before."""
     store = open_store(s3.url)
     store.put("key", b"1")
     assert store.get("key") == b"1"
@@ -116,7 +116,7 @@ def test_credentials_that_expire(s3, monkeypatch, status):
 
 
 def test_credentials_that_have_expired_for_good(s3, monkeypatch):
-    """After a while it is an error that says what to check; where nothing has worked, at once."""
+    """Refused credentials become an error after a while, or at once if nothing has worked yet."""
     monkeypatch.setattr(cloud_service, "REFUSED_S", 0.5)
     store = open_store(s3.url)
     said = r"400 ExpiredToken.*check that your credentials may use"
@@ -135,7 +135,7 @@ def test_credentials_that_have_expired_for_good(s3, monkeypatch):
 @pytest.mark.parametrize("body", [ERROR, ""])
 @pytest.mark.parametrize("method", ["get", "get_range", "put", "put_if_absent", "update"])
 def test_an_error_with_status_200(s3, method, body, kind):
-    """What is no answer is asked for again; a write on condition knows whether it was the one."""
+    """Invalid responses are retried; a conditional write knows whether it succeeded."""
     store = open_store(s3.url)
     expected = {
         "get": b"12345678", "get_range": b"12345", "put": None, "put_if_absent": True,
@@ -152,7 +152,7 @@ def test_an_error_with_status_200(s3, method, body, kind):
 
 
 def test_a_write_on_condition_that_lost_is_not_taken_for_the_first(s3):
-    """After answers that were none, who was not the first is told so."""
+    """After invalid responses, a conditional write reports a conflict."""
     store = open_store(s3.url)
     store.put("key", b"of another")
     with s3.faults({"type": "status", "code": 200, "body": ERROR, "count": 2, "method": "PUT"}):
@@ -161,7 +161,7 @@ def test_a_write_on_condition_that_lost_is_not_taken_for_the_first(s3):
 
 
 def test_an_error_with_status_200_for_good(s3):
-    """It is given up when the budget is spent, as what may pass later."""
+    """It fails with a transient error when the time limit is exceeded."""
     store = open_store(s3.url, retry_policy=QUICK)
     with (
         s3.faults({"type": "status", "code": 200, "body": ERROR}),
@@ -194,7 +194,7 @@ def test_missing_bucket(s3, method):
 
 @pytest.mark.parametrize("method", gate_runs(METHODS, "get", "put_if_absent"))
 def test_every_call_ends(s3, method):
-    """A server that does not answer is left after a deadline, tried again, and given up."""
+    """A silent server is retried after a deadline, until the time limit."""
     store = open_store(s3.url, retry_policy=QUICK)
     with s3.faults(SLOW):
         start = time.monotonic()
@@ -206,7 +206,7 @@ def test_every_call_ends(s3, method):
 
 
 def test_budget(s3):
-    """503 for good is given up when the budget is spent, with what was said and how often."""
+    """A permanent 503 fails at the time limit, with its reason and the number of tries."""
     store = open_store(s3.url, retry_policy=QUICK)
     start = time.monotonic()
     with s3.faults({"type": "status", "code": 503}) as faults:
@@ -225,7 +225,7 @@ def test_budget(s3):
 )
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_long_calls_are_in_the_log(s3, caplog, monkeypatch, rule, words):
-    """While a call waits, the log says for whom, why, and when it will be given up."""
+    """While a call waits, the log has its host, the reason and the remaining time."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(network_retry._NOTES, "_said_of_waiting", -1e9)
     monkeypatch.setattr(network_retry._NOTES, "LONG_S", 1)
@@ -258,7 +258,7 @@ def test_interrupt(s3):
 
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_nobody_ever_there(s3, monkeypatch):
-    """Who has never answered is given up sooner than who has."""
+    """A host that has never responded fails sooner than one that has."""
     retry_policy = RetryPolicy(connect_s=1, unreachable_s=3, unheard_s=0.5)
     heard = open_store(s3.url, retry_policy=retry_policy)
     heard.get("key")
@@ -276,7 +276,7 @@ def test_nobody_ever_there(s3, monkeypatch):
 
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
 def test_what_passes(s3, code):
-    """What may pass by itself is tried again."""
+    """Transient failures are retried."""
     store = open_store(s3.url)
     with s3.faults({"type": "status", "code": code, "count": 2}) as faults:
         store.put("key", b"x")
@@ -287,7 +287,7 @@ def test_what_passes(s3, code):
 
 @pytest.mark.parametrize("code", [400, 401, 405, 418])
 def test_what_does_not_pass(s3, code):
-    """What will not pass is not tried again."""
+    """Permanent failures are not retried."""
     store = open_store(s3.url)
     with s3.faults({"type": "status", "code": code, "body": "<html>"}) as faults:
         with pytest.raises(VolumeError, match=str(code)):
@@ -296,7 +296,7 @@ def test_what_does_not_pass(s3, code):
 
 
 def test_nobody_there(s3, monkeypatch):
-    """An address where nobody listens is one sentence that names it."""
+    """The message names an address without a server."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     store = open_store(s3.url, retry_policy=QUICK)
     with pytest.raises(VolumeError, match=r"check the network and the address http://127.0.0.1:9"):
@@ -305,7 +305,7 @@ def test_nobody_there(s3, monkeypatch):
 
 @pytest.mark.parametrize("read", ["get", "get_range"])
 def test_never_cut_short(s3, read):
-    """Half a body is never returned: the call is made again, and given up in the end."""
+    """A truncated body is never returned: the call is retried, and fails in the end."""
     store, data = open_store(s3.url, retry_policy=QUICK), bytes(range(256)) * 4096
     store.put("key", data)
     reads = {"get": store.get, "get_range": lambda key: store.get_range(key, 0, len(data))}
@@ -317,7 +317,7 @@ def test_never_cut_short(s3, read):
 
 
 def test_lost_reply_is_no_conflict(s3):
-    """A write on condition whose reply was lost is known as done, and is not done twice."""
+    """A conditional write whose reply was lost is recognised, and not repeated."""
     store = open_store(s3.url)
     with s3.faults({"type": "reset_after", "method": "PUT", "count": 1}) as faults:
         assert store.put_if_absent("claim", b"mine") is True
@@ -329,7 +329,7 @@ def test_lost_reply_is_no_conflict(s3):
 
 
 def test_lost_reply_and_another_after_it(s3, monkeypatch):
-    """An update is known as done even when another has followed before that could be found out."""
+    """An update is recognised as successful even if another one followed at once."""
     store, other = open_store(s3.url), open_store(s3.url)
     store.put_if_absent("n", b"1")
     followed = []
@@ -351,7 +351,7 @@ def test_lost_reply_and_another_after_it(s3, monkeypatch):
 
 
 def test_conflict_with_a_lost_reply(s3):
-    """Another's object is a conflict also when a reply was lost, and when it has the same bytes."""
+    """An object of another writer is a conflict, even after a lost reply and with equal bytes."""
     store = open_store(s3.url)
     assert store.put_if_absent("claim", b"same")
     with s3.faults({"type": "reset_after", "method": "PUT", "count": 1}):
@@ -359,14 +359,14 @@ def test_conflict_with_a_lost_reply(s3):
 
 
 def test_conflict_under_way(s3):
-    """S3's answer that another conditional write is under way is no verdict: it is tried again."""
+    """S3's ConditionalRequestConflict is retried."""
     store = open_store(s3.url)
     with s3.faults({"type": "status", "code": 409, "body": CONFLICT, "count": 2}):
         assert store.put_if_absent("claim", b"mine") is True
 
 
 def test_update_against_another(s3):
-    """Whoever was faster is seen: the change is made again from what is there by then."""
+    """After a concurrent update, the change is repeated on the new content."""
     store, other = open_store(s3.url), open_store(s3.url)
     store.put("list", b"a")
     seen = []
@@ -394,7 +394,7 @@ def test_list_goes_on(s3):
 
 
 def test_in_parts(s3, monkeypatch):
-    """A large object goes up in parts, of which one that fails is sent again."""
+    """A large object is uploaded in parts, and a failed part is sent again."""
     monkeypatch.setattr(objects_module, "WHOLE_BYTES", 1 << 20)
     monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
     store, data = open_store(s3.url), bytes(11 << 20)
@@ -421,7 +421,7 @@ def test_headers_are_kept(s3):
 
 
 def test_bounded_connections(s3, monkeypatch):
-    """However many threads call, no more than a bounded number of requests is under way."""
+    """The number of concurrent requests is limited, however many threads call."""
     monkeypatch.setattr(objects_module, "CONNECTIONS", 4)
     store = open_store(s3.url)
     with s3.faults({"type": "latency", "s": 0.05}) as faults:
@@ -465,7 +465,7 @@ def test_anonymous(s3, monkeypatch):
 
 
 def test_requester_pays(s3):
-    """Every request of one who pays says so, and is signed."""
+    """With requester pays, every request has the header and is signed."""
     store = open_store(s3.url, Access(requester_pays=True))
     with s3.faults() as faults:
         for call in every_call(store).values():
@@ -477,14 +477,14 @@ def test_requester_pays(s3):
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_who_pays_must_be_known(scheme):
-    """Nobody can pay without credentials."""
+    """Requester pays is refused without credentials."""
     with pytest.raises(VolumeError, match="either --requester-pays or --use-https"):
         open_store(f"{scheme}://bucket/em", Access(anonymous=True, requester_pays=True))
 
 
 @pytest.mark.aws
 def test_google_requester_pays(gs, monkeypatch):
-    """Google is told which project pays; without one, that is said before any request."""
+    """Requests to Google name the project to bill; without one, an error precedes any request."""
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "lab")
     url, faults = gs
     open_store(url, Access(requester_pays=True)).get("key")
@@ -511,6 +511,6 @@ def test_bucket_is_needed():
 
 
 def test_unknown_scheme():
-    """A scheme that is not known is refused, with the nearest that is."""
+    """An unknown scheme is refused, with the nearest known one."""
     with pytest.raises(VolumeError, match=r"unknown scheme s4://; did you mean s3://\?"):
         open_store("s4://bucket/em")

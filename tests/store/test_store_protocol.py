@@ -1,4 +1,4 @@
-"""What is said of stored objects."""
+"""Records of stored objects."""
 
 import hashlib
 
@@ -12,6 +12,6 @@ def test_the_checksum_is_the_first_half_of_sha_256() -> None:
 
 
 def test_what_is_stored_has_the_length_in_bytes() -> None:
-    """A view of other items than bytes is measured in bytes."""
+    """The size of a memoryview of any item type is in bytes."""
     view = memoryview(bytes(8)).cast("I")
     assert Stored.of("mem://a/b", view) == Stored("mem://a/b", 8, checksum_of(bytes(8)))

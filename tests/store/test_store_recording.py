@@ -20,7 +20,7 @@ print(store.written[0].size, store.written[0].checksum, stored_file(sys.argv[1] 
 
 
 def test_what_is_put_is_remembered(tmp_path):
-    """Address, length and checksum of each object, by which anyone finds it again."""
+    """A record has address, length and checksum of each object."""
     store = RecordingStore(open_store(str(tmp_path)))
     store.put("a/b", b"abc", content_type="text/plain")
     store.left_out("a/c")
@@ -32,7 +32,7 @@ def test_what_is_put_is_remembered(tmp_path):
 
 
 def test_it_is_the_store_in_all_else(tmp_path):
-    """What reads and changes objects is done by the store behind it, and is not remembered."""
+    """Other calls are forwarded to the wrapped store, and not recorded."""
     plain = open_store(str(tmp_path))
     store = RecordingStore(plain)
     assert store.put_if_absent("a", b"1")
@@ -46,7 +46,7 @@ def test_it_is_the_store_in_all_else(tmp_path):
 
 
 def test_without_the_safeguard_nothing_is_checked(tmp_path, monkeypatch):
-    """A drill that takes checksums away gets records without them."""
+    """Records have no checksums if a drill disables them."""
     monkeypatch.setenv("CHUNKFLOW_UNSAFE", "checksum")
     run = [sys.executable, "-c", WITHOUT_CHECKSUMS, str(tmp_path)]
     done = subprocess.run(run, check=True, capture_output=True, text=True, timeout=60)

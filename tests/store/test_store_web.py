@@ -37,7 +37,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
 
 class Packed(http.server.BaseHTTPRequestHandler):
-    """Packs what it sends where that is allowed, and never tells its length."""
+    """Compresses responses if the client allows it, and never sends their length."""
 
     protocol_version = "HTTP/1.1"
 
@@ -68,7 +68,7 @@ def web(tmp_path, serve):
 
 
 def test_web(web):
-    """A web server is read: whole objects, and ranges even where it knows none."""
+    """Whole objects and ranges are read, even from a server without range support."""
     store = open_store(f"http://{web[0]}/em")
     assert store.get("info") == b"0123456789"
     assert store.get("none") is None
@@ -110,7 +110,7 @@ def test_web_is_read_only(web):
 
 
 def test_password_in_an_address(web):
-    """Name and password in an address are sent to the server, and said nowhere else."""
+    """User name and password are sent to the server, and shown nowhere."""
     store = open_store(f"http://me:{SECRET}@{web[0]}/em", retry_policy=QUICK)
     assert store.get("info") == b"0123456789"
     assert Files.asked[0]["authorization"].startswith("Basic ")
@@ -124,7 +124,7 @@ def test_password_in_an_address(web):
 
 
 def test_signed_address(web):
-    """A signed address is of one object: as that of a volume it is refused, and not repeated."""
+    """A signed address is refused for a volume, and not shown."""
     with pytest.raises(VolumeError, match=r"query .* or fragment") as caught:
         open_store(f"https://{web[0]}/em?X-Amz-Signature={SECRET}")
     assert SECRET not in str(caught.value)
@@ -137,7 +137,7 @@ def test_redirects(web):
 
 
 def test_packed_for_the_journey(serve):
-    """What a server packs on the way, without telling its length, arrives as it is stored."""
+    """A response compressed for the transfer, without a length, is read correctly."""
     store = open_store(f"{serve(Packed)}/em")
     assert store.get("block") == b"voxels" * 1000
     assert store.size("block") == 6000
@@ -145,7 +145,7 @@ def test_packed_for_the_journey(serve):
 
 
 def test_faults(web):
-    """What may pass is tried again, half a body is never returned, and a refusal stands."""
+    """Transient failures are retried, a truncated body is never returned, a refusal is final."""
     (web[1] / "em" / "block").write_bytes(bytes(range(256)) * 400)
     with servers.proxy(f"http://{web[0]}") as faults:
         store = open_store(f"{faults.address}/em", retry_policy=QUICK)
@@ -178,7 +178,7 @@ BOMB = gzip.compress(bytes(64 << 20), 9)
 
 
 class Hostile(http.server.BaseHTTPRequestHandler):
-    """Answers by the path: endless, packed, slow, or sending the client on."""
+    """Responds by path: endless, compressed, slowly, or with a redirect."""
 
     protocol_version = "HTTP/1.1"
     to = ""
@@ -247,13 +247,13 @@ class Hostile(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hostile(serve, monkeypatch):
-    """Address of a server that means harm."""
+    """Address of a hostile server."""
     monkeypatch.setattr(Hostile, "seen", [])
     return serve(Hostile)
 
 
 def quick(address, **changes):
-    """Return the store of a server, with little patience."""
+    """Return the store of a server, with short time limits."""
     scheme, _, path = address.partition("://")
     retry_policy = (
         replace(QUICK, longest_s=1, budget_s=1) if not changes else replace(QUICK, **changes)
@@ -267,7 +267,7 @@ def quick(address, **changes):
      ("bomb", "more than 1048576 bytes")],
 )  # fmt: skip
 def test_an_answer_ends_at_its_bound(hostile, name, said):
-    """However long it is, packed or not, no more than the bound is read; nothing is retried."""
+    """No more than the limit is read, compressed or not; nothing is retried."""
 
     def read():
         with pytest.raises(VolumeError, match=said):
@@ -278,7 +278,7 @@ def test_an_answer_ends_at_its_bound(hostile, name, said):
 
 
 def test_a_range_ends_where_it_was_asked_to(hostile):
-    """A server that knows no ranges is read to the end of the range; a longer range is refused."""
+    """Without range support, the body is read up to the end of the range, within a limit."""
     assert quick(hostile).get_range("endless", 3, 8) == b" " * 5
     with pytest.raises(VolumeError, match="more than 5 bytes"):
         quick(hostile).get_range("range", 3, 8)
@@ -286,7 +286,7 @@ def test_a_range_ends_where_it_was_asked_to(hostile):
 
 @pytest.mark.parametrize("name", ["drip", "headers_drip"])
 def test_an_answer_ends_in_time(hostile, name):
-    """A byte now and then keeps no worker waiting, neither in the body nor in the headers."""
+    """A server that sends single bytes slowly, in the body or the headers, hits the deadline."""
     start = time.monotonic()
     with pytest.raises(VolumeUnreachableError, match="no answer in time"):
         quick(hostile).get(name)
@@ -294,7 +294,7 @@ def test_an_answer_ends_in_time(hostile, name):
 
 
 def test_a_length_that_cannot_be(hostile):
-    """Is not believed: what the body has counts."""
+    """A wrong Content-Length is ignored: the body counts."""
     assert quick(hostile).size("length") == 0
 
 
@@ -313,7 +313,7 @@ def test_a_length_that_cannot_be(hostile):
      ("/moved", "redirects more than 5 times")],
 )  # fmt: skip
 def test_redirects_that_are_refused(hostile, monkeypatch, to, said):
-    """At once, without a connection and without a retry."""
+    """Refused at once, without a connection and without a retry."""
     monkeypatch.setattr(Hostile, "to", to)
     start = time.monotonic()
     with pytest.raises(VolumeError, match=said):
@@ -323,7 +323,7 @@ def test_redirects_that_are_refused(hostile, monkeypatch, to, said):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "2130706433", "0.0.0.0"])
 def test_a_redirect_into_this_machine_is_refused(hostile, serve, monkeypatch, host):
-    """From a server that is elsewhere, by whatever name: the address of the connection counts."""
+    """A redirect to this machine is refused under any name: the IP address counts."""
     inside = serve(type("Inside", (Hostile,), {"seen": (seen := [])}))
     monkeypatch.setattr(Hostile, "to", f"http://{host}:{inside.rpartition(':')[2]}/info")
     store = quick(hostile)
@@ -336,7 +336,7 @@ def test_a_redirect_into_this_machine_is_refused(hostile, serve, monkeypatch, ho
 
 
 def test_a_redirect_within_one_reach_is_followed(hostile, serve, monkeypatch):
-    """Between servers of this machine; the password stays with the first."""
+    """Redirects between servers of this machine work; the password is not sent to the second."""
     seen = []
     other = serve(type("Other", (Hostile,), {"seen": seen}))
     monkeypatch.setattr(Hostile, "to", f"{other}/info")
@@ -347,7 +347,7 @@ def test_a_redirect_within_one_reach_is_followed(hostile, serve, monkeypatch):
 
 @pytest.mark.long
 def test_connections_come_back(hostile, monkeypatch):
-    """However an answer ends, its connection is free for the next: there are 32 at most."""
+    """However a response ends, its connection is free for the next one: there are at most 32."""
     monkeypatch.setattr(Hostile, "to", "file:///etc/passwd")
     store = quick(hostile)
     for _ in range(12):
@@ -359,7 +359,7 @@ def test_connections_come_back(hostile, monkeypatch):
 
 @given(st.ip_addresses(v=4))
 def test_reach_of_addresses(address):
-    """An address has one reach in whatever form; none but a global one is public."""
+    """All spellings of an address have the same reach; only a global one is public."""
     forms = [str(address), f"::ffff:{address}", f"64:ff9b::{address}"]
     found = {reach_of(each) for each in forms}
     assert len(found) == 1
@@ -369,7 +369,7 @@ def test_reach_of_addresses(address):
 
 
 def test_pieces_of_gzip():
-    """Several members, zeros behind them and small pieces are read as `gzip.decompress` does."""
+    """Several members, trailing zeros and small pieces are read as by `gzip.decompress`."""
     whole = gzip.compress(b"ab" * 3_000_000) + gzip.compress(b"cd") + bytes(20)
     for size in (7, 1000, 1 << 20):
         pieces = [whole[start : start + size] for start in range(0, len(whole), size)]

@@ -23,7 +23,7 @@ def place(request, tmp_path) -> str:
 
 
 def test_a_file_is_written_read_and_measured(place) -> None:
-    """Prefix, box and suffix are the name, wherever it is; what is stored is told."""
+    """Prefix, box and suffix form the name in any store; a record is returned."""
     files = TaskFiles(f"{place}/new/pre-", ".x")
     assert files.size(REGION) is None
     with pytest.raises(VolumeNotFoundError, match=r"pre-t3_0-1_0-2_0-3\.x does not exist; check"):
@@ -37,7 +37,7 @@ def test_a_file_is_written_read_and_measured(place) -> None:
 
 
 def test_a_suffix_may_hold_folders(place) -> None:
-    """A flag may lie in a folder of the task; such a folder exists if anything lies in it."""
+    """A marker may be in a folder of the task; a folder exists if it is not empty."""
     TaskFiles(f"{place}/", "/done").touch(REGION)
     assert TaskFiles(f"{place}/", "/done").size(REGION) == 0
     assert TaskFiles(f"{place}/", "/").size(REGION) == 1
@@ -45,7 +45,7 @@ def test_a_suffix_may_hold_folders(place) -> None:
 
 
 def test_which_names_are_whole(tmp_path, monkeypatch) -> None:
-    """An extension makes a name that of all tasks; a folder that exists needs no slash."""
+    """A name with an extension is one file for all tasks; an existing folder needs no slash."""
     monkeypatch.chdir(tmp_path)
     Path("there").mkdir()
     names = ["syns.JSON", "syns", "there", "there/", "there/x", "s3://b/p"]
@@ -64,7 +64,7 @@ def test_which_names_are_whole(tmp_path, monkeypatch) -> None:
 
 
 def test_what_cannot_be_named_is_refused() -> None:
-    """A bucket is no place; a prefix needs a box; a box that vanishes is told."""
+    """A bucket needs a path, a prefix needs a box, and a box must not become negative."""
     with pytest.raises(
         OptionError, match=r"--prefix s3://b is only a bucket, without a path in it; write s3://b/"
     ):
@@ -78,7 +78,7 @@ def test_what_cannot_be_named_is_refused() -> None:
 
 
 def test_items_are_saved(tmp_path) -> None:
-    """What is stored is put on record; None is an empty file; one file has one task."""
+    """Files are recorded, None gives an empty file, and one file is written by one task."""
     saver = ItemSaver(TaskFiles(f"{tmp_path}/", ".txt"), "a", str.encode, str)
     task = saver(Task(REGION, {"a": "text"}))
     assert [Path(stored.url).name for stored in task.written] == ["t3_0-1_0-2_0-3.txt"]
