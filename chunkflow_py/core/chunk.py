@@ -197,11 +197,11 @@ class Chunk(NDArrayOperatorsMixin):
         return self.with_array(self.array.astype(dtype))
 
     def min(self) -> Any:
-        """Return the smallest voxel."""
+        """Return the smallest value of a voxel."""
         return self.array.min()
 
     def max(self) -> Any:
-        """Return the largest voxel."""
+        """Return the largest value of a voxel."""
         return self.array.max()
 
     def cut(self, bbox: BoundingBox) -> Chunk:

@@ -196,7 +196,7 @@ class BoundingBox:
         return BoundingBox(start, self.stop.low(other.stop).high(start))
 
     def hull(self, other: BoundingBox) -> BoundingBox:
-        """Return the smallest box around both."""
+        """Return the smallest box around this box and *other*."""
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
     def coarser(self, factor: Iterable[int]) -> BoundingBox:

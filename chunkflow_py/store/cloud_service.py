@@ -108,7 +108,7 @@ class Service:
         return self.clients.setdefault((retry_policy, is_upload), self.make(options, retries))
 
     def check_writable(self) -> None:
-        """Check that writing is possible: Google requires credentials.
+        """Raise an error before writing to Google without credentials.
 
         Raises:
             VolumeError: there are no credentials.

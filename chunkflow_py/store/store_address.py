@@ -140,7 +140,7 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
 
 
 def check_size(size: int, most: int | None, key: str, url: str) -> None:
-    """Raise an error if an object is larger than its content can be.
+    """Raise an error if an object is larger than expected.
 
     Raises:
         VolumeError: *size* is more than *most* bytes.
