@@ -122,7 +122,7 @@ def _of_account(file: Path) -> tuple[Any, str | None]:
 
     try:
         found = service_account.Credentials.from_service_account_file(str(file), scopes=[_SCOPE])  # type: ignore[no-untyped-call]
-    except (OSError, ValueError, TypeError, AttributeError):  # their texts may hold the secret
+    except (OSError, ValueError, TypeError, AttributeError):  # their texts may contain the secret
         msg = f"{file} is not the key of a Google service account; download one as JSON"
         raise VolumeError(msg) from None
     return found, found.project_id
