@@ -42,6 +42,7 @@ def check_threshold(
     if kind in BOUNDED and top > 1 and 0 < threshold < 1:
         msg = (
             f"{option} {threshold:g} is compared with {kind} values of type {dtype}, in which "
-            f"{top:.0f} stands for 1; write {option} {threshold * top:.17g} for {threshold:g} of it"
+            f"{top:.0f} stands for 1; {threshold:g} of full scale is "
+            f"{option} {threshold * top:.17g}"
         )
         raise OptionError(msg)

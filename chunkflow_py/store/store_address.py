@@ -147,7 +147,7 @@ def check_size(size: int, most: int | None, key: str, url: str) -> None:
     """
     if most is not None and size > most:
         msg = (
-            f"{url.rstrip('/')}/{key} has {size} bytes, but may have at most {most}; it is damaged "
+            f"{url.rstrip('/')}/{key} has {size} bytes, but may have {most} at most; it is damaged "
             "or was replaced by something else; restore it from a copy"
         )
         raise VolumeError(msg)

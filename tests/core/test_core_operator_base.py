@@ -57,7 +57,7 @@ def test_a_plain_object_with_the_name_of_a_hook_is_refused():
         def __call__(self, chunk):
             return chunk
 
-    with pytest.raises(TypeError, match="Smoother does not inherit from OperatorBase: let it"):
+    with pytest.raises(TypeError, match="Smoother does not inherit from OperatorBase; inherit"):
         hooks_of(Smoother())
     with pytest.raises(TypeError, match="does not inherit from SourceBase"):
         source_hooks_of(type("Tasks", (), {"boxes": ()})())

@@ -128,7 +128,7 @@ def test_chunks_are_checked_where_the_line_knows_nothing():
         "adjust-pre --img-threshold 0.5",
     ):
         (stage,) = read_line(words.split())
-        with pytest.raises(OptionError, match="--[a-z-]+ 127.5 for 0.5 of it"):
+        with pytest.raises(OptionError, match="0.5 of full scale is --[a-z-]+ 127.5"):
             stage.call(Task(items={"chunk": chunk, "syns": synapses}))
 
 

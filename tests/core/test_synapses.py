@@ -144,7 +144,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         Synapses.from_bytes(b'{"pre": [[1, 2, 3]], "post": [[3, 1, 1, 1]]}', "s.json")
     with pytest.raises(ChunkError, match=r"pre_confidence .* \(2,\), but there are 1"):
         Synapses(np.array([[1, 2, 3]]), pre_confidence=np.ones(2))
-    with pytest.raises(ChunkError, match="whole voxels"):
+    with pytest.raises(ChunkError, match="integer array"):
         Synapses(np.array([[0.5, 2, 3]]))
     with pytest.raises(ChunkError, match="no user 'eve'.*ada, bob"):
         example().user_id("eve")

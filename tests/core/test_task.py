@@ -56,7 +56,7 @@ def test_items_have_types() -> None:
         task.item("p", Synapses)
     with pytest.raises(MissingChunkError, match="item 'c' is a chunk, not Points"):
         task.item("c", Points)
-    with pytest.raises(MissingChunkError, match="'none' is None, .* put skip-none -i none before"):
+    with pytest.raises(MissingChunkError, match="'none' is None .* put skip-none -i none"):
         task.item("none", Synapses)
 
 
