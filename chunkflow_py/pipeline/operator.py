@@ -191,7 +191,7 @@ class OperatorCommand(Command):
         return super().parse_args(ctx, spread_auto(self.params, args))
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Call the command with its options, and wrap what it returns."""
+        """Call the command with its options, and wrap its result."""
         label = ctx.params.pop("label") or ctx.info_name
         options = dict(ctx.params)
         body = super().invoke(ctx)

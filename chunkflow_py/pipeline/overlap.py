@@ -27,8 +27,8 @@ class Stage:
         operators: the operators.
         at_once: whether they work on several tasks at the same time.
         begins: whether the first operator begins on the next task while one is under way.
-        depth: how many finished tasks may wait for the next stage.
-        tasks: how many tasks it holds at most, under way or waiting.
+        depth: maximum number of finished tasks that wait for the next stage.
+        tasks: maximum number of tasks under way or waiting.
     """
 
     operators: Sequence[Operator]

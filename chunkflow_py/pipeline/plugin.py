@@ -96,7 +96,7 @@ def load_plugin(path: Path) -> Callable[..., Any]:
     """Run the file and return its ``execute``.
 
     Raises:
-        OptionError: the file fails, or has no such function.
+        OptionError: the file fails, or does not define the function.
     """
     execute = getattr(load_file(path), "execute", None)
     if not callable(execute):

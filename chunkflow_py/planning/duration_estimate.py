@@ -36,10 +36,10 @@ class Duration:
     """How long a step takes.
 
     Attributes:
-        seconds: from the start of the machines to their end.
-        start_s: until a process begins on its first task.
-        task_s: that a task of middling work adds to those before it, in one process.
-        how: where this comes from, as text.
+        seconds: time from the start of the machines to the end of the last task.
+        start_s: seconds until a process begins its first task.
+        task_s: seconds that each further task of average work takes in one process.
+        how: source of the estimate, as text.
     """
 
     seconds: float
@@ -81,10 +81,10 @@ def measured_duration(
     """Return the duration of all tasks, or ``None`` if too little was measured.
 
     Args:
-        observations: of processes that worked side by side, as those of a machine will.
-        tasks: how many there are.
-        mean_work: of a task, in the unit of *work*.
-        work: how much there is to do for a box.
+        observations: measurements of processes that ran side by side, as on a machine of the run.
+        tasks: number of tasks.
+        mean_work: mean work of a task, in the unit of *work*.
+        work: function that returns the work for a box.
         fleet: machines and processes.
         stage_of: operator -> stage.
     """
@@ -155,10 +155,10 @@ def _slowest(seconds: Mapping[str, float], stage_of: Mapping[str, str], ahead: i
 def mean_work(
     boxes: Boxes | None, measures: Sequence[tuple[Callable[[BoundingBox], Sequence[float]], float]]
 ) -> float:
-    """Return the work of a task, on the mean of all.
+    """Return the mean work of a task.
 
     Args:
-        boxes: of tasks; ``None``: there is one without a box, whose work is 1.
+        boxes: boxes of the tasks; ``None``: one task without a box, whose work is 1.
         measures: functions as `total` takes them, each with the weight of its unit.
     """
     if not boxes:
@@ -179,14 +179,15 @@ def speed_duration(
     """Return the duration of all forward passes, which hide reading and writing.
 
     Args:
-        path: of what `tune` has printed.
-        operators: of the pipeline.
-        patches: of its networks.
-        tasks: how many.
+        path: file with the JSON output of `chunkflow tune`.
+        operators: operators of the pipeline.
+        patches: patch counts of its networks.
+        tasks: number of tasks.
         fleet: machines and processes; processes are taken to be as fast side by side as alone.
 
     Raises:
-        OptionError: the file is none of tune's, or has not measured the network as it is run here.
+        OptionError: the file is not output of `chunkflow tune`, or has no measurement of this
+            network with these options.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]

@@ -59,11 +59,11 @@ class PilotTask:
     """One task of a pilot.
 
     Attributes:
-        at: seconds from the start of the process to the end of the task.
-        bbox: of the task; ``None`` for a line without tasks.
-        seconds: by operator.
-        written: bytes, as stored.
-        objects: how many were stored.
+        at: end of the task, in seconds since the start of the process.
+        bbox: box of the task; ``None`` for a pipeline without tasks.
+        seconds: operator -> seconds it took.
+        written: bytes written, as stored.
+        objects: number of objects stored.
     """
 
     at: float
@@ -78,20 +78,20 @@ class Observation:
     """What one pilot process has measured.
 
     Attributes:
-        ready_s: from its start until it could begin; ``None``: it never could.
-        ahead: tasks that its stages worked ahead.
-        tasks: that it has done.
-        peak_bytes: the most memory it has held.
-        parts: estimated memory, by what takes it.
+        ready_s: seconds from its start until it was ready for tasks; ``None``: it never was.
+        ahead: tasks prefetched per stage.
+        tasks: tasks that it finished.
+        peak_bytes: its peak memory.
+        parts: purpose -> estimated memory, bytes.
         unknown: operators whose memory is not fully estimated.
-        device_bytes: of the GPU, estimated.
-        devices: that networks ran on.
-        begun: operator -> seconds at which it began on the first task, and what of it is done.
+        device_bytes: estimated GPU memory.
+        devices: devices on which networks ran.
+        begun: operator -> the second at which it began the first task, and its progress since.
         traffic: bytes by loader: stored, decoded, needed.
-        failure: why it ended.
-        is_refused: whether it was refused before its first task, as what does not fit here is.
-        is_whole: whether it ended by itself.
-        is_cut: whether its time was up.
+        failure: error that ended it, if any.
+        is_refused: whether it stopped before its first task, for example for lack of memory.
+        is_whole: whether it ended normally.
+        is_cut: whether its time limit ended it.
     """
 
     ready_s: float | None = None
@@ -155,11 +155,11 @@ def run_pilots(
     """Run several pilot processes at once, and return their measurements.
 
     Args:
-        module: that a process runs.
-        request: for all of them.
-        numbers: of the tasks of each process.
-        seconds: after which those that have not ended are ended.
-        folder: for output, which is removed (default: that of the system).
+        module: Python module that each process runs.
+        request: request that all processes receive.
+        numbers: task numbers for each process.
+        seconds: time limit, after which the remaining processes are ended.
+        folder: folder for the discarded output (default: the temporary folder of the system).
     """
     found = [Observation() for _ in numbers]
     with TemporaryDirectory(prefix=".plan-", dir=folder or gettempdir()) as scratch:
@@ -228,7 +228,7 @@ def _started(
 def operators_left_out(operators: Sequence[Operator]) -> list[str]:
     """Return the names of the operators that a pilot leaves out.
 
-    They write to places that cannot be replaced, or skip tasks by what a run has done already.
+    They write to destinations that cannot be redirected, or skip tasks that a run has completed.
     """
     return [stage.name for stage in operators if not _is_in_pilot(stage)]
 
@@ -250,12 +250,12 @@ def pilot_pipeline(
     """Return a checked pipeline that runs some tasks and writes their output below *scratch*.
 
     Args:
-        operators: of the pipeline, read with ``--dry-run``.
-        source: of its tasks.
-        numbers: of the tasks to do, by the plan of the source.
+        operators: operators of the pipeline, parsed with ``--dry-run``.
+        source: source of its tasks.
+        numbers: numbers of the tasks to run, from the plan of the source.
         scratch: an empty folder.
-        ahead: tasks that stages work ahead, as for `Pipeline`.
-        listener: of its events.
+        ahead: tasks to prefetch per stage, as for `Pipeline`.
+        listener: receiver of its events.
 
     Raises:
         ChunkflowError: whatever is wrong with the pipeline.
@@ -310,7 +310,7 @@ class PilotListener(Listener):
     """Sends the events of a pilot at once.
 
     Args:
-        send: takes one event, which JSON can hold.
+        send: function that sends one JSON-serialisable event.
         started: when the process was started, by `time.time`.
     """
 
@@ -386,8 +386,8 @@ def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> N
 
     Args:
         pipeline: checked.
-        listener: of its events.
-        at_most: tasks.
+        listener: receiver of its events.
+        at_most: maximum number of tasks.
     """
     listener.pipeline = pipeline
     first: float | None = None

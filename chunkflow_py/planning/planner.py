@@ -155,7 +155,7 @@ class _Planner:
         self._check_cover()
 
     def _check_cover(self) -> None:
-        """Report tasks outside of the input, and input outside of all tasks."""
+        """Report tasks outside the input, and parts of the input that no task covers."""
         domain, boxes = domain_of(self.pipeline), self.looked_at
         cutout = self.step.operators[0].hooks.cutout
         if domain is None or not boxes or cutout is None or cutout.is_explicit:
@@ -370,7 +370,7 @@ class _Planner:
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the peak memory of a pilot process; caches go on to grow after it."""
+    """Return the peak memory of a pilot process, plus the later growth of caches."""
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
     growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0
     measured, how = seen.peak_bytes + growth, "measured, at the peak of a pilot"

@@ -30,10 +30,10 @@ class Instance:
         name: such as ``g5.xlarge``.
         hour: dollars an hour on demand.
         spot_hour: dollars an hour at the spot price, for a machine that may be preempted.
-        spot_is_assumed: whether that is computed as a share of the price on demand.
-        memory_bytes: of the host.
-        device_bytes: of its GPU; 0 without one.
-        gpu: what it is called, or empty.
+        spot_is_assumed: whether the spot price is computed as a share of the on-demand price.
+        memory_bytes: host memory.
+        device_bytes: GPU memory; 0 without a GPU.
+        gpu: name of the GPU, or empty.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Prices:
     """A table of prices, in dollars.
 
     Attributes:
-        date: of the prices.
-        source: where they come from.
-        instances: by name.
+        date: date of the prices.
+        source: where the prices come from.
+        instances: name -> type of machine.
         stores: protocol -> ``gb_month``, ``put``, ``get``, ``egress_gb``.
-        queue_request: of one request of a queue in a cloud.
+        queue_request: price of one request to a cloud queue.
     """
 
     date: str
@@ -67,7 +67,7 @@ class Prices:
         """Return a type of machine.
 
         Raises:
-            OptionError: the table has none of that name; the message has the nearest names.
+            OptionError: the table has no machine of that name; the message lists the nearest names.
         """
         if name in self.instances:
             return self.instances[name]
@@ -85,10 +85,10 @@ class Cost:
     """Cost of a step, in dollars.
 
     Attributes:
-        parts: of the run, by what is paid for.
-        month: to keep what is written, a month.
-        egress: to bring what is read out of its cloud or region, once; not in the sum.
-        assumed: what was assumed, as sentences.
+        parts: item -> cost of the run.
+        month: cost of storing the output for a month.
+        egress: cost of reading the input once from another cloud or region; not in the sum.
+        assumed: assumptions, as sentences.
     """
 
     parts: dict[str, float] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def load_prices(path: Path | None = None) -> Prices:
     """Return the price table of a file, or that of the package.
 
     Raises:
-        OptionError: the file cannot be read, or does not hold such a table.
+        OptionError: the file cannot be read, or is not a price table.
     """
     place = files(__package__) / "prices.json" if path is None else path
     try:
@@ -158,13 +158,13 @@ def cost_of(
     """Return the cost of a step.
 
     Args:
-        prices: of requests and storage.
-        hour: dollars an hour of a machine, if it is known.
-        machine_hours: of all machines together, if they are known.
-        tasks: how many.
-        reads: from volumes.
-        writes: to volumes.
-        stored: operator -> bytes of its volume as they are stored, as far as they are known.
+        prices: prices of requests and storage.
+        hour: dollars an hour of a machine, if known.
+        machine_hours: hours of all machines together, if known.
+        tasks: number of tasks.
+        reads: amounts read from volumes.
+        writes: amounts written to volumes.
+        stored: operator -> bytes of its volume as stored, where known.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []

@@ -29,12 +29,12 @@ class PlannedStep:
     """A step to plan.
 
     Attributes:
-        name: of the stage.
-        operators: of it.
-        source: that makes the tasks; ``None``: it runs once.
-        argv: its arguments as typed, source included.
-        mip: the global option.
-        ahead: the global option.
+        name: name of the step.
+        operators: operators of its pipeline.
+        source: source of the tasks; ``None``: the pipeline runs once.
+        argv: command-line arguments as typed, source included.
+        mip: value of the global option ``--mip``.
+        ahead: value of the global option ``--ahead``.
     """
 
     name: str
@@ -50,15 +50,15 @@ class PlanSettings:
     """Options of a plan.
 
     Attributes:
-        module: of pilot processes, run as ``python -m``; ``None``: no pilot.
+        module: module that pilot processes run with ``python -m``; ``None``: no pilot.
         pilot_s: seconds after which a pilot ends.
         fleet: machines and processes.
-        memory_bytes: of a machine (default: that of the instance, else of this one).
+        memory_bytes: memory of a machine (default: that of the instance, else of this machine).
         instance: type of machine.
         price: dollars an hour of a machine.
         price_file: table of prices.
-        seconds_per_task: in one process, instead of what is measured.
-        speeds: what `chunkflow tune --json` has printed.
+        seconds_per_task: seconds per task in one process, replacing the measurement.
+        speeds: file with the output of `chunkflow tune --json`.
     """
 
     module: str | None = None
@@ -77,12 +77,12 @@ class Memory:
     """Peak memory of a process.
 
     Attributes:
-        bytes: of the host.
+        bytes: host memory.
         how: where the number comes from.
-        estimated_bytes: by the estimates of operators.
-        parts: of the estimate, by what takes it.
+        estimated_bytes: sum of the operators' estimates.
+        parts: purpose -> estimated bytes.
         unknown: operators whose memory is not fully estimated.
-        device_bytes: of a GPU, estimated; 0 without one.
+        device_bytes: estimated GPU memory; 0 without a GPU.
     """
 
     bytes: int
@@ -94,7 +94,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether a process may take more than the estimate, which leaves operators out."""
+        """Whether the estimate leaves operators out, so that a process may take more."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 
@@ -103,21 +103,21 @@ class StepPlan:
     """Estimates of one step.
 
     Attributes:
-        name: of the stage.
-        tasks: how many.
-        task_size: of the largest, voxels, zyx, if it is known.
-        reads: of volumes.
-        writes: to volumes.
-        patches: of networks.
+        name: name of the step.
+        tasks: number of tasks.
+        task_size: size of the largest task, voxels, zyx, if known.
+        reads: amounts read from volumes.
+        writes: amounts written to volumes.
+        patches: patch counts of networks.
         stored: operator -> stored bytes of all tasks, extrapolated from pilots.
-        memory: of a process.
-        duration: of the stage.
-        hours: of all machines together.
-        cost: on demand, or at the given price.
-        spot: the same at the spot price, if it is known.
-        suggestion: a better size of tasks.
-        problems: why it cannot run, each with what would fit.
-        notes: what else to know.
+        memory: peak memory of a process.
+        duration: duration of the step.
+        hours: hours of all machines together.
+        cost: cost on demand, or at the given price.
+        spot: cost at the spot price, if known.
+        suggestion: a better task size.
+        problems: reasons why it cannot run, each with a value that would fit.
+        notes: further remarks.
     """
 
     name: str
@@ -142,11 +142,11 @@ class RunPlan:
     """Estimates of a run.
 
     Attributes:
-        stages: one after the other.
+        stages: plans of the steps, in order.
         fleet: machines and processes.
-        prices: that costs come from.
-        instance: that was named.
-        price: dollars an hour, if it was given.
+        prices: price table of the costs.
+        instance: type of machine, if named.
+        price: dollars an hour, if given.
     """
 
     stages: list[StepPlan]
@@ -328,7 +328,7 @@ def _many(count: int, name: str) -> str:
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:
-    """Return a plan as JSON can hold it."""
+    """Return a plan as JSON-serialisable values."""
     return {
         "fits": plan.fits,
         "machines": plan.fleet.machines,

@@ -4,10 +4,10 @@
 volume   |----------------------------------------|
 blocks   |------|------|------|------|------|-----|
 task              |--------|
-read           |--------------|                      with what the network looks at: halo
+read           |--------------|                      with the halo the network needs
 touched  |      |--------------------|               whole blocks are fetched: read amplification
-patches        |------|                              those that cross a face of a task are computed
-                   |------|                          for both: recomputation
+patches        |------|                              patches that cross a task boundary are computed
+                   |------|                          for both tasks: recomputation
                        |------|
 ```
 
@@ -57,14 +57,14 @@ class Transfer:
         operator: label of the loader or saver.
         place: of the volume, without credentials.
         protocol: ``file``, ``s3``, ``gs``, … of its address.
-        task_bytes: of the voxels of a task in the middle, margin included, before compression.
-        total_bytes: of all tasks.
-        volume_bytes: of the part of the volume that tasks cover, each voxel counted once.
-        block_bytes: of the blocks that are touched, whole; ``None`` where there are none.
-        task_requests: objects of a task in the middle.
-        requests: of all tasks; at most, as blocks that tasks share may be kept for the next one.
-        unit: what one writer must write whole, voxels, zyx; ``None``: any size.
-        unit_is_fixed: whether it is there, or said; else it follows the tasks.
+        task_bytes: uncompressed bytes of a task in the middle, margin included.
+        total_bytes: bytes of all tasks.
+        volume_bytes: bytes of the part of the volume that tasks cover, each voxel counted once.
+        block_bytes: bytes of all touched blocks, each whole; ``None`` for formats without blocks.
+        task_requests: objects requested by a task in the middle.
+        requests: upper limit for all tasks; a cache may keep blocks that tasks share.
+        unit: write unit, voxels, zyx; ``None``: any size.
+        unit_is_fixed: whether the volume or an option sets the unit; else it follows the tasks.
     """
 
     operator: str
@@ -109,10 +109,10 @@ class Patches:
         operator: label.
         computed: patches of all tasks together.
         ideal: patches if one task did it all.
-        of_task: patches along each axis, of a task in the middle.
-        input_voxels: of a patch.
+        of_task: patches of a task in the middle, along each axis.
+        input_voxels: voxels of an input patch.
         amplification: voxels of output patches computed for each voxel of output.
-        batch_size: patches in a forward.
+        batch_size: patches in one forward pass.
         box: function box of a task -> patches along each axis.
     """
 
@@ -140,8 +140,8 @@ def total(boxes: Boxes, measure: Measure) -> float:
     """Return the sum over *boxes* of the product of *measure* for z, y and x.
 
     Args:
-        boxes: of tasks.
-        measure: box -> three numbers, of which each depends on that axis of the box alone.
+        boxes: boxes of the tasks.
+        measure: box -> one number per axis, which depends on that axis of the box alone.
     """
     if not isinstance(boxes, BoxGrid):
         some = boxes[:: max(1, len(boxes) // _MOST)]
@@ -257,7 +257,7 @@ def _count(box: BoundingBox, unit: Zyx, origin: Zyx) -> Zyx:
 
 
 def _covered(boxes: Boxes, bounds: BoundingBox | None) -> BoundingBox:
-    """Return the smallest box around all tasks, inside of a volume."""
+    """Return the smallest box around all tasks, clipped to a volume."""
     region = hull_of(boxes)
     return _inside(region or boxes[0], bounds)
 

@@ -61,13 +61,13 @@ def better_task_size(
     """Return the task size with the least work, or ``None`` if the present size is as good.
 
     Args:
-        pipeline: checked.
-        writes: of it.
-        patches: of its networks.
+        pipeline: a checked pipeline.
+        writes: amounts that the pipeline writes.
+        patches: patch counts of its networks.
         memory_bytes: that a process may take.
         line_bytes: that it takes with the tasks as they are.
-        fixed_bytes: of these, what does not depend on the tasks.
-        processes: that share the tasks: none of those that have one now is left without.
+        fixed_bytes: the part of these bytes that does not depend on the task size.
+        processes: processes that share the tasks; each that has a task now keeps at least one.
     """
     found = _task_sizes(pipeline, writes)
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
@@ -149,7 +149,7 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
 def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
     """Return the largest size with no more than *share* of the voxels, in whole units.
 
-    Cut along the longest axis first, so that what lies around a task grows least; ``None`` if not
+    Cut along the longest axis first, so that the margin around tasks grows least; ``None`` if not
     even a unit is that small.
     """
     most = size.product() * share

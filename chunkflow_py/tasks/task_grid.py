@@ -29,7 +29,7 @@ def region_of(
         names: names of the three options in messages.
 
     Raises:
-        OptionError: start, stop and size disagree, or the region holds no voxel.
+        OptionError: start, stop and size disagree, or the region is empty.
     """
     if start is None:
         if stop is not None and size is not None:

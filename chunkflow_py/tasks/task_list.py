@@ -100,7 +100,7 @@ class ListPlan:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: the plan has no such task; the message names the nearest.
+            GeometryError: no task of the plan has this region; the message names the nearest.
         """
         number = self._numbers.get(region)
         if number is not None and number in self._part:

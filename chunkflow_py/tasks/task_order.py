@@ -128,7 +128,7 @@ class OrderedBoxes(Sequence[BoundingBox]):
         """Return box number *index*, in O(log n) steps.
 
         Raises:
-            IndexError: there is no such box.
+            IndexError: the box does not exist.
         """
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]

@@ -70,7 +70,7 @@ class Plan(Protocol):
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: the plan has no such task; the message names the nearest.
+            GeometryError: no task of the plan has this region; the message names the nearest.
         """
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
@@ -179,7 +179,7 @@ class GridPlan:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: the plan has no such task; the message names the nearest.
+            GeometryError: no task of the plan has this region; the message names the nearest.
         """
         grid, box = self.grid, region.bbox
         cell = (box.start - grid.start) // grid.stride
