@@ -99,7 +99,7 @@ class Pipeline(base.Pipeline):
         self, run: str | None = None, queue: str | None = None, *, step: str | None = None,
         device_class: str = "same", **options: Any,
     ) -> Submission:  # fmt: skip
-        """Make a run of the pipeline and send its tasks, as ``chunkflow submit`` does.
+        """Create a run of the pipeline and send its tasks, as ``chunkflow submit`` does.
 
         The spec is the one that the same command line would make.
 
@@ -112,7 +112,7 @@ class Pipeline(base.Pipeline):
             options: Further arguments of `chunkflow_py.run.submit.submit`.
 
         Returns:
-            What was sent; its ``address`` is what ``chunkflow work`` takes.
+            The submitted run; pass its ``address`` to ``chunkflow work``.
 
         Raises:
             OptionError: An operator was not made by a command, so that workers could not make it.
@@ -162,13 +162,13 @@ def predict(
         patch_size: Input patch, voxels, zyx.
         overlap: Overlap of output patches, voxels, zyx (default: as of ``inference``).
         weights: Path of a weight file.
-        num_output_channels: Of the network (default: for a module, what it returns for a patch of
-            zeros; else 3).
+        num_output_channels: Output channels of the network (default: for a module, found by
+            running it on a patch of zeros; else 3).
         options: Further options of the command ``inference``, such as ``output_kind="affinity"``.
 
     Returns:
         (c, z, y, x), float32 unless ``output_dtype`` says otherwise; for a network with several
-        outputs, a dict of those.
+        outputs, a dict of such arrays.
 
     Raises:
         ChunkError: The image is neither 3D nor 4D.
@@ -229,7 +229,7 @@ def write_volume(
 
     Raises:
         OptionError: The voxel size of an array is missing.
-        VolumeError: There is a volume already, or it cannot be written.
+        VolumeError: The volume exists already, or cannot be written.
     """
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import Zyx
@@ -258,7 +258,7 @@ def _chunk_of(image: Any) -> Chunk:
     """Return the whole image as a chunk.
 
     Raises:
-        ChunkError: It is neither 3D nor 4D.
+        ChunkError: The image is neither 3D nor 4D.
     """
     import numpy as np
 

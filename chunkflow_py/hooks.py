@@ -1,7 +1,7 @@
 """Hooks: how an operator informs the pipeline about boxes, voxels, places and memory.
 
 `OperatorBase` documents every hook with its default, and `SourceBase` those of sources. An operator
-inherits from one of them and marks what it overrides.
+inherits from one of them and marks the hooks it overrides.
 
 Each hook also has an older name, such as `HasHalo`: ``isinstance(operator, HasHalo)`` tells whether
 the operator overrides ``required_input``.

@@ -72,7 +72,7 @@ def choose_ahead(
     extents: Mapping[str, Zyx],
     tasks: int | None,
 ) -> int:
-    """Log the estimated peak memory; return how many tasks each stage may prefetch.
+    """Log the estimated peak memory; return the number of tasks to prefetch per stage.
 
     Args:
         operators: operators of the pipeline, entered.

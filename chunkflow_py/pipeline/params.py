@@ -145,7 +145,7 @@ class NumberType(click.ParamType[float]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        """Return the number, as an int if it is an integer in any notation."""
+        """Return the number, as an int if its value is an integer, in any notation."""
         if isinstance(value, int | float):
             return value
         if is_digits(value.removeprefix("-")):

@@ -141,7 +141,7 @@ class PluginCommand(OperatorCommand):
         return rest
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Return the operator, or one that calls ``execute``."""
+        """Return the operator of the plugin, or an operator that calls its ``execute``."""
         called: Called = ctx.obj
         if called.operator is None:
             operator = super().invoke(ctx)

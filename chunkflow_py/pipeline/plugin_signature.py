@@ -106,7 +106,7 @@ def read_signature(path: Path) -> Signature | None:
 
 
 def is_operator_file(path: Path) -> bool:
-    """Return whether a file holds an operator: a function ``command`` under a decorator."""
+    """Return whether a file defines an operator: a function ``command`` under a decorator."""
     tree = parse(path)
     function = None if tree is None else _function(tree, "command")
     return function is not None and bool(function.decorator_list)

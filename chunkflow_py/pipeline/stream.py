@@ -35,7 +35,7 @@ def prefetch(
 
     Args:
         stream: what to run in the background.
-        depth: how many items may wait; 0 runs the stream here, in the caller's thread.
+        depth: maximum number of items that wait; 0 runs the stream here, in the caller's thread.
         name: of the thread, for debuggers and logs.
         halt: called before the end is waited for: lets a stream end that waits for its next item.
     """

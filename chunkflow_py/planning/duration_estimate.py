@@ -53,8 +53,8 @@ class Fleet:
     """Machines that work at the same time.
 
     Attributes:
-        machines: how many.
-        processes: on each.
+        machines: number of machines.
+        processes: worker processes on each machine.
     """
 
     machines: int = 1

@@ -8,12 +8,12 @@ Observation <-- events, one JSON object a line -- PilotListener
 
 A pilot process does nothing else, so that its memory is that of the pipeline. Its events:
 
-| event      | holds                                                                               |
+| event      | content                                                                             |
 |------------|-------------------------------------------------------------------------------------|
 | `ready`    | the pipeline is set up: seconds since the process started, estimated memory         |
-| `progress` | how much of a task an operator has done, of how much                                |
+| `progress` | progress of an operator on a task: amount done, total amount                        |
 | `task`     | a task is done: seconds of its operators, what it has written, peak memory          |
-| `failure`  | what is wrong                                                                       |
+| `failure`  | error message                                                                       |
 | `end`      | enough was measured                                                                 |
 
 Each event is sent at once, so that a process can be ended at any instant.
@@ -86,7 +86,8 @@ class Observation:
         unknown: operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory.
         devices: devices on which networks ran.
-        begun: operator -> the second at which it began the first task, and its progress since.
+        begun: operator -> on the first task: its start and its latest report, in seconds, and the
+            share done by then.
         traffic: bytes by loader: stored, decoded, needed.
         failure: error that ended it, if any.
         is_refused: whether it stopped before its first task, for example for lack of memory.

@@ -55,15 +55,15 @@ class Transfer:
 
     Attributes:
         operator: label of the loader or saver.
-        place: of the volume, without credentials.
+        place: address of the volume, without credentials.
         protocol: ``file``, ``s3``, ``gs``, … of its address.
         task_bytes: uncompressed bytes of a task in the middle, margin included.
         total_bytes: bytes of all tasks.
         volume_bytes: bytes of the part of the volume that tasks cover, each voxel counted once.
-        block_bytes: bytes of all touched blocks, each whole; ``None`` for formats without blocks.
+        block_bytes: bytes of all blocks read, each whole; ``None`` for writes and without blocks.
         task_requests: objects requested by a task in the middle.
         requests: upper limit for all tasks; a cache may keep blocks that tasks share.
-        unit: write unit, voxels, zyx; ``None``: any size.
+        unit: block read or write unit, voxels, zyx; ``None``: any size.
         unit_is_fixed: whether the volume or an option sets the unit; else it follows the tasks.
     """
 

@@ -64,8 +64,8 @@ def better_task_size(
         pipeline: a checked pipeline.
         writes: amounts that the pipeline writes.
         patches: patch counts of its networks.
-        memory_bytes: that a process may take.
-        line_bytes: that it takes with the tasks as they are.
+        memory_bytes: memory that a process may take.
+        line_bytes: memory that a process takes at the present task size.
         fixed_bytes: the part of these bytes that does not depend on the task size.
         processes: processes that share the tasks; each that has a task now keeps at least one.
     """

@@ -225,7 +225,7 @@ def tune(
 
 
 class _Search:
-    """Chooses the next candidate by the measurements so far."""
+    """Chooses the next candidate from the measurements taken."""
 
     found: Tuning
 
