@@ -11,7 +11,7 @@ A pilot process does nothing else, so that its memory is that of the pipeline. I
 | event      | content                                                                             |
 |------------|-------------------------------------------------------------------------------------|
 | `ready`    | the pipeline is set up: seconds since the process started, estimated memory         |
-| `progress` | progress of an operator on a task: amount done, total amount                        |
+| `progress` | share of a task that an operator has done so far                                    |
 | `task`     | a task is done: seconds of its operators, what it has written, peak memory          |
 | `failure`  | error message                                                                       |
 | `end`      | enough was measured                                                                 |
