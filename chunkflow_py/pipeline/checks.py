@@ -67,7 +67,7 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
 
     Args:
         operator: the operator.
-        sizes: of its inputs by name, nanometres, zyx; ``None`` if unknown.
+        sizes: name of an input -> its voxel size, nanometres, zyx; ``None`` if unknown.
 
     Raises:
         ChunkError: names two inputs and their sizes.
@@ -90,7 +90,7 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
     """Refuse operators that write where another one writes or reads.
 
     Args:
-        operators: of the pipeline.
+        operators: operators of the pipeline.
         in_place: a loader may read what a saver replaces, if it reads only the task's box.
 
     Raises:

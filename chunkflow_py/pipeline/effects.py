@@ -46,7 +46,7 @@ def moved_by(hooks: OperatorBase, scale: Zyx) -> tuple[Zyx, Zyx]:
     """Return the offsets that an operator adds to start and stop of a task's box.
 
     Args:
-        hooks: of the operator.
+        hooks: hooks of the operator.
         scale: voxels of the box that make one of the operator's first input, zyx.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
@@ -57,8 +57,8 @@ def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Zyx) -> Boxes:
     """Return the boxes of tasks as they leave an operator, which may move or permute them.
 
     Args:
-        boxes: of tasks.
-        hooks: of the operator.
+        boxes: boxes of the tasks.
+        hooks: hooks of the operator.
         scale: voxels of *boxes* that make one of the operator's first input, zyx.
     """
     if hooks.order is not None:

@@ -33,8 +33,8 @@ class HaloFilter(OperatorBase):
 
     Attributes:
         function: chunk -> chunk of the same box.
-        reach: how far the neighbourhood extends on each side, voxels, zyx.
-        name: of the command, for messages.
+        reach: extent of the neighbourhood on each side, voxels, zyx.
+        name: name of the command, for messages.
         check: raises if voxels of this dtype or kind cannot be filtered.
     """
 

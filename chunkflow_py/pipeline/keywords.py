@@ -21,7 +21,7 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
     """Call a command with options given by keyword.
 
     Args:
-        command: of an operator or a source.
+        command: command of an operator or a source.
         options: by the names of the parameters, or of the options with ``_`` for ``-``. ``None``
             leaves an option out; a flag is a bool; several values are a tuple or a list.
 

@@ -82,11 +82,11 @@ class Operator:
         outputs: names of the items it makes.
         start: task -> future, to begin on the next task while one is under way, or ``None``.
         finish: stores the result of the future in the task.
-        options: of the command, by name, defaults included.
+        options: options of the command, by name, defaults included.
         files: from which the command itself was read: path as typed -> ``code``.
         code: descriptions of the code outside this package that the command runs.
         argv: the command as typed, its name first.
-        hooks: of the body; defaults for a plain function.
+        hooks: hooks of the body; defaults for a plain function.
 
     Raises:
         TypeError: the body has the name of a hook and does not inherit from `OperatorBase`.
@@ -128,10 +128,10 @@ class Source:
     Attributes:
         name: label for messages.
         body: what the command returned.
-        options: of the command, by name, defaults included.
+        options: options of the command, by name, defaults included.
         work: an operator that is applied to each task before the rest of the pipeline.
         argv: the command as typed, its name first.
-        hooks: of the body; defaults for a plain iterable.
+        hooks: hooks of the body; defaults for a plain iterable.
 
     Raises:
         TypeError: the body has the name of a hook and does not inherit from `SourceBase`.

@@ -44,10 +44,10 @@ def divide(
     """Split a command line into arguments of *own* options, arguments of *others*, and the rest.
 
     Args:
-        arguments: of the command line.
+        arguments: arguments of the command line.
         own: options by name.
         others: options by name.
-        ctx: of the command, for messages.
+        ctx: context of the command, for messages.
 
     Raises:
         click.NoSuchOption: an option is neither.

@@ -112,8 +112,8 @@ def check_call(
     """Refuse arguments that *function* does not take.
 
     Args:
-        name: of the plugin.
-        function: to be called.
+        name: name of the plugin.
+        function: function to call.
         inputs: number of positional arguments.
         keywords: the others.
 
@@ -168,7 +168,7 @@ def split_options(
     numbers; the name of a command or another option ends its values, and without any it is True.
 
     Args:
-        params: of the command.
+        params: parameters of the command.
         args: the rest of the line, the commands that follow included.
         commands: names of the commands that may follow.
 
@@ -205,7 +205,7 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
     """Return the results of a plugin by name; arrays become chunks.
 
     Args:
-        name: of the plugin.
+        name: name of the plugin.
         result: one item, or a list or tuple of as many as there are names; None for one name is
             None, which skip-none finds. Without names nothing is kept.
         outputs: names of the items to make.

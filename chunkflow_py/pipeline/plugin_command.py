@@ -54,12 +54,12 @@ class Called:
     """What the name of a plugin stands for, and the arguments for it.
 
     Attributes:
-        name: as it was typed.
-        path: of its file, or ``None`` for an operator of this package.
+        name: name as typed.
+        path: path of its file, or ``None`` for an operator of this package.
         operator: its command, if it is an operator.
-        arguments: of the command line, for the operator.
+        arguments: command-line arguments for the operator.
         signature: of ``execute`` of its file, as far as it can be read.
-        keywords: for ``execute``, as options gave them.
+        keywords: keyword arguments for ``execute``, from the options.
     """
 
     name: str

@@ -44,22 +44,22 @@ class Environment(SourceBase):
     Attributes:
         volume_path: where the output goes.
         region: start, stop and size of the output, voxels of mip 0, zyx, as far as they are said.
-        output_patch_size: of the network, voxels, zyx.
-        input_patch_size: of the network (default: the same).
-        output_patch_overlap: of neighbouring output patches (default: half of them).
+        output_patch_size: output patch of the network, voxels, zyx.
+        input_patch_size: input patch of the network (default: the same).
+        output_patch_overlap: overlap of neighbouring output patches (default: half of them).
         crop_chunk_margin: voxels cut off of a chunk's output; patches are then counted from the
             corner of each chunk (default: they are counted over the volume, and nothing is cut).
         max_ram_size: memory of a worker, GB.
-        channel_num: of the output.
+        channel_num: number of output channels.
         dtype: of the output; ``float16`` is how the network computes, and is stored as float32.
         mip: level of the output.
         max_mip: coarsest level of a mask: tasks hold whole voxels of it along y and x.
         thumbnail_mip: level of the thumbnail at most, ``None`` for no thumbnail.
-        encoding: of the blocks.
-        voxel_size: at mip 0, nanometres, zyx.
+        encoding: encoding of the blocks.
+        voxel_size: voxel size at mip 0, nanometres, zyx.
         overwrite_info: replace the description of another volume that is there.
-        queue_name: of a queue for the tasks.
-        visibility_timeout: of that queue, seconds.
+        queue_name: name of a queue for the tasks.
+        visibility_timeout: visibility timeout of that queue, seconds.
         opening: how to call on the store.
         announced: where to tell later commands of the line what will be there.
         dry_run: only tell.

@@ -34,9 +34,9 @@ def prefetch(
     the generator early stops the thread and closes the stream.
 
     Args:
-        stream: what to run in the background.
+        stream: stream to run in the background.
         depth: maximum number of items that wait; 0 runs the stream here, in the caller's thread.
-        name: of the thread, for debuggers and logs.
+        name: name of the thread, for debuggers and logs.
         halt: called before the end is waited for: lets a stream end that waits for its next item.
     """
     if depth == 0:
@@ -78,7 +78,7 @@ def mapped(
         stream: of items, taken one after the other in a thread of its own.
         work: may be called in several threads at once.
         depth: how many items may be taken beyond the one that is asked for, or in hand.
-        name: of the threads.
+        name: name of the threads.
         halt: see `prefetch`.
     """
     items = iter(stream)
@@ -122,7 +122,7 @@ def overlapped(
     Args:
         stream: of items; what is slow about it runs in a thread.
         begin: starts the work on an item; work on one item follows that on the one before.
-        name: of the thread.
+        name: name of the thread.
         halt: see `prefetch`.
     """
     items = iter(stream)

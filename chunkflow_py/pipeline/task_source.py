@@ -48,13 +48,13 @@ class Planner:
         respect_stop: cut the last boxes off at the region's end.
         aligned_block_size: grow what is covered to multiples of this.
         volume_path: whose bounds are the region, and whose voxels boxes are counted in.
-        mip: of that volume.
+        mip: mip of that volume.
         opening: how to use the volumes.
         selected: (first, end) of the tasks to make, counted in order; end ``None``: to the last.
         order: in which tasks are counted and made.
         bbox_file: boxes of interest; others are left out.
         mask: volume of a coarse mask; boxes in which it is zero everywhere are left out.
-        mask_mip: of the mask.
+        mask_mip: mip of the mask.
         voxel_size_nm: of the voxels that boxes are counted in, instead of the volume's.
         time: time index of all boxes of the grid.
     """
@@ -220,9 +220,9 @@ class TaskGenerator(SourceBase):
     """The tasks of a plan: handed down the line, sent to a queue, or written to a file.
 
     Attributes:
-        planner: of the tasks.
-        file_path: of a .npy file for their boxes.
-        queue_name: of a queue for their box strings.
+        planner: planner of the tasks.
+        file_path: path of a .npy file for their boxes.
+        queue_name: name of a queue for their box strings.
         create_queue: make the queue, and for SQS that of its dead letters, if there is none.
         dry_run: hand nothing over.
         lease_s: visibility timeout of a queue of SQS that is made. It applies to workers that set

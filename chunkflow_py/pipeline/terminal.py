@@ -72,7 +72,7 @@ def echo(message: object = "", *, err: bool = False, file: IO[Any] | None = None
     Args:
         message: anything that has a text; characters that are not shown as themselves are
             replaced, see `chunkflow_py.core.plain_text.plain`.
-        err: to stderr instead of stdout.
-        file: to this stream instead.
+        err: write to stderr instead of stdout.
+        file: write to this stream instead.
     """
     click.echo(plain(str(message)), file=file, err=err)  # noqa: TID251 this is the one place
