@@ -126,7 +126,7 @@ def estimate_memory(
     """Estimate the peak memory of a pipeline.
 
     Args:
-        stages: operators of the pipeline, in order.
+        stages: stages of the pipeline, in order.
         voxels: what each operator makes, by the names of operator and item.
         extents: size of the outputs of operators without an input, by name of the operator; used
             where the operator itself does not know it.
