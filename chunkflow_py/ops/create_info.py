@@ -15,12 +15,13 @@ import click
 from chunkflow_py.ops.options.saving_options import (
     PRECOMPUTED_DTYPES,
     PRECOMPUTED_ENCODINGS,
+    block_size_option,
     creating_options,
     creator_from,
+    encoding_option,
 )
 from chunkflow_py.ops.options.volume_options import layer_type_option
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import zyx_option
 from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
@@ -53,11 +54,8 @@ if TYPE_CHECKING:
 @layer_type_option(short="-t", default=None)
 @click.option("--data-type", "-d", type=click.Choice(PRECOMPUTED_DTYPES),
               help="Type of the voxels.")  # fmt: skip
-@click.option(
-    "--encoding", "-e", type=click.Choice(PRECOMPUTED_ENCODINGS), default="raw",
-    show_default=True, help="Compression of the blocks.",
-)  # fmt: skip
-@zyx_option("--block-size", "-b", minimum=1, required=True, help="Extent of a block, voxels, zyx.")
+@encoding_option("the volume", "-e", choices=PRECOMPUTED_ENCODINGS, default="raw")
+@block_size_option("the volume", "--block-size", "-b", default=None)
 @creating_options()
 @click.pass_context
 def command(

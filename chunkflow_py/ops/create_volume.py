@@ -16,15 +16,17 @@ import click
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.saving_options import (
-    ENCODINGS,
+    block_size_option,
     check_format,
     check_shard,
     creating_options,
     creator_from,
+    encoding_option,
+    shard_size_option,
 )
 from chunkflow_py.ops.options.volume_options import opening_from, volume_path_option
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import NAMES, zyx_option
+from chunkflow_py.pipeline.params import NAMES
 from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
@@ -55,13 +57,9 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @click.option("--kind", "--layer-type", "-t", type=click.Choice(KINDS),
               help="Meaning of the voxels.")  # fmt: skip
 @click.option("--data-type", "-d", help="Type of the voxels, such as uint8 or float32.")
-@click.option("--encoding", "-e", type=click.Choice(ENCODINGS),
-              help="Compression of the blocks.  [default: the format's]")  # fmt: skip
-@zyx_option("--block-size", "-b", minimum=1,
-            help="Extent of a block, voxels, zyx.  [default: up to 64]")  # fmt: skip
-@zyx_option(
-    "--shard-size", minimum=1, help="Extent of a shard (blocks written as one), voxels, zyx."
-)
+@encoding_option("the volume", "-e")
+@block_size_option("the volume", "--block-size", "-b", default="up to 64")
+@shard_size_option("the volume")
 @click.option("--sharded", is_flag=True, help="Choose the largest shards for --task-memory.")
 @click.option("--task-memory", help="Memory limit of a task for --sharded, such as 8GB.")
 @click.option("--times", type=click.IntRange(min=1), help="Number of time points.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.ops.options.network_options import network_options, patch_size_options
 from chunkflow_py.pipeline.operator import transform
 from chunkflow_py.pipeline.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
 from chunkflow_py.pipeline.terminal import option_headings
@@ -43,33 +44,8 @@ if TYPE_CHECKING:
         "Legacy": ("output_crop_margin", "patch_num", "mask_output_chunk"),
     }
 )  # fmt: skip
-@click.option(
-    "--convnet-model",
-    "-m",
-    help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
-    "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet.",
-)
-@click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
-@zyx_option(
-    "--input-patch-size",
-    "-s",
-    required=True,
-    minimum=1,
-    help="Input patch of the network, voxels, zyx.",
-)
-@zyx_option(
-    "--output-patch-size",
-    "-z",
-    minimum=1,
-    help="Central part of the output to keep, voxels, zyx.  [default: the input patch]",
-)
-@zyx_option(
-    "--output-patch-overlap",
-    "-v",
-    minimum=0,
-    help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64, or "
-    "a quarter of a smaller patch]",
-)
+@network_options()
+@patch_size_options(required=True)
 @click.option(
     "--batch-size",
     "-b",
@@ -83,35 +59,6 @@ if TYPE_CHECKING:
     default=False,
     show_default=True,
     help="Continue with smaller batches, with a warning, if a GPU runs out of memory.",
-)
-@click.option(
-    "--num-input-channels",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Input channels of the network.",
-)
-@click.option(
-    "--num-output-channels",
-    "-c",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Output channels of the network.",
-)
-@click.option(
-    "--framework",
-    "-f",
-    type=click.Choice(["universal", "identity", "pytorch"]),
-    default="universal",
-    show_default=True,
-    help="Kind of model: identity (none), pytorch, or universal (PatchInferencer or pytorch).",
-)
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    help="cpu, cuda, cuda:N, or auto: cuda if available.",
 )
 @click.option(
     "--backend",
@@ -146,13 +93,6 @@ if TYPE_CHECKING:
     default=True,
     show_default=True,
     help="On a GPU, capture the forward once and replay it.",
-)
-@click.option(
-    "--spatial-dims",
-    type=click.Choice(["3", "2"]),
-    default="3",
-    show_default=True,
-    help="Dimensions of the network; 2: it runs on single sections.",
 )
 @click.option(
     "--output-dtype",
@@ -297,7 +237,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Average 16 flips and transposes of each patch.",
 )
-@click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
 def command(**options: Any) -> Inferencer:
     """Check sizes and options; the network is loaded once the whole pipeline is accepted."""
     from chunkflow_py.inference.command_options import (

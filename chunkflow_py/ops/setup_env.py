@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.ops.options.saving_options import announced
+from chunkflow_py.ops.options.saving_options import announced, encoding_option
 from chunkflow_py.ops.options.volume_options import opening_from, requester_pays_option
 from chunkflow_py.pipeline.operator import source
 from chunkflow_py.pipeline.params import floats_option, is_dry_run, zyx_option
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.sizing import Environment
 
 _LEVEL = click.IntRange(min=0, max=16)
+_ENCODINGS = ("raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed")
 
 
 @source
@@ -77,9 +78,7 @@ _LEVEL = click.IntRange(min=0, max=16)
               show_default=True, help="Lease of a task in the queue, seconds.")  # fmt: skip
 @click.option("--thumbnail/--no-thumbnail", default=True, show_default=True,
               help="Also create a volume for a thumbnail.")  # fmt: skip
-@click.option("--encoding", "-e", default="raw", show_default=True,
-              type=click.Choice(["raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed"]),
-              help="Compression of the blocks.")  # fmt: skip
+@encoding_option("the output", "-e", choices=_ENCODINGS, default="raw")
 @floats_option("--voxel-size", "-v", default=(40, 4, 4), show_default=True,
                help="Edge lengths of a voxel at mip 0, nm, zyx.")  # fmt: skip
 @click.option("--overwrite-info/--no-overwrite-info", default=False, show_default=True,

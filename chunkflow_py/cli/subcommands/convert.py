@@ -16,7 +16,12 @@ import click
 
 from chunkflow_py.cli.shared_options import parallel_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
-from chunkflow_py.ops.options.saving_options import ENCODINGS, check_shard
+from chunkflow_py.ops.options.saving_options import (
+    block_size_option,
+    check_shard,
+    encoding_option,
+    shard_size_option,
+)
 from chunkflow_py.ops.options.volume_options import (
     access_from,
     access_options,
@@ -48,11 +53,9 @@ if TYPE_CHECKING:
 @click.option("--time", type=click.IntRange(min=0),
               help="Time point to copy.  [default: all]")
 @click.option("--dtype", help="Type of the voxels of DST.  [default: as in SRC]")
-@zyx_option("--block-size", "-b", minimum=1,
-            help="Block of DST, voxels, zyx.  [default: as in SRC]")
-@zyx_option("--shard-size", minimum=1, help="Shard of DST (blocks written as one), voxels, zyx.")
-@click.option("--encoding", type=click.Choice(ENCODINGS),
-              help="Compression of DST.  [default: the format's]")
+@block_size_option("DST", "--block-size", "-b", default="as in SRC")
+@shard_size_option("DST")
+@encoding_option("DST")
 @zyx_option("--factor", "-f", minimum=1,
             help="Downsampling factor between levels of DST, zyx.  [default: as in SRC, else "
                  "2 2 2]")

@@ -28,7 +28,7 @@ from chunkflow_py.cli.shared_options import parallel_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.label_options import CONNECTIVITY, overlap_options
-from chunkflow_py.ops.options.saving_options import ENCODINGS
+from chunkflow_py.ops.options.saving_options import block_size_option, encoding_option
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.params import mip_option, zyx_option
 from chunkflow_py.pipeline.terminal import option_headings
@@ -74,10 +74,8 @@ logger = logging.getLogger(__name__)
 @overlap_options()
 @click.option("--work-path", "-w", metavar="URL",
               help="Folder or prefix for links and their table.  [default: OUTPUT.stitch]")
-@zyx_option("--block-size", "-b", minimum=1,
-            help="Block of OUTPUT, voxels, zyx.  [default: as in LABELS]")
-@click.option("--encoding", type=click.Choice(ENCODINGS),
-              help="Compression of OUTPUT.  [default: the format's]")
+@block_size_option("OUTPUT", "--block-size", "-b", default="as in LABELS")
+@encoding_option("OUTPUT")
 @task_size_option("Extent of a relabelling task, voxels, zyx.  [default: about 64 MiB of whole "
                   "blocks]")
 @parallel_option()

@@ -1,4 +1,4 @@
-"""Find the fastest way to run a network here.
+r"""Find the fastest way to run a network here.
 
 tune measures combinations of backend, precision, compilation, batch size and patch size, each in a
 separate process. It prints a table, and the inference command of the best combination. Errors are
@@ -19,6 +19,7 @@ import click
 
 from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
+from chunkflow_py.ops.options.network_options import network_options, patch_size_options
 from chunkflow_py.pipeline.params import zyx_option
 from chunkflow_py.pipeline.terminal import echo, option_headings
 
@@ -65,27 +66,8 @@ class MemoryType(click.ParamType[int]):
         "Measurement": ("device", "memory", "tolerance", "seconds", "image"),
     }
 )
-@click.option("--convnet-model", "-m", help="Network, as for inference.")
-@click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
-@zyx_option("--input-patch-size", "-s", minimum=1,
-            help="Patch size that the network was trained with, voxels, zyx.  [default: try "
-                 "several, if the network allows it]")
-@zyx_option("--output-patch-size", "-z", minimum=1,
-            help="Central part of the output to keep, voxels, zyx.  [default: all]")
-@zyx_option("--output-patch-overlap", "-v", minimum=0,
-            help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64; a "
-                 "quarter of a patch of that size or less]")
-@click.option("--num-input-channels", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Input channels of the network.")
-@click.option("--num-output-channels", "-c", type=click.IntRange(min=1), default=3,
-              show_default=True, help="Output channels of the network.")
-@click.option("--framework", "-f", type=click.Choice(["universal", "identity", "pytorch"]),
-              default="universal", show_default=True, help="Kind of model, as for inference.")
-@click.option("--device", default="auto", show_default=True,
-              help="cpu, cuda, cuda:N, or auto: cuda if available.")
-@click.option("--spatial-dims", type=click.Choice(["3", "2"]), default="3", show_default=True,
-              help="Dimensions of the network; 2: it runs on single sections.")
-@click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
+@network_options()
+@patch_size_options(required=False)
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
               help="Memory limit, such as 16GB, of the GPU, or of the host if there is none.  "
                    "[default: all]")

@@ -55,10 +55,6 @@ def saving_options(
         encodings: encodings of the format.
         encoding: default encoding of the format.
     """
-    default: dict[str, Any] = {"default": encoding, "show_default": True} if encoding else {}
-    encoding_help = "Compression of a new volume." + (
-        "" if encoding else "  [default: the format's]"
-    )
     return together(
         option_headings(
             {
@@ -105,18 +101,9 @@ def saving_options(
             show_default=True,
             help="Store blocks that are all zero, or leave them out.",
         ),
-        zyx_option(
-            *block_names,
-            "block_size",
-            minimum=1,
-            help="Block of a new volume, voxels, zyx.  [default: up to 64, to fit the tasks]",
-        ),
-        zyx_option(
-            "--shard-size",
-            minimum=1,
-            help="Shard of a new volume (blocks written as one), voxels, zyx.",
-        ),
-        click.option("--encoding", type=click.Choice(encodings), help=encoding_help, **default),
+        block_size_option("a new volume", *block_names, default="up to 64, to fit the tasks"),
+        shard_size_option("a new volume"),
+        encoding_option("a new volume", choices=encodings, default=encoding),
         zyx_option(
             "--factor",
             minimum=1,
@@ -128,6 +115,51 @@ def saving_options(
             "--create/--no-create", default=True, show_default=True, help="Create a missing volume."
         ),
         requester_pays_option(),
+    )
+
+
+def block_size_option(volume: str, *names: str, default: str | None) -> Decorator:
+    """Declare the block size of a new volume, given to the command as ``block_size``.
+
+    Args:
+        volume: how the help names the volume.
+        names: spellings of the option.
+        default: default in words; ``None``: the option is required.
+    """
+    return zyx_option(
+        *names,
+        "block_size",
+        minimum=1,
+        required=default is None,
+        help=f"Block of {volume}, voxels, zyx." + (f"  [default: {default}]" if default else ""),
+    )
+
+
+def shard_size_option(volume: str) -> Decorator:
+    """Declare ``--shard-size`` of a new volume, which the help names *volume*."""
+    return zyx_option(
+        "--shard-size", minimum=1, help=f"Shard of {volume} (blocks written as one), voxels, zyx."
+    )
+
+
+def encoding_option(
+    volume: str, *short: str, choices: Sequence[str] = ENCODINGS, default: str | None = None
+) -> Decorator:
+    """Declare ``--encoding`` of a new volume.
+
+    Args:
+        volume: how the help names the volume.
+        short: short spelling.
+        choices: encodings of the format.
+        default: default encoding; ``None``: the format's.
+    """
+    shown: dict[str, Any] = {"default": default, "show_default": True} if default else {}
+    return click.option(
+        "--encoding",
+        *short,
+        type=click.Choice(choices),
+        help=f"Compression of {volume}." + ("" if default else "  [default: the format's]"),
+        **shown,
     )
 
 
