@@ -1,8 +1,9 @@
 """A plan holds: memory and time are within 20 % of what the run then takes, on three pipelines.
 
-On a shared machine a run takes now more and now less time; plans and runs take turns, and their
-medians are compared. The short test asks the same of memory, which does not depend on who else
-works here, and of time no more than that it is not another.
+On a shared machine a run takes now more and now less time, so plans and runs take turns and their
+medians are compared. Memory depends on which tasks overlap in the stages; with two tasks one run
+takes a third less than the next, with eight the peak is nearly the same in each run. The short test
+accepts any time of the same order.
 """
 
 import json
@@ -60,7 +61,7 @@ def image(size):
 
 
 def planned(line):
-    """Return memory of a process in bytes, and seconds, as they are told."""
+    """Return the estimated memory of a process in bytes, and seconds."""
     command = [sys.executable, "-m", "chunkflow_py", "--quiet", "plan", "--json"]
     done = subprocess.run(
         [*command, *shlex.split(line)], capture_output=True, text=True, check=True
@@ -80,13 +81,13 @@ def taken(line):
 
 
 def ratios(line, times):
-    """Return what is told, over what is taken: memory and seconds, medians of turns."""
-    told, took = [], []
+    """Return the plan over the run: memory and seconds, medians of turns."""
+    plans, runs = [], []
     for _ in range(times):
-        told.append(planned(line))
-        took.append(taken(line))
+        plans.append(planned(line))
+        runs.append(taken(line))
     return [
-        statistics.median(row[k] for row in told) / statistics.median(row[k] for row in took)
+        statistics.median(row[k] for row in plans) / statistics.median(row[k] for row in runs)
         for k in range(2)
     ]
 
@@ -94,9 +95,9 @@ def ratios(line, times):
 @pytest.mark.parametrize("line", [FILTER, COMPONENTS], ids=["filter", "components"])
 @pytest.mark.long
 def test_a_plan_holds(line):
-    """Peak memory is within 20 % of what is told, and the time is of its order."""
-    image("128 256 256")
-    memory, seconds = ratios(line, 1)
+    """Peak memory is within 20 % of the plan, and the time is of its order."""
+    image("512 256 256")
+    memory, seconds = ratios(line, 3)
     assert memory == pytest.approx(1, rel=0.2)
     assert 0.2 < seconds < 5
 
