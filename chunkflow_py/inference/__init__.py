@@ -1,6 +1,6 @@
 """Inference on chunks: patches, windows, blending, backends, networks.
 
-Needs arrays only, no storage library. Names are imported on first use:
+It works on arrays and needs no storage library. Names are imported on first use:
 
     from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
 """

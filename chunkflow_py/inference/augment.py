@@ -1,22 +1,22 @@
 """Test-time augmentation: the mean over flips and transposes of a patch, mapped back.
 
-A probability belongs to a voxel and goes back with it. An affinity belongs to two: channel d at
-voxel v links v with its lower neighbour v-1 on axis d. In a patch flipped along d the lower
-neighbour is the former upper one, so that the value comes back one voxel too low:
+A probability belongs to one voxel and is mapped back with it. An affinity belongs to two: channel
+d at voxel v links v to its lower neighbour v-1 along axis d. In a patch flipped along d, the lower
+neighbour is the former upper one, so after flipping back the value is one voxel too low:
 
 ```
-links of the patch        0 - 1 - 2 - 3          affinity   .  a  b  c     at 0 1 2 3
-links of the flipped one  3 - 2 - 1 - 0          affinity   .  c  b  a
+links of the patch          0 - 1 - 2 - 3        affinity   .  a  b  c     at 0 1 2 3
+links of the flipped patch  3 - 2 - 1 - 0        affinity   .  c  b  a
 flipped back                                                a  b  c  .
 moved to the next voxel                                     .  a  b  c
 ```
 
-No value moves in on the lowest plane (.): the mean there is over the other runs. A
+The lowest plane (.) receives no value from a flipped run, so its mean is over the other runs. A
 transpose of y and x swaps the channels y and x.
 
-A vector belongs to a voxel and points somewhere, such as to the middle of a cell. In a patch
-flipped along d its component along d points the other way and comes back negated; a transpose of
-y and x swaps the components y and x.
+A vector belongs to one voxel and has a direction, such as towards the centre of a cell. In a patch
+flipped along d, its component along d has the opposite sign and is negated when it is mapped back;
+a transpose of y and x swaps the components y and x.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _CHANNEL = (2, 1, 0)
 
 
 class Symmetry(NamedTuple):
-    """One way to turn a patch: flip the axes (z, y, x), then swap y and x.
+    """One symmetry of a patch: flip some of the axes z, y, x, then possibly swap y and x.
 
     Attributes:
-        flips: which of the axes z, y, x to flip.
+        flips: for each of the axes z, y, x, whether to flip it.
         transpose: whether to swap y and x afterwards.
     """
 
@@ -50,18 +50,24 @@ class Symmetry(NamedTuple):
     transpose: bool
 
     def apply(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, c, z, y, x) *batch* turned."""
+        """Return *batch*, (n, c, z, y, x), flipped and transposed."""
         axes = [axis - 3 for axis in range(3) if self.flips[axis]]
         turned = batch.flip(axes) if axes else batch
         return turned.transpose(-1, -2) if self.transpose else turned
 
     def undo(self, output: torch.Tensor, kind: str | None = None) -> torch.Tensor:
-        """Return the network's (n, c, z, y, x) *output* for a turned patch, turned back.
+        """Map the network's *output* for a transformed patch back to the original orientation.
 
-        Of affinities and vectors the channels of y and x are swapped where the axes were, and of
-        vectors the component along a flipped axis is negated. Affinities along a flipped axis are
-        still one voxel too low: see `augmented`. The result may be a view of *output*, which is
-        not changed.
+        For affinities and vectors, a transpose also swaps the channels of y and x; for vectors, a
+        flip negates the component along its axis. Affinities along a flipped axis are still one
+        voxel too low; `augmented` moves them.
+
+        Args:
+            output: (n, c, z, y, x); not changed.
+            kind: ``affinity``, ``vector``, or anything else for values of single voxels.
+
+        Returns:
+            (n, c, z, y, x); may be a view of *output*.
         """
         if self.transpose:
             output = output.transpose(-1, -2)
@@ -70,14 +76,14 @@ class Symmetry(NamedTuple):
                 output = output[:, order]
         axes = [axis - 3 for axis in range(3) if self.flips[axis]]
         output = output.flip(axes) if axes else output
-        if kind == VECTOR and axes:  # which made it a copy
+        if kind == VECTOR and axes:  # the flip made a copy
             for axis in axes:
                 output[:, _CHANNEL[axis]].neg_()
         return output
 
 
 def symmetries(*, in_plane: bool = False) -> list[Symmetry]:
-    """Return the 16 symmetries, or the 8 that leave z alone."""
+    """Return all 16 symmetries, or with *in_plane* the 8 that do not flip z."""
     flips = product((False,) if in_plane else (False, True), (False, True), (False, True))
     return [Symmetry(flip, transpose) for flip in flips for transpose in (False, True)]
 
@@ -92,21 +98,21 @@ def augmented(
     """Return the mean output of *network* over the symmetries of a patch.
 
     Args:
-        network: (n, c, z, y, x) -> (n, c, z, y, x), of the same extent or cropped by the same
-            margin on both sides; must return values for voxels, not products with a window.
+        network: maps (n, c, z, y, x) to (n, c, z, y, x) of the same extent, or cropped by the same
+            margin on both sides. Its values must not be multiplied by a window.
         batch: (n, c, z, y, x) with y equal to x; not changed.
         kind: ``affinity`` if the first three channels are affinities x, y, z with the lower
-            neighbour, ``vector`` if they are the components x, y, z of a vector (channels beyond
-            are taken voxel by voxel); anything else: all channels are.
-        in_plane: use the 8 symmetries that leave z alone instead of all 16.
+            neighbour; ``vector`` if they are the components x, y, z of a vector. All other
+            channels, and all channels of any other kind, are values of single voxels.
+        in_plane: use the 8 symmetries that do not flip z instead of all 16.
 
     Returns:
         (n, c, z, y, x) float32. Affinities on the lowest plane of their axis are the mean of the
         runs that have a value there.
 
     Raises:
-        OptionError: patches are not square in plane, or there are fewer than three affinities or
-            components.
+        OptionError: patches are not square in plane, or an affinity or vector output has fewer
+            than three channels.
     """
     height, width = batch.shape[-2:]
     if height != width:
@@ -141,7 +147,7 @@ def augmented(
 
 
 def _add(total: torch.Tensor, values: torch.Tensor, axis: int, *, moved: bool) -> None:
-    """Add (n, z, y, x) *values*, one voxel further along *axis* if they come from a flip."""
+    """Add (n, z, y, x) *values* to *total*, shifted up by one voxel along *axis* if *moved*."""
     if not moved:
         total += values
         return
@@ -159,7 +165,7 @@ def _check(output: torch.Tensor, kind: str | None) -> None:
         raise OptionError(msg)
     if kind in _WITH_AXES and output.shape[1] < 3:
         msg = (
-            f"--output-kind {kind} needs channels x, y and z to augment, the network returned "
-            f"{output.shape[1]}; give another --output-kind"
+            f"--augment with --output-kind {kind} needs the channels x, y and z, but the network "
+            f"returned {output.shape[1]}; give another --output-kind"
         )
         raise OptionError(msg)

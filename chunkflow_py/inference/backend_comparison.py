@@ -1,7 +1,7 @@
-"""Compare backends: error against float32 by PyTorch, and speed.
+"""Compare backends: their error against PyTorch in float32, and their speed.
 
-`--backend auto` and `chunkflow_py.planning.tune` measure with these functions: the one compares
-the libraries in a process, the other each setting in a process of its own.
+`--backend auto` and `chunkflow_py.planning.tune` measure with these functions. `--backend auto`
+compares all libraries in one process; `tune` runs each setting in a separate process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class Accuracy:
     """Absolute differences between two outputs, in the units of the output.
 
-    All are NaN if an output contains NaN, so that every comparison with a limit fails.
+    All three are NaN if an output contains NaN, so every comparison with a limit fails.
 
     Attributes:
-        largest: of all values.
-        percentile_999: 99.9 % of the values differ by no more.
-        mean: of all values.
+        largest: largest difference of all values.
+        percentile_999: 99.9th percentile of the differences.
+        mean: mean difference of all values.
     """
 
     largest: float
@@ -41,7 +41,7 @@ class Accuracy:
     mean: float
 
     def __str__(self) -> str:
-        """Return the three in one line."""
+        """Format the three differences in one line."""
         return (
             f"largest {self.largest:.1e}, 99.9 % below {self.percentile_999:.1e}, "
             f"mean {self.mean:.1e}"
@@ -52,16 +52,16 @@ def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
     """Return the absolute differences between *measured* and *reference*.
 
     Args:
-        reference: any shape, floating.
-        measured: of the same shape, any floating dtype, on any device.
+        reference: array of any shape and floating dtype.
+        measured: array of the same shape, any floating dtype, on any device.
 
     Raises:
-        ChunkError: the shapes differ, or there is no value in them.
+        ChunkError: the shapes differ, or the arrays are empty.
     """
     if reference.shape != measured.shape or not reference.numel():
         msg = (
             f"outputs of shape {tuple(reference.shape)} and {tuple(measured.shape)} cannot be "
-            "compared; they must be equal and hold a value"
+            "compared; the shapes must be equal and not empty"
         )
         raise ChunkError(msg)
     difference = (measured.to(reference.device, torch.float32) - reference.float()).abs()
@@ -72,24 +72,24 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
     """Return the absolute differences between the results of *backend* and *reference*.
 
     Args:
-        backend: what is measured.
-        reference: the same network in float32, by PyTorch, not compiled.
-        batches: (n, c, z, y, x) float32 each, of the shape both were made for; not empty, because
-            all ways agree on patches of zeros.
+        backend: backend to measure.
+        reference: backend that runs the same network by PyTorch in float32, not compiled.
+        batches: (n, c, z, y, x) float32 each, of the shape that both backends were made for.
+            Patches of zeros are of no use: all backends agree on them.
 
     Raises:
-        ChunkError: there is no batch, or results differ in shape.
+        ChunkError: *batches* is empty, or the results differ in shape.
     """
     differences: list[torch.Tensor] = []
     for batch in batches:
-        # A result is valid until the next call, also of another backend that shares the network.
+        # A result is valid until the next call, even of another backend that shares the network.
         expected = reference(batch.to(reference.device)).to("cpu", torch.float32, copy=True)
         found = backend(batch.to(backend.device)).to("cpu", torch.float32)
         if found.shape != expected.shape:
             return error_against(expected, found)  # raises: the shapes differ
         differences.append((found - expected).abs().flatten())
     if not differences:
-        msg = "all patches are empty, so two backends cannot be compared; give one that is not"
+        msg = "all patches are empty, so two backends cannot be compared; give a non-empty patch"
         raise ChunkError(msg)
     return _summary(differences)
 
@@ -97,15 +97,15 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
 def non_empty_batches(
     patches: torch.Tensor, batch_size: int, *, most: int = 4
 ) -> list[torch.Tensor]:
-    """Return batches of the patches that vary most, to compare two backends on.
+    """Return batches of the patches with the largest standard deviation, to compare backends.
 
     Args:
-        patches: (k, c, z, y, x) float32, as the network gets them.
-        batch_size: patches in a batch; the last one is filled up with zeros.
-        most: number of patches to use.
+        patches: (k, c, z, y, x) float32, normalised.
+        batch_size: patches in a batch; the last batch is padded with zeros.
+        most: largest number of patches to use.
 
     Returns:
-        (batch_size, c, z, y, x) each; none if all patches are constant.
+        Batches of (batch_size, c, z, y, x); an empty list if all patches are constant.
     """
     spread = patches.flatten(1).std(1)
     order = [int(k) for k in spread.argsort(descending=True)[:most] if float(spread[k]) > 0]
@@ -120,7 +120,7 @@ def non_empty_batches(
 
 def _summary(differences: list[torch.Tensor]) -> Accuracy:
     together = torch.cat(differences)
-    # NaN sorts last, and would be missed by the percentile.
+    # NaN sorts last, so the percentile would miss it.
     if bool(torch.isnan(together).any()):
         return Accuracy(math.nan, math.nan, math.nan)
     rank = math.ceil(0.999 * together.numel())
@@ -134,19 +134,19 @@ def _summary(differences: list[torch.Tensor]) -> Accuracy:
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-5
-_TIE = 1.02  # a later trial has to be faster by more than what timings scatter
+_TIE = 1.02  # a later trial must be faster by more than the scatter of timings
 
 
 @dataclass(frozen=True)
 class BackendTrial:
-    """Measurements of one library.
+    """Measurements of one backend.
 
     Attributes:
-        name: of the backend.
-        seconds: median for one batch in the dtype that was asked for; ``None`` if it did not run.
+        name: name of the backend.
+        seconds: median time of a batch in the requested dtype; ``None`` if it did not run.
         error: largest difference from PyTorch, both in float32, divided by the largest value if
             that is above 1; ``None`` if it did not run.
-        reason: why it cannot be chosen; empty if it can.
+        reason: why the backend cannot be chosen; empty if it can.
     """
 
     name: str
@@ -163,11 +163,11 @@ class BackendTrial:
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """The library that was chosen, and all that were tried.
+    """The backend that was chosen, with the measurements of all that were tried.
 
     Attributes:
-        name: of the backend.
-        trials: in the order in which they were measured.
+        name: name of the chosen backend.
+        trials: measurements, in the order in which they were made.
     """
 
     name: str
@@ -182,20 +182,21 @@ def choose_backend(
     dtype: str = "float32",
     tolerance: float = TOLERANCE,
 ) -> BackendChoice:
-    """Measure each library on a few batches and return the fastest that is exact.
+    """Time each backend on a few batches; return the fastest whose error is within *tolerance*.
 
-    One library at a time is in memory. Of two that are equally fast, the first one wins.
+    Only one backend at a time is in memory. Of two that are equally fast, the first one wins.
 
     Args:
-        make: makes the backend of a name for a dtype; what it raises is why it is not chosen.
-        names: of backends. The first one, PyTorch, is what the others are compared with.
+        make: called as (name, dtype), returns a backend. If it raises, the backend is not chosen
+            and the error is recorded as the reason.
+        names: names of the backends to try. The others are compared with the first, PyTorch.
         patches: non-empty batches (n, c, z, y, x) float32, on the device.
-        dtype: to be used; errors are measured in float32 all the same.
-        tolerance: largest error in float32.
+        dtype: dtype of the production run, used for timing; errors are measured in float32.
+        tolerance: largest error allowed in float32.
 
     Raises:
-        ModelError: no library runs the network.
-        ChunkflowError: the first library does not, and that for a reason of its own.
+        ModelError: no backend runs the network.
+        ChunkflowError: the first backend failed; its own error is raised.
     """
     wanted: list[torch.Tensor] = []
     trials: list[BackendTrial] = []
@@ -225,7 +226,7 @@ def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
     """Return the first usable trial that no later one beats by more than 2 %.
 
     Raises:
-        ModelError: none can.
+        ModelError: no trial is usable.
     """
     best: BackendTrial | None = None
     for each in trials:
@@ -245,10 +246,10 @@ def example_patches(
     """Return synthetic batches in [0, 1] with blobs, edges and noise.
 
     Args:
-        shape: of a batch, (n, c, z, y, x).
-        number: of batches; all differ.
-        seed: of the random numbers.
-        device: where they are to be; the CPU, if ``None``.
+        shape: shape of a batch, (n, c, z, y, x).
+        number: number of batches; all differ.
+        seed: seed of the random numbers.
+        device: device of the batches (default: the CPU).
     """
     generator = torch.Generator().manual_seed(seed)
     size = tuple(shape[2:])
@@ -268,7 +269,7 @@ def _measure(
     dtype: str,
     wanted: list[torch.Tensor],
 ) -> BackendTrial:
-    """Return error and seconds of one library; the first one fills *wanted*."""
+    """Return error and seconds of one backend; the first one fills *wanted*."""
     error = 0.0
 
     def compare(index: int, found: torch.Tensor) -> None:
@@ -297,14 +298,14 @@ def seconds_per_batch(
     enough_s: float = 0.0,
     on_output: Callable[[int, torch.Tensor], None] | None = None,
 ) -> float:
-    """Return the median seconds of a forward, which has to have run once before.
+    """Return the median time of a forward pass in seconds; run one pass before, to warm up.
 
     Args:
-        backend: what is measured.
-        batches: taken in turn, each at least once.
-        most: number of forwards, if there are fewer batches.
-        enough_s: stop after these seconds, but not before the third forward.
-        on_output: called with the index of each batch and its output, once.
+        backend: backend to measure.
+        batches: batches to run in turn, each at least once.
+        most: number of forward passes if there are fewer batches.
+        enough_s: stop after this many seconds, but not before the third pass; 0 for no limit.
+        on_output: called once for each batch, with its index and output.
     """
     seconds: list[float] = []
     with torch.inference_mode():

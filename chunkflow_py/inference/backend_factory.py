@@ -1,4 +1,4 @@
-"""Load a network for a framework and a backend; the tables are in `backends/__init__.py`."""
+"""Load a network for a framework and a backend; `backends/__init__.py` lists both."""
 
 from __future__ import annotations
 
@@ -60,42 +60,45 @@ def create_backend(
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
-    With ``universal`` a model that is a built-in name, a TorchScript or exported program, or
-    Python code with ``InstantiatedModel`` and no ``PatchInferencer`` goes to ``pytorch``.
+    ``universal`` runs Python code with a ``PatchInferencer``. It hands any other model (a built-in
+    name, a TorchScript or exported program, Python code with only ``InstantiatedModel``) to
+    ``pytorch``.
 
-    A model given as Python code is run as a program, with all rights of the user.
+    A model given as Python code is executed with all rights of the user.
 
     Args:
-        framework: ``universal``, ``identity`` or ``pytorch``: what the model is.
-        input_patch_size: voxels, zyx.
-        output_patch_size: voxels, zyx; at most the input patch size, by an even difference.
+        framework: kind of the model: ``universal``, ``identity`` or ``pytorch``.
+        input_patch_size: size of the input patch in voxels, zyx.
+        output_patch_size: size of the output patch in voxels, zyx; at most the input patch size,
+            and smaller by an even number.
         model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``), a
             ``torch.export`` program (``.pt2``), a converted network (``.onnx``, ``.xml`` of
             OpenVINO) or a package of the BioImage Model Zoo, or the name of a built-in network.
         weights: path of the weight file, if the model needs one.
         num_input_channels: channels of a batch.
-        num_output_channels: channels that the network returns, in all its outputs.
+        num_output_channels: channels that the network returns, of all outputs together.
         batch_size: patches in every batch.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        backend: ``torch``, ``openvino``, ``onnxruntime`` or ``auto``: what runs the network.
+        backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
+            ``auto``.
         dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
             normalisation layers in float32.
         compile: compile the network for the shape of the batch (``torch`` only).
         tf32: let CUDA multiply float32 with 10 bits of mantissa.
-        cuda_graphs: on CUDA, capture the forward once and replay it, where that is possible.
+        cuda_graphs: on CUDA, capture the forward pass once and replay it, where possible.
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
         spatial_dims: 3, or 2 to run a 2D network section by section.
         outputs: names of the outputs to join, in order: keys of the dict that the network
             returns, or positions in its tuple.
         output_channels: channels of each of *outputs*.
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies by it.
-        trust_weights: unpickle anything the weight file holds, which runs code inside of it.
+        trust_weights: unpickle any object in the weight file, which can run code.
         in_memory: the network itself, which is copied; *model* is then only its name.
-        patches: non-empty batches for ``auto`` to measure with (default: made up).
+        patches: non-empty batches for ``auto`` to measure with (default: synthetic ones).
 
     Raises:
-        OptionError: an option cannot work, alone or here.
-        ModelError: the model or its weights cannot be read or do not fit.
+        OptionError: an option is invalid, or does not work with the others or on this machine.
+        ModelError: the model or its weights cannot be read, or do not match.
         MissingExtraError: the library of the backend is not installed.
     """
     given: dict[str, Any] = dict(locals())
@@ -109,7 +112,10 @@ def create_backend(
         _check_torch(backend, "--framework identity")
         return Identity(*sizes, num_output_channels, device_of(device))
     if model is None:
-        msg = f"--framework {framework} needs a network; give --convnet-model, or try identity"
+        msg = (
+            f"--framework {framework} needs a network; give --convnet-model, or use "
+            "--framework identity to test without one"
+        )
         raise OptionError(msg)
     from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
     from chunkflow_py.inference.network_memory import network_memory
@@ -144,7 +150,11 @@ def create_backend(
 
             _check_torch(backend, f"PatchInferencer of {model}")
             if device not in {"auto", "cpu"} or dtype != "float32" or compile:
-                logger.warning("PatchInferencer of %s chooses its own device and dtype", model)
+                logger.warning(
+                    "PatchInferencer of %s chooses its own device and dtype; --device, --dtype "
+                    "and --compile have no effect",
+                    model,
+                )
             return Universal(
                 model,
                 weights,
@@ -153,12 +163,12 @@ def create_backend(
                 window=window,
                 module=module,
             )
-        logger.info("--framework universal: %s is run by pytorch", model)
+        logger.info("--framework universal: %s runs as --framework pytorch", model)
     if backend == "auto":
         return _chosen(given, shape)
     where = _device_for(backend, device)
     if compile and backend != "torch":
-        logger.warning("--compile changes nothing: --backend %s always compiles", backend)
+        logger.warning("--compile has no effect: --backend %s always compiles", backend)
     network = source.load(module, where)
     divisor = next(
         (
@@ -202,12 +212,12 @@ def _kernel_dims(network: Any) -> frozenset[int]:
 
 def _no_weights(weights: str | None, model: str) -> None:
     if weights is not None:
-        msg = f"model {model} holds its weights; leave --convnet-weight-path {weights} out"
+        msg = f"model {model} contains its weights; leave --convnet-weight-path {weights} out"
         raise OptionError(msg)
 
 
 def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, device: str) -> Core:
-    """Return a network that was converted already, run by the library it was converted for."""
+    """Return a network of an .onnx or .xml file, run by the library that reads the file."""
     if backend == "openvino" or PurePath(model).suffix == ".xml":
         from chunkflow_py.inference.backends.openvino_core import OpenVinoCore
 
@@ -215,12 +225,12 @@ def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, dev
     from chunkflow_py.inference.backends.onnx_core import OnnxCore
 
     if backend == "torch":
-        logger.info("%s is run by ONNX Runtime; --backend openvino can run it too", model)
+        logger.info("%s runs on ONNX Runtime; --backend openvino can run it too", model)
     return OnnxCore.from_file(model, shape, dtype=dtype, device=device_of(device))
 
 
 def _chosen(given: dict[str, Any], shape: tuple[int, ...]) -> Backend:
-    """Return the network, run by the fastest library whose results agree with PyTorch's."""
+    """Return the network on the fastest backend whose results agree with PyTorch's."""
     from chunkflow_py.inference.backend_comparison import choose_backend, example_patches
 
     device = device_of(given["device"])
@@ -244,12 +254,12 @@ def _converted(
     device: torch.device,
     dtype: str,
 ) -> Core:
-    """Return the network in the form of a library other than PyTorch."""
+    """Convert the network for a library other than PyTorch."""
     import torch
 
     if not isinstance(network, torch.nn.Module):
         msg = (
-            f"--backend {backend} converts a torch.nn.Module, and {source.model} makes a "
+            f"--backend {backend} converts a torch.nn.Module, but {source.model} makes a "
             f"{type(network).__name__}; choose --backend torch"
         )
         raise OptionError(msg)

@@ -1,20 +1,20 @@
-"""Blending: weighted patches are summed in a strip whose rows are given out as they complete.
+"""Blend patches: sum them, weighted, in a strip, and return each row as soon as it is complete.
 
-Patches come in the order of the grid: z slowest, then y, then x. One strip, as high as a patch and
-as wide as the box, holds the row of patches that is being summed:
+Patches arrive in the order of the grid: z slowest, then y, then x. One strip, as high as a patch
+and as wide as the box, contains the row of patches that is being summed:
 
 ```
         y |--- row j ---|                       z |-- layer k --|
               |--- row j+1 ---|                         |-- layer k+1 --|
 strip     |=============|                     strip |===========|
-done      |===|          given out: no later  done  |=====|
-kept          |=========| patch touches it    kept        |=====| put by in `carry` until layer k+1
+done      |===|          returned: no later   done  |=====|
+kept          |=========| patch touches it    kept        |=====| stored in `carry` until layer k+1
 ```
 
-So the workspace is a strip (patch height x patch length x width of the box) and the planes that two
-layers share, however deep the box is, and a row is still in the cache when it is given out. Sums
-are made in the order of the grid and in float32, so the bytes of a voxel do not depend on which box
-it was computed in.
+The workspace is a strip (patch height x patch length x width of the box) and the planes that two
+layers share. It does not grow with the depth of the box, and a row is still in the cache when it is
+returned. Sums are computed in the order of the grid and in float32, so the bytes of a voxel do not
+depend on the box in which it was computed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class BlendedRegion(NamedTuple):
     """Voxels that no later patch touches.
 
     Attributes:
-        box: where they lie.
+        box: box of these voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
         weights: (z, y, x) float32, Σ w; must not be changed. With *share*, Σ w of the patches that
-            have values, and where there is none a number above 0.
-        share: (z, y, x) float32 in [0, 1], which part of Σ w the patches with values have; ``None``
-            if it is 1 everywhere, or is not asked for.
+            have values, and a positive number where no patch has.
+        share: (z, y, x) float32 in [0, 1], the part of Σ w that belongs to patches with values;
+            ``None`` if it is 1 everywhere or was not requested.
     """
 
     box: BoundingBox
@@ -58,19 +58,20 @@ class BlendedRegion(NamedTuple):
 
 
 class Blender:
-    """Sums Σ w·p over patches that arrive in grid order, and knows Σ w.
+    """Computes Σ w·p and Σ w over patches that arrive in grid order.
 
-    Buffers are kept from box to box as long as their shapes stay the same.
+    Buffers are reused for the next box if its shapes are the same.
 
     Args:
-        window: (z, y, x) float32, weights of an output patch; sums are kept on its device.
-        channels: of the network's output.
-        shares: average the patches that have values, and give the share of them out, instead of
-            averaging zeros as well: for what is not linear in the mean.
+        window: (z, y, x) float32, weights of an output patch; sums are computed on its device.
+        channels: number of channels of the network's output.
+        shares: average only the patches that have values and return their share of the weights,
+            instead of averaging zeros as well. An activation after blending needs this, because
+            it is not linear in the mean.
     """
 
     def __init__(self, window: torch.Tensor, channels: int, *, shares: bool = False) -> None:
-        """Compute what does not depend on the box."""
+        """Allocate the buffers that do not depend on the box."""
         self._shares = shares
         self._without: set[Zyx] = set()  # where patches without values begin
         self._window, self._channels = window, channels
@@ -104,27 +105,27 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Prepare for *patch*, the next of the grid, and yield the regions that became complete."""
+        """Prepare for *patch*, the next of the grid; yield the regions that are now complete."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()
             self._open(row)
 
     def add(self, patch: BoundingBox, values: torch.Tensor | None, *, weighted: bool) -> None:
-        """Add one patch, for which `advance` was called.
+        """Add one patch; call `advance` for it before.
 
         Args:
             patch: output box of the patch.
             values: (c, z, y, x) of any floating dtype and strides; not changed. ``None`` adds
                 zeros.
-            weighted: whether *values* come multiplied by the window already.
+            weighted: whether *values* are already multiplied by the window.
         """
         if values is None and self._shares:
             self._without.add(patch.start)
         x = patch.start.x - self._starts[2][0]
         strip = self._strip[..., x : x + patch.size.x]
         for fresh, box in self._parts(patch):
-            # Channel by channel on the CPU: what is multiplied is still in the cache to be added.
+            # Channel by channel on the CPU: the products are still in the cache when added.
             for channels in self._groups:
                 into = strip[channels][:, *box]
                 if values is None:
@@ -134,8 +135,8 @@ class Blender:
                 part = values[channels][:, *box]
                 if not weighted:
                     # Multiply, then add: two correctly rounded steps. A fused multiply-add may
-                    # round differently in the vector loop and in its tail, and where the tail
-                    # lies depends on the width of the box.
+                    # round differently in the vector loop and in its tail, and the position of
+                    # the tail depends on the width of the box.
                     out = into if fresh else self._scratch[:, *box]
                     part = torch.mul(part, self._window[box], out=out)
                 if not fresh:
@@ -147,9 +148,9 @@ class Blender:
         """Yield the boxes that make up a patch, and whether this patch is the first on each.
 
         ```
-        z   +-----------------+       1  planes that the layer before touched
-            |        1        |       2  lines that the row before touched
-            +-----+-----------+       3  columns that the patch before touched
+        z   +-----------------+       1  planes that the previous layer touched
+            |        1        |       2  lines that the previous row touched
+            +-----+-----------+       3  columns that the previous patch touched
             | 2,3 |   fresh   |
             +-----+-----------+
         ```
@@ -195,7 +196,7 @@ class Blender:
         layer, row = index
         height, length, _ = self._window.shape
         z, y, _ = self._starts
-        fresh = 0 if row == 0 else y[row - 1] + length - y[row]  # lines before it hold sums already
+        fresh = 0 if row == 0 else y[row - 1] + length - y[row]  # lines before it have sums already
         planes = z[layer - 1] + height - z[layer] if layer else 0
         if planes > 0 and fresh < length:
             first = y[row] + fresh - y[0]
@@ -204,7 +205,7 @@ class Blender:
         self._row = index
 
     def _put_by(self, planes: int, first: int, lines: int) -> None:
-        """Keep the planes from *planes* on for the next layer; move the rest of the row up."""
+        """Store planes from *planes* on for the next layer; move the remaining lines up."""
         height, length, _ = self._window.shape
         if planes < height:
             self._carry[:, : height - planes, first : first + lines] = self._strip[
@@ -218,7 +219,7 @@ class Blender:
     # --- the weights ---------------------------------------------------------------------------
 
     def _weights_on(self, box: BoundingBox) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return weights and share of a region; Σ w is the same for boxes that lie alike."""
+        """Return weights and share of a region; Σ w depends only on its place among the patches."""
         touching = tuple(
             tuple(start - low for start in starts if low - size < start < high)
             for starts, size, low, high in zip(
@@ -235,8 +236,8 @@ class Blender:
         without = {corner - box.start for corner in self._without}
         if without.isdisjoint(product(*touching)):
             return found, None
-        # Voxel by voxel the same terms in the same order: where all patches have values, the share
-        # is 1 and the weight is Σ w to the last bit, as in a region without such patches.
+        # The same terms in the same order for each voxel: where all patches have values, the share
+        # is exactly 1 and the weight is exactly Σ w, as in a region without empty patches.
         weights = self._sum_of_windows(touching, box.size, without)
         return weights.clamp_min(torch.finfo(torch.float32).tiny), weights / found
 
@@ -246,7 +247,7 @@ class Blender:
         size: Zyx,
         without: Collection[tuple[int, ...]] = (),
     ) -> torch.Tensor:
-        """Sum in the order of the grid, as the values are: so a constant image stays exact."""
+        """Sum the windows in the same order as the values, so that a constant image stays exact."""
         weights = self._window.new_zeros(size)
         for corner in product(*starts):
             if corner in without:
@@ -279,16 +280,16 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
     * ``constant``: 1.
 
     Args:
-        size: extent of the output patch, voxels, zyx.
+        size: size of the output patch in voxels, zyx.
         bump: name of the window.
 
     Returns:
-        (z, y, x) float32, positive everywhere and equal under mirroring of any axis.
+        (z, y, x) float32, positive everywhere and symmetric along each axis.
 
     Raises:
-        OptionError: no window has that name.
+        OptionError: *bump* is not the name of a window.
     """
-    # Terms are made of whole numbers, so that mirror images agree to the last bit: otherwise a
+    # Terms are computed from integers, so that mirror images are bitwise equal: otherwise a
     # flipped run would blend differently.
     if bump == "constant":
         return np.ones(size, np.float32)
@@ -315,7 +316,7 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
         window = tents[0][:, None, None] * tents[1][:, None] * tents[2]
         window /= window.max()
     else:
-        msg = f"there is no window {bump!r}; --bump is one of {', '.join(BUMPS)}"
+        msg = f"window {bump!r} does not exist; --bump must be one of {', '.join(BUMPS)}"
         raise OptionError(msg)
     return window.astype(np.float32)
 

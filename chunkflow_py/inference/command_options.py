@@ -1,4 +1,4 @@
-"""Turn the options of the command `inference` into engine settings and arguments of a backend."""
+"""Convert the options of the command `inference` to engine settings and backend arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.network_output import OutputKind
 
-# Held by the engine settings; `Inferencer` passes these on to `create_backend` itself.
+# Part of the engine settings; `Inferencer` passes these on to `create_backend` itself.
 _FROM_SETTINGS = {
     "input_patch_size",
     "output_patch_size",
@@ -32,14 +32,14 @@ _FROM_SETTINGS = {
 
 
 def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return *options*, completed from a package of the BioImage Model Zoo if the network is one.
+    """Complete *options* from the BioImage Model Zoo package, if ``convnet_model`` is one.
 
     Channels and dimensions come from the package. Margin, normalisation, activation and voxel size
     come from it unless the user chose them.
 
     Raises:
-        ModelError: the package cannot be read, or asks for something unsupported.
-        OptionError: the network does not take the sizes.
+        ModelError: the package cannot be read, or needs an unsupported feature.
+        OptionError: the network does not accept the patch or batch size.
     """
     model = options["convnet_model"]
     if model is None or not is_package(model):
@@ -62,10 +62,10 @@ def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
-    """Return the settings of the engine; an option with the name of a setting sets it.
+    """Return the engine settings; an option with the same name as a setting sets it.
 
     Args:
-        options: of the command ``inference``, by their Python names.
+        options: values of the options of ``inference``, by their Python names.
 
     Raises:
         OptionError: options contradict each other.
@@ -91,10 +91,10 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
 
 
 def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of `create_backend`; an option with the name of an argument sets it.
+    """Return arguments of `create_backend`; an option with the same name as one sets it.
 
     Args:
-        options: of the command ``inference``, by their Python names.
+        options: values of the options of ``inference``, by their Python names.
     """
     names = inspect.signature(create_backend).parameters.keys() - _FROM_SETTINGS
     return {name: options[name] for name in sorted(names) if name in options} | {
@@ -143,7 +143,8 @@ def _outputs(
     if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
         msg = (
             f"--output-names has {len(names)} names, --output-channels {len(channels or ())} "
-            f"numbers and --output-kind {len(kinds)} kinds; give one of each for every output"
+            f"numbers and --output-kind {len(kinds)} kinds; give a name, a number of channels and "
+            "optionally a kind for every output"
         )
         raise OptionError(msg)
     rows = zip_longest(names, channels or (), kinds)

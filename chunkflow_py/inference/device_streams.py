@@ -1,4 +1,4 @@
-"""Device operations of the engine: memory, threads, and copies that overlap with computing."""
+"""Device operations of the engine: memory, threads, and copies that overlap with computation."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ def _has_ended(event: Any) -> bool:
 
 
 class Stopwatch:
-    """Adds up the duration of pieces of work, on a GPU without waiting for them."""
+    """Sums the durations of blocks of work; on a GPU it does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin at zero."""
         self._cuda = device.type == "cuda"
         self._seconds = 0.0
-        self._since: float | None = None  # of what is being done now, not on a GPU
+        self._since: float | None = None  # start of the current block, on the CPU only
         self._lock = Lock()
         self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the duration of the block."""
+        """Add the duration of the ``with`` block."""
         if not self._cuda:
             self._since = start = perf_counter()
             try:
@@ -65,7 +64,7 @@ class Stopwatch:
 
     def so_far(self) -> float:
         """Return the sum of the finished work, without waiting."""
-        # Graphs are captured per thread, so that asking here disturbs no capture.
+        # Graphs are captured per thread, so this query does not disturb a capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
                 first, last = self._pairs.popleft()
@@ -75,19 +74,19 @@ class Stopwatch:
 
 
 class Mark:
-    """A point in the stream of work of a device that others can wait for.
+    """A point in the stream of a device, for which other streams or the host can wait.
 
-    On the CPU work is finished when a call returns, so there is nothing to wait for.
+    On the CPU, work is finished when a call returns, so all methods do nothing.
     """
 
     def record(self) -> None:
-        """Mark the work queued on the current stream so far."""
+        """Place the mark after the work queued on the current stream."""
 
     def hold(self) -> None:
-        """Let the current stream go on only once the mark is reached; does not block the host."""
+        """Let the current stream continue only after the mark; does not block the host."""
 
     def wait(self) -> None:
-        """Block the host until the mark is reached; at once if nothing was marked."""
+        """Block the host until the mark is reached; returns at once if nothing was recorded."""
 
 
 class _CudaMark(Mark):
@@ -110,7 +109,7 @@ class SideStream:
     """A separate CUDA stream for copies; does nothing on the CPU."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """Return a context in which work is given to this stream."""
+        """Return a context in which work is queued on this stream."""
         return nullcontext()
 
     def uses(self, tensor: torch.Tensor) -> None:
@@ -130,49 +129,49 @@ class _CudaStream(SideStream):
 
 
 class Device:
-    """What the engine uses of a device; here of the CPU, where work is done when a call returns.
+    """Device operations of the engine; this class is the CPU, which works synchronously.
 
     Attributes:
-        torch: where tensors are.
-        asynchronous: whether work goes on after a call has returned, beside that of the host.
+        torch: PyTorch device of the tensors.
+        asynchronous: whether a call may return before its work on the device is finished.
     """
 
     asynchronous = False
 
     def __init__(self, device: torch.device) -> None:
-        """Wrap a device of PyTorch."""
+        """Wrap a PyTorch device."""
         self.torch = device
 
     @staticmethod
     def of(device: torch.device) -> Device:
-        """Return the streams to use on *device*."""
+        """Return the `Device` that wraps *device*: CUDA or CPU."""
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this the current device of the calling thread, to whose streams its marks belong."""
+        """Make this the current device of the calling thread; its marks belong to that device."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
-        """Return a thread whose current device this is; all threads of an engine are made here."""
+        """Return a pool of one thread that uses this device; the engine starts all threads here."""
         return ThreadPoolExecutor(1, thread_name_prefix=name, initializer=self.enter)
 
     def mark(self) -> Mark:
-        """Return a mark that waits for nothing yet."""
+        """Return a mark that has not been recorded."""
         return Mark()
 
     def side_stream(self) -> SideStream:
-        """Open a stream of copies."""
+        """Return a separate stream for copies."""
         return SideStream()
 
     def stopwatch(self) -> Stopwatch:
-        """Return a stopwatch at zero."""
+        """Return a new stopwatch for this device."""
         return Stopwatch(self.torch)
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return host memory from which copies to and from the device run beside other work."""
+        """Return host memory, pinned for CUDA, so that copies overlap with other work."""
         return torch.empty(shape, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return float32 memory of the device, of any content."""
+        """Return uninitialised float32 memory of the device."""
         return torch.empty(shape, dtype=torch.float32, device=self.torch)
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:

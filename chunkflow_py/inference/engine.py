@@ -1,4 +1,4 @@
-"""The engine: patches in, network, blended output out, with a workspace that does not grow.
+"""The engine: cut patches, run the network, blend its output, in a workspace of constant size.
 
 ```
 PatchLoader        cut, scale  ->  batches; for a GPU a few ahead, in a thread
@@ -6,7 +6,7 @@ Engine (thread)                    network -> Blender: strip of sums -> complete
 OutputWriter                                -> type -> result; for a GPU in a thread
 ```
 
-Usable on arrays alone:
+It needs nothing but arrays:
 
     engine = Engine(backend, EngineSettings(PatchGeometry(...)))
     output = engine.run(array, BoundingBox.from_size((0, 0, 0), array.shape))
@@ -57,13 +57,13 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs a network over the patches of a box and blends them.
+    """Runs a network over the patches of a box and blends its output.
 
-    Buffers are allocated once and used for one box after the other. `close` ends the threads.
+    Buffers are allocated once and reused for the next box. `close` ends the threads.
 
     Attributes:
-        patches_run: number of patches computed so far.
-        patches_skipped: number of patches that were left out because they were empty.
+        patches_run: number of patches that the network has run on.
+        patches_skipped: number of patches that were not run, because they were empty or masked.
     """
 
     def __init__(
@@ -74,23 +74,25 @@ class Engine:
         staged: bool | None = None,
         device: Device | None = None,
     ) -> None:
-        """Keep the network and the settings; buffers are made when they are first needed.
+        """Start the threads and allocate the buffers for batches.
 
         Args:
             backend: the network.
-            settings: what else decides the output.
-            staged: bring input to the device and output to the host through buffers and threads
-                (default: on a GPU).
-            device: what to use of the device (default: that of the network).
+            settings: all other settings that decide the output.
+            staged: copy input to the device and output to the host through buffers, in separate
+                threads (default: only on a GPU).
+            device: operations of the device (default: those of the backend's device).
 
         Raises:
-            OptionError: augmentation of a network whose patches come weighted.
+            OptionError: augmentation or an activation, with a network that returns patches
+                already multiplied by the window.
         """
         if backend.weighted and (settings.augment or settings.activation != "none"):
             option = "--augment" if settings.augment else "--activation"
             msg = (
                 f"{option} works on the network's own values, but a PatchInferencer returns them "
-                "multiplied by the window already; use a model with InstantiatedModel"
+                f"already multiplied by the window; leave {option} out, or use a model with "
+                "InstantiatedModel"
             )
             raise OptionError(msg)
         self.backend = backend
@@ -117,7 +119,7 @@ class Engine:
 
     @property
     def forward_seconds(self) -> float:
-        """Time spent inside the network so far."""
+        """Seconds of all forward passes; waits for the current one."""
         return self._clock.seconds()
 
     @property
@@ -127,16 +129,16 @@ class Engine:
 
     @property
     def voxels_clamped(self) -> int:
-        """Number of output values outside of [0, 1] that the uint8 rule clamped so far."""
+        """Number of output values outside [0, 1] that conversion to uint8 has clamped."""
         return self._writer.clamped
 
     def warm(self) -> None:
-        """Start to run the network on zeros, so that it is compiled before the first batch."""
+        """Run the network on zeros in the background, to compile it before the first batch."""
         if warm := getattr(self.backend, "warm", None):
             self._thread.submit(warm)
 
     def close(self) -> None:
-        """Stop after the current batch, and end the threads."""
+        """Stop after the current batch, and end all threads."""
         self._closed.set()
         self._thread.shutdown()
         self._end.shutdown()
@@ -165,28 +167,28 @@ class Engine:
         stop: Event | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Future[Any]:
-        """Start to compute; the next box may be started meanwhile.
+        """Start the computation and return its future; the next box may be started before it ends.
 
         Args:
-            array: (z, y, x) or (c, z, y, x), any real dtype; must not change meanwhile.
-            box: where *array* lies, global voxels.
-            output_box: what to compute (default: the domain, where the grid covers it).
+            array: (z, y, x) or (c, z, y, x), any real dtype; must not change until the end.
+            box: position of *array*, global voxels.
+            output_box: box to compute (default: all that the grid covers).
             domain: bounds of the volume that *array* was cut from (default: *box*).
-            grid: patches to use instead of those of the settings on *domain*.
+            grid: patch grid to use (default: the grid of the settings on *domain*).
             wanted: returns, for the output box of a patch, whether to run the network on it; its
                 output is zero otherwise.
-            wrap: applied to the result.
-            stop: set it to stop computing after the batch in the network.
-            on_progress: called as (patches done, patches in all), in another thread.
+            wrap: function to apply to the result.
+            stop: event that stops the computation after the current batch.
+            on_progress: called as (patches done, all patches), in another thread.
 
         Returns:
             The future of (c, z, y, x) of the output dtype, on *output_box*. It may raise ModelError
             (the network failed or returned the wrong shape) or NonFiniteError (NaN, infinity).
 
         Raises:
-            ChunkError: *array* has not the number of input channels.
-            GeometryError: *output_box* reaches outside of what the grid covers, or *box* does not
-                hold its required input.
+            ChunkError: *array* does not have the configured number of input channels.
+            GeometryError: *output_box* is not within the box that the grid covers, or *box* does
+                not contain its required input.
         """
         settings = self.settings
         grid = settings.grid(box if domain is None else domain) if grid is None else grid
@@ -202,11 +204,11 @@ class Engine:
         job = self._thread.submit(
             self._compute, self._loader.open(patches), grid, target, stop or Event(), on_progress
         )
-        # Not in the thread of the network: it goes on with the next box.
+        # Not in the network's thread, which continues with the next box.
         return self._end.submit(_completed, job, wrap)
 
     def wait_until_idle(self) -> None:
-        """Wait until the network is not in use, so that others may run it."""
+        """Wait until the network is idle, so that the caller may run it."""
         self._thread.submit(int).result()
 
     @torch.inference_mode()
@@ -258,13 +260,13 @@ class Engine:
     @staticmethod
     def _check_required(grid: PatchGrid, box: BoundingBox, target: BoundingBox) -> None:
         if not grid.cover.contains(target):
-            msg = f"output {target} reaches outside of {grid.cover}, where there is an output"
+            msg = f"output {target} reaches outside {grid.cover}, the box that the patches cover"
             raise GeometryError(msg)
         need = grid.required_input(target)
         if not box.contains(need):
             msg = (
-                f"output {target} needs input {need}, but there is only {box}; load a margin of "
-                f"{missing_margin(need, target)} (zyx, voxels)"
+                f"output {target} needs input {need}, but the chunk is only {box}; load it with a "
+                f"margin of {missing_margin(need, target)} (zyx, voxels)"
             )
             raise GeometryError(msg)
 
@@ -281,16 +283,16 @@ class Engine:
             output = activated(output, settings.activation, channels)
         if not self._checked:
             self._check_values(output)
-            self._checked = True  # only now: where it raised, the next box has to be refused too
+            self._checked = True  # only now: after an error, the next box must be refused too
         return output
 
     def _fitting(self, batch: torch.Tensor) -> torch.Tensor:
-        """Run the network on as many patches at a time as the device has memory for."""
+        """Run the network, in smaller batches if the device runs out of memory."""
         while True:
             try:
                 if self._at_once >= len(batch):
                     return self._network(batch)
-                # Filled up, so that all forwards have one shape.
+                # Padded, so that all forward passes have one shape.
                 whole = -(-len(batch) // self._at_once) * self._at_once
                 filled = batch.new_zeros((whole, *batch.shape[1:]))
                 filled[: len(batch)] = batch
@@ -332,7 +334,7 @@ class Engine:
         return output[(slice(None), slice(None), *inside.slices())]
 
     def _check_values(self, output: torch.Tensor) -> None:
-        """Compare the first batch with the kind of the output."""
+        """Check that the values of the first batch suit the kind of the output."""
         bad = int((~torch.isfinite(output)).sum())
         if bad:
             raise NonFiniteError(non_finite(f"{bad} values", "the first batch"))
@@ -347,9 +349,9 @@ class Engine:
         low, high = float(output.min()), float(output.max())
         if low < -1e-4 or high > 1 + 1e-4:
             msg = (
-                f"--output-kind {kind} means values in [0, 1], but the first batch holds "
-                f"{low:.4g} to {high:.4g}; use --activation sigmoid if they are logits, "
-                "softmax if each voxel is of one of the channels, or another --output-kind"
+                f"--output-kind {kind} means values in [0, 1], but the first batch has values from "
+                f"{low:.4g} to {high:.4g}; for logits use --activation sigmoid, or softmax if the "
+                "channels are exclusive classes; else choose another --output-kind"
             )
             raise ModelError(msg)
 
@@ -358,7 +360,7 @@ def _completed(
     job: Future[tuple[NDArray[Any], list[Future[None]]]],
     wrap: Callable[[NDArray[Any]], Any] | None,
 ) -> Any:
-    """Wait for the result and for all that is still written to it."""
+    """Wait for the result and for all pending writes to it."""
     result, writes = job.result()
     for write in writes:
         write.result()
@@ -366,14 +368,15 @@ def _completed(
 
 
 def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
-    """Return a (z, y, x) or (c, z, y, x) array as (c, z, y, x), with that many channels.
+    """Return a (z, y, x) or (c, z, y, x) array as (c, z, y, x), after checking its channels.
 
     Raises:
-        ChunkError: it has another number of axes or of channels.
+        ChunkError: the array does not have 3 or 4 axes, or has a number of channels other than
+            *channels*.
     """
     data = array[None] if array.ndim == 3 else array
     if data.ndim != 4:
-        msg = f"an image is (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+        msg = f"an image must be (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
         raise ChunkError(msg)
     if data.shape[0] != channels:
         msg = (
@@ -386,6 +389,6 @@ def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def missing_margin(need: BoundingBox, box: BoundingBox) -> str:
-    """Return the margin, as an option value (zyx), by which *box* contains *need*."""
+    """Return the margin around *box*, as an option value (zyx), that makes it contain *need*."""
     low, high = box.start - need.start, need.stop - box.stop
     return " ".join(str(max(0, a, b)) for a, b in zip(low, high, strict=True))

@@ -1,4 +1,4 @@
-"""Settings that decide the output of an engine, besides the network and the data."""
+"""Settings that, besides the network and the data, decide the output of an engine."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.network_output import Activation
 
-_WINDOW = 20  # bytes a voxel while a window is made: two of float64, one of float32
+_WINDOW = 20  # bytes per voxel while a window is computed: two float64, one float32
 OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings that decide the output, besides the network and the data.
+    """Settings that, besides the network and the data, decide the output.
 
     Attributes:
         geometry: patch sizes and overlap.
-        num_input_channels: channels the network takes.
-        num_output_channels: channels the network gives, in all its outputs.
-        outputs: names, channels and kinds of several outputs of one network (default: there is
-            one, which has all channels).
-        batch_size: patches in one forward; the last batch is filled up, so that every forward has
+        num_input_channels: channels that the network takes.
+        num_output_channels: channels that the network returns, of all outputs together.
+        outputs: names, channels and kinds of the outputs of a network with several (default: one
+            output with all channels).
+        batch_size: patches in one forward pass; the last batch is padded, so that every pass has
             the same shape.
         bump: name of the blending window.
-        pad: what the network sees outside of the domain.
+        pad: how the input is padded outside the domain.
         keep_stride: let the last patch reach into the padding (``--grid padded``).
-        normalizer: what a voxel becomes before the network sees it.
+        normalizer: normalisation of the voxels before the network.
         output_dtype: ``float32``, ``float16``, or ``uint8``: 255·p rounded half to even, after
             clamping p to [0, 1]; ``argmax``: the channel with the largest value, uint8, one
             channel.
-        output_kind: what the output means: decides how augmentation maps it back, and whether the
-            first batch is checked to lie in [0, 1].
-        activation: applied to the network's output; softmax over the channels of each output.
-        activate: ``before`` blending, on each patch, or ``after`` it.
-        augment: mean over 16 flips and transposes.
-        mask_myelin_threshold: zero the other channels where the last one, which is dropped, is
-            not below this.
-        lower_batch: run smaller batches where the GPU has too little memory, which changes the
-            compute profile.
-        skip_empty: do not run patches whose input is zero everywhere: the output of the network
-            there is defined as zero.
+        output_kind: kind of the output; decides how augmentation maps it back, and whether the
+            first batch is checked to be in [0, 1].
+        activation: function applied to the network's output; softmax over the channels of each
+            output.
+        activate: when to apply it: ``before`` blending, to each patch, or ``after``.
+        augment: average over 16 flips and transposes.
+        mask_myelin_threshold: the last channel is a myelin map, which is dropped; the other
+            channels become zero where it is at least this value.
+        lower_batch: use smaller batches if the GPU runs out of memory, which changes the compute
+            profile.
+        skip_empty: do not run patches whose input is zero everywhere; their output is defined as
+            zero.
     """
 
     geometry: PatchGeometry
@@ -116,7 +117,10 @@ class EngineSettings:
             ("--output-dtype argmax", self.output_dtype == "argmax"),
         ):
             if given:
-                msg = f"{option} is for networks of one output, and --output-names lists several"
+                msg = (
+                    f"{option} needs a network with one output, but --output-names lists several; "
+                    f"leave {option} out"
+                )
                 raise OptionError(msg)
         names = [output.name for output in self.outputs]
         for name, channels, kind in self.outputs:
@@ -131,42 +135,43 @@ class EngineSettings:
     def _check_kind(self, kind: OutputKind | None, channels: int, whose: str = "") -> None:
         if kind is not None and MEANING[kind].axes and channels != 3:
             msg = (
-                f"--output-kind {kind}{whose} means three channels (x, y, z), but the output has "
+                f"--output-kind {kind}{whose} needs three channels (x, y, z), but the output has "
                 f"{channels}; change --num-output-channels or --output-kind"
             )
             raise OptionError(msg)
         bounded = kind is None or MEANING[kind].bounded or self.activation != "none"
         if self.output_dtype == "uint8" and not bounded:
             msg = (
-                f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind}{whose} has "
-                "others; use --output-dtype float16 or float32, or --activation sigmoid or softmax"
+                f"--output-dtype uint8 stores values in [0, 1], but --output-kind {kind}{whose} "
+                "is unbounded; use --output-dtype float16 or float32, or --activation sigmoid or "
+                "softmax"
             )
             raise OptionError(msg)
         if self.output_dtype == "argmax" and not 2 <= channels <= 256:
             msg = (
-                f"--output-dtype argmax names the largest of 2 to 256 channels, and the output has "
-                f"{channels}; set --num-output-channels, or use another --output-dtype"
+                f"--output-dtype argmax needs 2 to 256 channels, but the output has {channels}; "
+                "set --num-output-channels, or use another --output-dtype"
             )
             raise OptionError(msg)
 
     @property
     def _channels(self) -> int:
-        """Output channels of the network, without the myelin map."""
+        """Output channels of the network without the myelin map."""
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
 
     @property
     def output_channels(self) -> int:
-        """Channels of the output, without the myelin map; one of ``argmax``."""
+        """Channels of the output without the myelin map; 1 with ``argmax``."""
         return 1 if self.output_dtype == "argmax" else self._channels
 
     @property
     def stored_dtype(self) -> Literal["float32", "float16", "uint8"]:
-        """Type of the output's voxels."""
+        """Dtype of the output's voxels; uint8 with ``argmax``."""
         return "uint8" if self.output_dtype == "argmax" else self.output_dtype
 
     @property
     def meaning(self) -> OutputKind:
-        """Kind of the output: as chosen, else affinity for three channels, else probability."""
+        """Kind of the output; by default affinity for three channels, else probability."""
         if self.output_kind is not None:
             return self.output_kind
         return "affinity" if self._channels == 3 else "probability"
@@ -182,18 +187,18 @@ class EngineSettings:
         need, there = size.product() * _WINDOW, available_host_bytes()
         if there is not None and need > there:
             msg = (
-                f"the blending window of an output patch of {size} (zyx, voxels) takes "
-                f"{describe_bytes(need)}, and this process can have {describe_bytes(there)}; "
-                "lower --input-patch-size"
+                f"the blending window of an output patch of {size} (zyx, voxels) needs "
+                f"{describe_bytes(need)}, but {describe_bytes(there)} are available to this "
+                "process; lower --input-patch-size"
             )
             raise OutOfMemoryError(msg)
         return create_window(size, self.bump)
 
     @property
     def kind(self) -> Kind:
-        """Meaning of the voxels of the output."""
+        """Kind of the output chunk: that of the network's output, or segmentation with argmax."""
         return "segmentation" if self.output_dtype == "argmax" else self.meaning
 
     def grid(self, domain: BoundingBox) -> PatchGrid:
-        """Return the patches that cover *domain*."""
+        """Return the grid of the patches that cover *domain*."""
         return PatchGrid(self.geometry, domain, self.pad, self.keep_stride)

@@ -1,4 +1,4 @@
-"""Inferencer: a network that is called on chunks and returns chunks."""
+"""Inferencer: the operator that runs a network on chunks."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Inferencer(OperatorBase):
-    """A network that is called on chunks and returns chunks.
+    """The operator that runs a network on chunks and returns the blended output as chunks.
 
     Attributes:
-        placement: which patches a chunk is given, and which box comes out; holds the settings of
-            the engine.
+        placement: chooses the patches and the output box of a chunk; has the engine settings.
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
-        patch_divisor: shifts to which the network is equivariant, unless it declares them itself.
-        mask: for a chunk's box and voxel size, returns a function that decides, for the output
-            box of a patch, whether to run the network on it; its output is zero otherwise.
-        warn_of_dtype: warn of integers of more than 8 bits that are divided by the maximum of
-            their type by default.
-        model_voxel_size_nm: voxel size the network was trained with, zyx; images more than 10 %
-            off are refused.
-        statistics: path of the file that the normalisation was taken from, if there is one.
-        origins: places that are read besides the chunks; the pipeline must not write there.
-        report_precision: log the compute profile with the first chunk, and, where the network
-            does not run in plain float32, its error against that on a few patches.
-        on_progress: called as (patches done, patches in all).
+        patch_divisor: shifts (zyx, voxels) to which the network is equivariant; needed only if the
+            network does not declare them.
+        mask: returns, for a chunk's box and voxel size, a function that decides for the output
+            box of a patch whether to run the network on it; its output is zero otherwise.
+        warn_of_dtype: warn if integers of more than 8 bits are divided by the maximum of their
+            type by default.
+        model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; images
+            that differ by more than 10 % are refused.
+        statistics: path of the statistics file of the normalisation, if there is one.
+        origins: addresses that are read besides the chunks; the pipeline must not write there.
+        report_precision: with the first chunk, log the compute profile and, unless the network
+            runs by PyTorch in plain float32, its error against that on a few patches.
+        on_progress: called as (patches done, all patches).
     """
 
     placement: Placement = field(metadata=HOOK)
@@ -87,22 +87,22 @@ class Inferencer(OperatorBase):
 
     @property
     def settings(self) -> EngineSettings:
-        """Settings of the engine."""
+        """Engine settings, as kept by the placement."""
         return self.placement.settings
 
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether patches lie on a grid of the volume, not of each chunk."""
+        """Whether the patch grid starts at the volume's corner, not at each chunk's."""
         return self.placement.grid != "chunk" and self.placement.patch_num is None
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """The files that another machine needs: path as it was typed -> ``code`` or ``data``.
+        """Files that another machine needs: path as the user typed it -> ``code`` or ``data``.
 
         Raises:
-            OptionError: the network needs files beside the one that is named.
+            OptionError: the network consists of several files, of which a run can take only one.
         """
         read = {} if self.statistics is None else {self.statistics: "data"}
         return network_files(self.network) | read
@@ -110,13 +110,13 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """The files that it runs as programs, each described for a warning."""
+        """Files that are executed as code, each described for a warning."""
         return network_code(self.network)
 
     @property
     @hook
     def profile(self) -> dict[str, str] | None:
-        """The compute profile; ``None`` until the network is loaded (--backend auto: chosen)."""
+        """Compute profile; ``None`` before the network is loaded (--backend auto: chosen)."""
         if self.engine is None:
             return None
         self.engine.wait_until_idle()  # until then it may be compiled, which changes the profile
@@ -125,12 +125,12 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def network_seconds(self) -> float:
-        """Seconds that the network has run so far."""
+        """Seconds of finished forward passes."""
         return 0.0 if self.engine is None else self.engine.network_seconds
 
     def __enter__(self) -> Inferencer:
         """Load the network; slow steps continue while the first chunk is read."""
-        if self.network.get("backend") != "auto":  # which is chosen with patches of the first chunk
+        if self.network.get("backend") != "auto":  # auto chooses with patches of the first chunk
             engine = self._loaded()
             self._estimate_memory(engine)
             if self.network.get("compile") or engine.backend.device.type == "cuda":
@@ -138,27 +138,27 @@ class Inferencer(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Log the numbers of clamped values and skipped patches; release the network."""
+        """Log the number of clamped values and of skipped patches; release the network."""
         if self.engine is None:
             return
         if count := self.engine.voxels_clamped:
-            logger.warning("in all, %d output values outside of [0, 1] were clamped", count)
+            logger.warning("in total, %d output values outside [0, 1] were clamped", count)
         if self.settings.skip_empty or self.mask is not None:
             count = self.engine.patches_skipped
             total = self.engine.patches_run + count
-            logger.info("%d of %d patches were empty and not run", count, total)
+            logger.info("%d of %d patches were not run: empty or masked", count, total)
         self.engine.close()
         self.engine = None
 
     @property
     @hook
     def backend_is_open(self) -> bool:
-        """Whether ``--backend auto`` is still to be decided."""
+        """Whether ``--backend auto`` has not chosen a backend yet."""
         return bool(self.network.get("backend") == "auto")
 
     @hook
     def choose_backend(self) -> str:
-        """Time the backends on generated patches, and fix the fastest."""
+        """Time the backends on synthetic patches; select the fastest and return its name."""
         self.network["backend"] = self._backend().profile["backend"]
         return str(self.network["backend"])
 
@@ -188,7 +188,7 @@ class Inferencer(OperatorBase):
         """Estimate the peak memory of one task, and refuse it if it does not fit.
 
         Raises:
-            OptionError: it does not fit; names what would.
+            OptionError: it does not fit; the message names sizes that would.
         """
         sizes = self.placement.largest_task()
         memory = getattr(engine.backend, "memory", None)
@@ -215,21 +215,17 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def expected(self) -> MemoryEstimate | None:
-        """Memory of the network on host and device, once loaded; ``None`` if not known."""
+        """Estimated memory on host and device; ``None`` if unknown or not loaded yet."""
         return None if self._workload is None else estimate_memory(self._workload)
 
     @hook
     def memory(self, _: Zyx | None) -> OperatorMemory | None:
-        """Return the memory of the loaded network; ``None`` if unknown."""
+        """Return the estimated memory of the loaded network; ``None`` if unknown."""
         if self._workload is None:
             return None
         expected = estimate_memory(self._workload)
-        own = (
-            LIBRARIES,
-            WEIGHTS,
-            INPUT,
-            OUTPUT,
-        )  # counted by the pipeline; weights are loaded already
+        # The pipeline counts these itself; the weights are already loaded.
+        own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)
         held = {part: size for part, size in expected.host.items() if part not in own}
         return OperatorMemory(self._workload.output_size, held=held, complete=expected.complete)
 
@@ -241,7 +237,7 @@ class Inferencer(OperatorBase):
             line_bytes: estimate for the whole pipeline, this network included.
 
         Raises:
-            OptionError: names what would fit.
+            OptionError: the pipeline does not fit; the message names sizes that would.
         """
         if self._workload is not None:
             others = max(0, line_bytes - estimate_memory(self._workload).host_bytes)
@@ -251,22 +247,22 @@ class Inferencer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Remember the boxes of all tasks (an `Outline`), to name a margin that suits them all."""
+        """Keep the `Outline` of all tasks, so that messages can name a margin for all of them."""
         self.placement.outline = outline
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Remember what later operators need for a task's box, such as a second network."""
+        """Keep the function that returns the box that later operators need for a task's box."""
         self.placement.needed = required
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input that decides the output on *box*, for a volume with bounds *domain*."""
+        """Return the input box that the output on *box* depends on, in the volume *domain*."""
         return self.placement.required_input(box, domain)
 
     @hook
     def voxels(self) -> Voxels | dict[str, Voxels]:
-        """Return dtype, channels and kind of the output; a dict by name if there are several."""
+        """Return dtype, channels and kind of the output; a dict by name for several outputs."""
         settings = self.settings
         if settings.outputs:
             dtype = settings.stored_dtype
@@ -277,17 +273,18 @@ class Inferencer(OperatorBase):
     # --- the call ------------------------------------------------------------------------------
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk | dict[str, Chunk]:
-        """Return the blended output on the task's box, or on the chunk's domain without one.
+        """Return the blended output on the task's box.
 
         Args:
             chunk: (z, y, x) or (c, z, y, x), not yet normalised.
-            bbox: the task's box.
+            bbox: the task's box (default: the domain of the chunk).
 
         Returns:
             (c, z, y, x) of the output dtype; a dict by name if the network has several outputs.
 
         Raises:
-            GeometryError: the chunk does not hold the input needed, and ``grid`` is not ``auto``.
+            GeometryError: the chunk does not contain the required input, and ``grid`` is not
+                ``auto``.
             ModelError: the network failed.
         """
         stop = Event()
@@ -300,7 +297,7 @@ class Inferencer(OperatorBase):
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
-        """Start to compute the result of a call; the next chunk may be started meanwhile."""
+        """Start a call and return its future; the next chunk may be started before it ends."""
         if self.model_voxel_size_nm is not None:
             check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
@@ -327,7 +324,7 @@ class Inferencer(OperatorBase):
     ) -> Callable[[BoundingBox], bool] | None:
         if self.mask is None:
             return None
-        # Patches reach beyond the box, each by less than itself: so the mask is read once.
+        # A patch reaches beyond the box by less than its size: one read of the mask is enough.
         return self.mask(target.grow(self.settings.geometry.output_patch_size), voxel_size_nm)
 
     def _wrapped(
@@ -364,8 +361,8 @@ class Inferencer(OperatorBase):
         if self.settings.augment and self.settings.output_kind is None:
             self.placement.warn_once(
                 "kind",
-                f"--augment takes the {self.settings.output_channels} output channels for "
-                f"{self.settings.meaning}; set --output-kind affinity or probability",
+                f"--augment treats the {self.settings.output_channels} output channels as "
+                f"{self.settings.meaning}; set --output-kind to confirm or change this",
             )
         if "amplification" not in self.placement.reported:
             self.placement.reported.add("amplification")
@@ -379,12 +376,12 @@ class Inferencer(OperatorBase):
             )
 
     def _report_precision(self, engine: Engine, source: PatchSource) -> None:
-        """Log the compute profile, and its error against float32 by PyTorch."""
+        """Log the compute profile, and its error against PyTorch in float32."""
         engine.wait_until_idle()  # until then it may be compiled, which changes the profile
         exact = {"backend": "torch", "dtype": "float32", "compile": False, "tf32": False}
         if any(self.network.get(key, value) != value for key, value in exact.items()):
             batches = sample(source, self.settings.batch_size)
-            error = "not measured, the first patches are empty"
+            error = "not measured, because the sampled patches are empty"
             if batches:
                 device = str(engine.backend.device)
                 reference = self._backend(**exact, device=device, cuda_graphs=False)

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.network_memory import Activations
 
 _FLOAT = 4  # bytes
-_FEED = 3  # batches being filled, on their way and in the network; on the CPU there is one
-_COPIES = 1  # the copy of a batch that the network may work on
-_REGIONS = 4  # of weights, kept by the blender
-_CONVERSION = 8  # bytes for a value of a region: masks, and values of another type
+_FEED = 3  # batches: being filled, being copied, in the network; on the CPU there is one
+_COPIES = 1  # copy of a batch that the network may modify
+_REGIONS = 4  # regions of weights that the blender caches
+_CONVERSION = 8  # bytes per value of a region: masks, and values of another type
 _STAGED = 2  # buffers between device and host
 
 # Names of the parts that the estimate of a whole pipeline counts itself.
@@ -51,7 +51,7 @@ LIBRARIES, WEIGHTS, INPUT, OUTPUT = (
     "interpreter and libraries", "network weights", "input chunk", "output chunk",
 )  # fmt: skip
 
-# What is taken for maps, per byte that PyTorch has alive at once. In the heap of glibc a gap
+# Memory taken per byte of feature maps that PyTorch has alive at once. In the heap of glibc a gap
 # between two buffers is rarely filled: measured 1.1 to 1.6. OpenVINO makes fewer maps and places
 # them in one block: measured 0.6 to 0.7.
 _SLACK = {"torch": 1.35, "cuda": 1.1, "openvino": 0.7}
@@ -59,20 +59,20 @@ _SLACK = {"torch": 1.35, "cuda": 1.1, "openvino": 0.7}
 
 @dataclass(frozen=True)
 class Workload:
-    """The quantities that decide how much memory a run takes.
+    """The quantities that decide the memory of a run.
 
     Attributes:
-        settings: of the engine.
-        activations: of the network on a batch, or ``None`` if they are not known.
-        weight_bytes: of the network.
-        input_size: of the largest input chunk, with its margin, voxels, zyx.
-        output_size: of the largest output chunk, voxels, zyx.
-        input_dtype: type of the input's voxels.
-        device: where the network runs.
-        backend: what runs it: ``torch``, ``openvino``, ``onnxruntime``.
-        divisor: what patch sizes have to be multiples of, zyx, if that is known.
-        other_bytes: what the other operators of the pipeline take, for chunks of this size.
-        resident_bytes: what the process holds now, the weights included if they are on the host.
+        settings: engine settings.
+        activations: memory of the network on a batch, or ``None`` if unknown.
+        weight_bytes: memory of the network's weights.
+        input_size: size of the largest input chunk with its margin, voxels, zyx.
+        output_size: size of the largest output chunk, voxels, zyx.
+        input_dtype: dtype of the input's voxels.
+        device: device that the network runs on.
+        backend: library that runs it: ``torch``, ``openvino``, ``onnxruntime``.
+        divisor: numbers (zyx) that patch sizes must be multiples of, if known.
+        other_bytes: memory of the other operators of the pipeline, for chunks of this size.
+        resident_bytes: memory of this process now, including weights that are on the host.
     """
 
     settings: EngineSettings
@@ -93,16 +93,16 @@ class Workload:
         return self.input_size - self.output_size
 
     def with_output_size(self, size: Zyx) -> Workload:
-        """Return the same with chunks of another size."""
+        """Return this workload with another size of output chunks."""
         others = self.other_bytes * size.product() // self.output_size.product()
         return replace(self, output_size=size, input_size=size + self.margin, other_bytes=others)
 
     def with_batch_size(self, batch_size: int) -> Workload:
-        """Return the same with batches of another size."""
+        """Return this workload with another batch size."""
         return self._with(replace(self.settings, batch_size=batch_size))
 
     def with_patch(self, geometry: PatchGeometry) -> Workload:
-        """Return the same with other patches."""
+        """Return this workload with other patch sizes."""
         return self._with(replace(self.settings, geometry=geometry))
 
     def _with(self, settings: EngineSettings) -> Workload:
@@ -113,13 +113,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Expected peak memory, by purpose.
+    """Expected peak memory of a workload, by purpose.
 
     Attributes:
-        workload: what it was made for.
-        host: bytes by name.
-        device: bytes by name; empty on the CPU.
-        complete: whether the network's activations are known; else they are left out.
+        workload: the workload that was estimated.
+        host: bytes of each purpose in host memory.
+        device: bytes of each purpose in GPU memory; empty on the CPU.
+        complete: whether the network's activations are known and included.
     """
 
     workload: Workload
@@ -129,12 +129,12 @@ class MemoryEstimate:
 
     @property
     def host_bytes(self) -> int:
-        """Memory of the process."""
+        """Total host memory."""
         return sum(self.host.values())
 
     @property
     def device_bytes(self) -> int:
-        """Memory of the GPU."""
+        """Total GPU memory; 0 on the CPU."""
         return sum(self.device.values())
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class MemoryEstimate:
             for name, parts in (("host", self.host), ("device", self.device))
             if parts
         )
-        return line if self.complete else f"at least {line}, and the network's activations"
+        return line if self.complete else f"at least {line}, plus the network's activations"
 
     def table(self) -> str:
         """Format a table with one line for each part."""
@@ -164,7 +164,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(workload: Workload) -> MemoryEstimate:
-    """Return the memory that *workload* takes at its peak; takes none and no time."""
+    """Return the expected peak memory of *workload*; computed without allocating any of it."""
     settings, device = workload.settings, workload.device
     cuda = device.type == "cuda"
     found = workload.activations
@@ -207,19 +207,19 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
 def engine_workspace(
     geometry: PatchGeometry, channels: int, cover: Zyx, at_once: int | None = None
 ) -> int:
-    """Return the bytes that blending takes, which does not depend on the depth of a chunk.
+    """Return the memory of blending in bytes; it does not depend on the depth of a chunk.
 
     ```
-    strip   patch height x patch length x width        sums of the row being made
+    strip   patch height x patch length x width        sums of the current row of patches
     carry   planes shared by two layers x length x width
     and a patch multiplied by the window, the window, and a few regions of weights
     ```
 
     Args:
-        geometry: of the patches.
-        channels: that the network returns.
-        cover: size of what the patches of a chunk cover, voxels, zyx.
-        at_once: channels that are multiplied by the window at once (default: all).
+        geometry: sizes of the patches.
+        channels: number of channels that the network returns.
+        cover: size of the box that the patches of a chunk cover, voxels, zyx.
+        at_once: number of channels multiplied by the window at once (default: all).
     """
     at_once = channels if at_once is None else at_once
     height, length, width = geometry.output_patch_size
@@ -238,7 +238,7 @@ def _region(geometry: PatchGeometry, cover: Zyx) -> int:
 
 
 def _augmentation(settings: EngineSettings, batch: int) -> int:
-    """Return the bytes for a turned batch, its output turned back, and the sum of outputs."""
+    """Return the bytes of a flipped batch, its output flipped back, and the sum of outputs."""
     if not settings.augment:
         return 0
     output = batch // settings.num_input_channels * settings.num_output_channels
@@ -247,21 +247,24 @@ def _augmentation(settings: EngineSettings, batch: int) -> int:
 
 logger = logging.getLogger(__name__)
 
-_NEARLY = 0.9  # of what is available: to be warned of
+_NEARLY = 0.9  # part of the available memory above which to warn
 
 
 def check_fits(
     expected: MemoryEstimate, host_available: int | None = None, device_available: int | None = None
 ) -> None:
-    """Refuse a run that does not fit into memory; warn of one that barely does.
+    """Refuse a run that does not fit into memory; warn of one that needs more than 90 % of it.
 
     Args:
-        expected: what will be needed.
-        host_available: bytes the process may hold in all (default: asked of the system).
-        device_available: the same of the GPU.
+        expected: estimate of the memory needed.
+        host_available: host memory that the process can use in total, bytes (default: asked of
+            the system).
+        device_available: GPU memory that the process can use in total, bytes (default: asked of
+            the device).
 
     Raises:
-        OptionError: it does not fit; the largest chunk, batch and patch that would are named.
+        OptionError: it does not fit; the message names the largest chunk, batch and patch that
+            would.
     """
     limits = _limits(expected.workload, host_available, device_available)
     for name, need, limit in _compared(expected, limits):
@@ -271,7 +274,7 @@ def check_fits(
         what = f"the run is expected to peak at {least}{describe_bytes(need)} of {name} memory"
         there = describe_bytes(limit)
         if need > limit:
-            msg = f"{what}, and {there} are available; {_remedies(expected, limits)}"
+            msg = f"{what}, but {there} are available; {_remedies(expected, limits)}"
             raise OptionError(msg)
         if need > _NEARLY * limit:
             logger.warning("%s, nearly all of the %s available", what, there)
@@ -280,18 +283,18 @@ def check_fits(
 def largest_batch(
     workload: Workload, host_available: int | None = None, device_available: int | None = None
 ) -> int:
-    """Return the largest batch up to the one asked for that is expected to fit; 0 if none is."""
+    """Return the largest batch size, up to the configured one, that should fit; 0 if none does."""
     limits = _limits(workload, host_available, device_available)
     sizes = range(workload.settings.batch_size, 0, -1)
     return next((n for n in sizes if _fits(workload.with_batch_size(n), limits)), 0)
 
 
 def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
-    """Return the batch to go on with after one did not fit, or ``None`` if it was a single patch.
+    """Return the batch size to try after one did not fit; ``None`` if it was a single patch.
 
     Args:
-        batch_size: that did not fit.
-        estimated: what `largest_batch` returned; capped at half of what just failed.
+        batch_size: batch size that did not fit.
+        estimated: result of `largest_batch`; at most half of *batch_size* is returned.
     """
     if batch_size <= 1:
         return None
@@ -303,15 +306,15 @@ def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) ->
     if smaller is None:
         remedy = "a single patch does not fit; lower --input-patch-size, or use --dtype bfloat16"
     else:
-        remedy = f"give --batch-size {smaller}, or --lower-batch to continue with it"
+        remedy = f"use --batch-size {smaller}, or --lower-batch to continue with smaller batches"
     return f"{device} has too little memory for --batch-size {batch_size}; {remedy}"
 
 
 def lowered_batch(batch_size: int, smaller: int) -> str:
     """Return the warning for a run that continues with smaller batches."""
     return (
-        f"--batch-size {batch_size} did not fit, going on with {smaller}: the compute profile "
-        "changed, so results differ by rounding from those computed so far"
+        f"--batch-size {batch_size} did not fit; continuing with {smaller}. The compute profile "
+        "has changed, so results may differ by rounding from those already computed"
     )
 
 
@@ -350,7 +353,7 @@ def _remedies(expected: MemoryEstimate, limits: _Limits) -> str:
         found.append(f"--input-patch-size {' '.join(map(str, patch))}")
     if not found:
         return "neither smaller chunks nor a smaller batch or patch alone would fit"
-    return f"what fits: {', or '.join(found)}"
+    return f"these would fit: {', or '.join(found)}"
 
 
 def _largest(sizes: Iterator[Zyx], fits: Callable[[Zyx], bool]) -> Zyx | None:
@@ -358,7 +361,7 @@ def _largest(sizes: Iterator[Zyx], fits: Callable[[Zyx], bool]) -> Zyx | None:
 
 
 def _chunks(workload: Workload) -> Iterator[Zyx]:
-    """Yield smaller and smaller sizes of chunks, whole strides along the axes that are cut."""
+    """Yield smaller and smaller chunk sizes, whole strides along the axes that shrink."""
     geometry = workload.settings.geometry
     size, patch, stride = workload.output_size, geometry.output_patch_size, geometry.stride
     while any(a > b for a, b in zip(size, stride, strict=True)):
@@ -396,7 +399,7 @@ __all__ = ["available_device_bytes", "available_host_bytes", "resident_bytes"]
 
 
 def available_device_bytes(device: torch.device) -> int | None:
-    """Return the memory of a GPU that this process can have in all; ``None`` for the CPU."""
+    """Return the GPU memory that this process can use in total; ``None`` for the CPU."""
     if device.type != "cuda":
         return None
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SMALL = 16  # voxels along an axis: with fewer, maps are padding more than anything else
+_SMALL = 16  # voxels along an axis: with fewer, maps would be mostly padding
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Memory of a network during a forward, beyond its weights and the batch.
+    """Memory of a network during a forward pass, beyond its weights and the batch.
 
     Attributes:
-        peak_bytes: most bytes of maps that are alive at once, the result included.
+        peak_bytes: most bytes of feature maps alive at once, including the result.
         voxels: n·z·y·x of the batch.
-        exact: whether it was measured on the batch itself; else it was scaled from a small one.
+        exact: whether the batch itself was measured; otherwise scaled from a small one.
     """
 
     peak_bytes: int
@@ -38,7 +38,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Scale to a batch of another number of voxels, in proportion."""
+        """Return the activations of a batch with *voxels* voxels, scaled in proportion."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)
@@ -52,23 +52,23 @@ def peak_activations(
     device: torch.device | None = None,
     divisor: Sequence[int] | None = None,
 ) -> Activations | None:
-    """Return the most memory that a forward of *network* takes at once.
+    """Return the peak memory of the feature maps in a forward pass of *network*.
 
-    A module is run without data: its tensors have shapes and no values (milliseconds, no memory).
-    What cannot be run so, such as TorchScript or a forward that depends on values, is run once on
-    a small patch, and the result scaled.
+    A module is run without data: its tensors have shapes but no values (milliseconds, no memory).
+    A network that cannot run this way, such as TorchScript or one whose forward pass depends on
+    values, is run once on a small patch, and the result is scaled.
 
-    What a convolution needs inside of itself is not seen; on the CPU that is next to nothing.
+    The internal workspace of convolutions is not counted; on the CPU it is negligible.
 
     Args:
-        network: float32, on its device, in evaluation mode; not changed.
-        shape: (n, c, z, y, x) of the batch, or (n, c, y, x).
-        dtype: autocast to this, unless it is float32.
-        device: where it runs (default: the CPU).
-        divisor: what sizes have to be multiples of (z, y, x), if that is known.
+        network: network in float32, on its device, in evaluation mode; not changed.
+        shape: shape of the batch, (n, c, z, y, x) or (n, c, y, x).
+        dtype: dtype to autocast to; float32 for none.
+        device: device that the network runs on (default: the CPU).
+        divisor: numbers (z, y, x) that sizes must be multiples of, if known.
 
     Returns:
-        ``None`` if the network cannot be run on a small patch either.
+        The activations, or ``None`` if the network cannot be run on a small patch either.
     """
     device = torch.device("cpu") if device is None else device
     shape = tuple(shape)
@@ -89,11 +89,11 @@ def peak_activations(
 
 
 class NetworkMemory(NamedTuple):
-    """Memory that a network takes.
+    """Memory of a network.
 
     Attributes:
-        activations: its maps, or ``None`` if they cannot be found out.
-        weight_bytes: its weights.
+        activations: memory of its feature maps, or ``None`` if it cannot be measured.
+        weight_bytes: memory of its weights.
     """
 
     activations: Activations | None
@@ -116,7 +116,7 @@ def network_memory(
 
 
 def _small_shapes(shape: tuple[int, ...], divisor: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """Return shapes of one patch to be tried, smallest first."""
+    """Return batch shapes of one small patch to try, smallest first."""
     sizes = shape[2:]
     steps = tuple(divisor)[-len(sizes) :] if divisor else (1,) * len(sizes)
     shapes = []
@@ -152,15 +152,15 @@ def _tensors(network: object) -> list[torch.Tensor]:
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the live storages that operators have made while it is entered.
+    """Sums the sizes of storages that are allocated inside the ``with`` block and still alive.
 
     Attributes:
-        live_bytes: of storages alive now.
-        peak_bytes: the most there were.
+        live_bytes: bytes of the storages alive now.
+        peak_bytes: largest value of *live_bytes*.
     """
 
     def __init__(self, *known: torch.Tensor) -> None:
-        """Leave out the storages of *known*."""
+        """Do not count the storages of *known*."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = self.peak_bytes = 0
         self._known = {tensor.untyped_storage()._cdata for tensor in known}
@@ -172,7 +172,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call *func* and record the storages it made."""
+        """Call *func* and record the storages that it allocated."""
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor):

@@ -1,14 +1,14 @@
-"""Meaning of a network's output values, and its activation.
+"""Kinds of network output, and activations.
 
 | kind          | values    | channels | uint8 | a flip along an axis | y and x swapped   |
 |---------------|-----------|----------|-------|----------------------|-------------------|
 | `probability` | in [0, 1] | any      | yes   | moves voxels         | moves voxels      |
-| `affinity`    | in [0, 1] | x, y, z  | yes   | and links            | and swaps y and x |
+| `affinity`    | in [0, 1] | x, y, z  | yes   | also moves links     | and swaps y and x |
 | `logit`       | any       | any      | no    | moves voxels         | moves voxels      |
 | `vector`      | any       | x, y, z  | no    | and negates that one | and swaps y and x |
 | `embedding`   | any       | any      | no    | moves voxels         | moves voxels      |
 
-All of them may be averaged, but the activation of mean logits is not the mean of the activations:
+All kinds may be averaged, but the activation of mean logits differs from the mean of activations:
 `--activate` chooses between the two.
 """
 
@@ -33,20 +33,20 @@ def activated(
     *,
     in_place: bool = False,
 ) -> torch.Tensor:
-    """Return *values* after an activation.
+    """Apply an activation to *values*.
 
     Args:
-        values: (c, z, y, x) or (n, c, z, y, x), floating point; logits.
-        activation: ``none``; ``sigmoid``, each value by itself; ``softmax``, over the channels.
-        channels: channels of each of several outputs that lie one after the other; softmax is
-            taken over each by itself (default: over all channels).
+        values: logits, (c, z, y, x) or (n, c, z, y, x), floating point.
+        activation: ``none``; ``sigmoid``, of each value; ``softmax``, over the channels.
+        channels: number of channels of each of several consecutive outputs; softmax is computed
+            over each output separately (default: over all channels).
         in_place: overwrite *values* if they are float32, instead of making a copy.
 
     Returns:
-        float32 in [0, 1], of the same shape; *values* themselves with ``none``.
+        float32 in [0, 1], of the same shape; *values* unchanged with ``none``.
 
     Raises:
-        OptionError: the activation is unknown, or *channels* are not those of *values*.
+        OptionError: the activation is unknown, or *channels* do not add up to those of *values*.
     """
     if activation == "none":
         return values
@@ -56,13 +56,14 @@ def activated(
     parts = channels or (values.shape[_CHANNEL],)
     if sum(parts) != values.shape[_CHANNEL]:
         msg = (
-            f"outputs of {' + '.join(map(str, parts))} channels are {sum(parts)} in all, but the "
-            f"network returned {values.shape[_CHANNEL]}; set --num-output-channels"
+            f"outputs of {' + '.join(map(str, parts))} channels make {sum(parts)}, but the "
+            f"network returned {values.shape[_CHANNEL]}; correct --output-channels and "
+            "--num-output-channels"
         )
         raise OptionError(msg)
     result = values.to(torch.float32, copy=not in_place)
     if activation == "sigmoid":
-        # exp overflows to infinity below -88, whose reciprocal is 0, as it should be.
+        # exp overflows to infinity for values below -88; its reciprocal is 0, as required.
         return result.neg_().exp_().add_(1).reciprocal_()
     first = 0
     for number in parts:
@@ -84,9 +85,9 @@ class Meaning(NamedTuple):
     """Properties of the output that follow from its kind.
 
     Attributes:
-        bounded: values lie in [0, 1], so that they can be checked, and kept as uint8.
-        axes: channels are the axes x, y and z, so that there are three, and a flip or a transpose
-            of a patch changes them and not only their place.
+        bounded: whether values are in [0, 1], so that they can be checked and stored as uint8.
+        axes: whether the channels belong to the axes x, y and z. Then there are three, and a flip
+            or transpose of a patch changes the values as well as their positions.
     """
 
     bounded: bool
@@ -106,9 +107,10 @@ class NetworkOutput(NamedTuple):
     """One of several outputs of a network.
 
     Attributes:
-        name: key of the dict that the network returns (of a tuple, any name), and of the chunk.
+        name: key of the output in the dict that the network returns (any name if it returns a
+            tuple); also the name of the resulting chunk.
         channels: number of channels.
-        kind: what its values mean.
+        kind: kind of its values.
     """
 
     name: str

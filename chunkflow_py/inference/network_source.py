@@ -1,4 +1,4 @@
-"""Load the network that a name, a file or a package stands for; which files that takes."""
+"""Load the network that a name, a file or a package refers to, and list the files it needs."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ PROGRAM_SUFFIXES = (".pt", ".pth", ".ts", ".pt2")
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """A network as the user names it: model, weights, channels.
+    """A network as the user specifies it: model, weights, channels.
 
     Attributes:
-        model: name of a built-in network, or a file: Python code, TorchScript, an exported
-            program, or a package of the BioImage Model Zoo. All but built-in names are programs,
-            to be trusted as such.
-        weights: file of the weights, or ``None`` if the model needs none.
-        num_input_channels: of a batch.
-        num_output_channels: to be returned.
-        trust_weights: unpickle anything that the weight file holds.
+        model: name of a built-in network, or path of a file: Python code, TorchScript, an exported
+            program, or a package of the BioImage Model Zoo. All files can run code, so they must
+            be trusted like programs.
+        weights: path of the weight file, or ``None`` if the model needs none.
+        num_input_channels: number of channels of a batch.
+        num_output_channels: number of channels that the network must return.
+        trust_weights: unpickle any object in the weight file, which can run code.
         in_memory: the network itself; *model* is then only its name.
     """
 
@@ -61,7 +61,7 @@ class NetworkSource:
 
     @cached_property
     def package(self) -> ModelPackage | None:
-        """The package of the BioImage Model Zoo, if the model is one."""
+        """The BioImage Model Zoo package, or ``None`` if the model is not one."""
         if self.in_memory is not None or not is_package(self.model):
             return None
         return read_package(self.model)
@@ -74,10 +74,10 @@ class NetworkSource:
         return self.in_memory is None and Path(self.model).suffix in PROGRAM_SUFFIXES
 
     def run_file(self) -> ModuleType | None:
-        """Run the model file if it is Python code.
+        """Run the model file and return it as a module; ``None`` if it is not Python code.
 
         Raises:
-            ModelError: the file does not exist, or cannot be run.
+            ModelError: the file does not exist, or failed when run.
         """
         if self.in_memory is not None or models.is_built_in(self.model) or self.package is not None:
             return None
@@ -93,11 +93,11 @@ class NetworkSource:
         """Return the network with its weights, on the CPU unless it is an exported program.
 
         Args:
-            module: the model file, run, if it is Python code.
-            device: for an exported program, whose device is part of it.
+            module: result of `run_file`.
+            device: device for an exported program, which must be loaded for one.
 
         Raises:
-            ModelError: the model or its weights cannot be read or do not fit.
+            ModelError: the model or its weights cannot be read, or do not match.
         """
         if self.package is not None:
             return self.package.load(trust_weights=self.trust_weights)
@@ -122,14 +122,17 @@ class NetworkSource:
             state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
             load_weights(network, state, path=self.weights, model=self.model)
         elif module and isinstance(network, torch.nn.Module) and network.state_dict():
-            logger.warning("no --convnet-weight-path: %s runs as its file made it", self.model)
+            logger.warning(
+                "no --convnet-weight-path: %s runs with the weights that its file created",
+                self.model,
+            )
         return network
 
     def digest(self, network: torch.nn.Module) -> str:
         """Return a hash of everything that determines the results of the loaded *network*.
 
-        That is the files named here, the Python files of its layers, and its weights, so that a
-        converted network can be kept for the next run.
+        It covers the files named here, the Python files of the layers, and the weights. Converted
+        networks are cached under it.
         """
         found = hashlib.sha256(f"{self.model} {network}".encode())
         files = {self.model, self.weights or ""}
@@ -147,7 +150,7 @@ class NetworkSource:
         return found.hexdigest()
 
     def _copied(self, network: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy on the CPU, as folding and precision change a network in place."""
+        """Return a copy on the CPU, because folding and precision change a network in place."""
         network = copy.deepcopy(network).cpu()
         if self.weights is not None:
             state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
@@ -160,7 +163,7 @@ class NetworkSource:
             network = models.create_model(self.model, *channels)
             logger.warning(
                 "NO WEIGHTS: --convnet-model %s without --convnet-weight-path runs with random "
-                "weights; its output means nothing and is good for measuring speed only",
+                "weights; its output is meaningless, use it only to measure speed",
                 self.model,
             )
             return network
@@ -204,13 +207,13 @@ class NetworkSource:
 
 
 def check_network(network: dict[str, Any]) -> None:
-    """Check, before any work, that a network is named and its files exist.
+    """Check, before any work, that a network is given and its files exist.
 
     Args:
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
 
     Raises:
-        OptionError: no model is named, or a file does not exist.
+        OptionError: no model is given, or a file does not exist.
     """
     model, weights = network.get("model"), network.get("weights")
     if network["framework"] != "identity" and model is None:
@@ -237,10 +240,10 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
 
     Returns:
-        Path of each, as it was typed -> ``code`` (it is run as a program), or ``data``.
+        Path of each file as the user typed it -> ``code`` (it can run code) or ``data``.
 
     Raises:
-        OptionError: a network needs files beside the one that is named.
+        OptionError: the network consists of several files, of which a run can take only one.
     """
     found = {}
     model, weights = network.get("model"), network.get("weights")
@@ -248,14 +251,14 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
         suffix = Path(model).suffix
         if is_package(model) and suffix != ".zip":
             msg = (
-                f"model package {model} is a folder of files, and a run takes along one; zip it, "
-                "with the description at its top, and name the .zip"
+                f"model package {model} is a folder, but a run can include only single files; zip "
+                "the folder, with the description at the top level, and give the .zip"
             )
             raise OptionError(msg)
         if suffix == ".xml":
             msg = (
-                f"the network {model} is in two files (.xml and .bin), and a run takes along one; "
-                "name the .onnx file that it was made of, with --backend openvino"
+                f"network {model} consists of two files (.xml and .bin), but a run can include "
+                "only one; give the .onnx file that it was converted from, with --backend openvino"
             )
             raise OptionError(msg)
         found[model] = "data" if suffix == ".onnx" else "code"
@@ -265,7 +268,7 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
 
 
 def network_code(network: dict[str, Any]) -> tuple[str, ...]:
-    """Describe the files of a network that are run as a program, for a warning."""
-    kinds = {network.get("model"): "the network", network.get("weights"): "what is pickled in"}
+    """Describe the files of a network that can run code, for a warning."""
+    kinds = {network.get("model"): "the network", network.get("weights"): "pickled objects in"}
     files = network_files(network)
     return tuple(f"{kinds[path]} {path}" for path, role in files.items() if role == "code")

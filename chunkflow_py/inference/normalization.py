@@ -2,21 +2,21 @@
 
 | method       | voxel v of channel c becomes                 | statistics file       |
 |--------------|----------------------------------------------|-----------------------|
-| `dtype`      | v / largest of its type; floats stay         |                       |
+| `dtype`      | v / maximum of its dtype; floats unchanged   |                       |
 | `none`       | v                                            |                       |
 | `zscore`     | (v - mean[c]) / std[c]                       | `mean`, `std`         |
 | `percentile` | (v - low[c]) / (high[c] - low[c]), unclipped | `percentiles`         |
 
-Statistics belong to the whole dataset, never to a chunk: a voxel has one value in every patch.
-Their JSON file has one entry for each channel of the image, in voxel values as they are stored
+Statistics are those of the whole dataset, never of a chunk: a voxel has the same value in every
+patch. Their JSON file has one entry for each channel of the image, in units of the stored voxels
 (percentiles by linear interpolation, keys from "0" to "100"):
 
     {"version": 1,
      "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}]}
 
-``chunkflow sum-statistics URL --output FILE`` writes it for a volume that compute-statistics has
-counted, with count, min and max, which are ignored here. An entry may lack what is not used. Any
-other key is an error, because it is likely a misspelt one.
+``chunkflow sum-statistics URL --output FILE`` writes this file from the histograms that
+compute-statistics has stored; its count, min and max are ignored here. Keys that the method does
+not use may be missing. Any other key is an error, because it is probably misspelt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-PERCENTILES = (1.0, 99.0)  # the default: they become 0 and 1
+PERCENTILES = (1.0, 99.0)  # by default these become 0 and 1
 VERSION = 1  # of the statistics file
 _CHANNEL_KEYS = ("count", "mean", "std", "min", "max", "percentiles")
 
@@ -48,13 +48,13 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Fills a network's input from voxels: (v - shift) / divisor in each channel.
+    """Converts voxels to the network's input: (v - shift) / divisor in each channel.
 
     Attributes:
-        method: see the module.
-        shift: of each channel; none with ``dtype`` and ``none``.
-        divisor: of each channel; none with ``dtype`` and ``none``.
-        limits: least and largest value to pass to the network, or ``None`` to clip nothing.
+        method: normalisation method, as listed in the module's table.
+        shift: number to subtract from each channel; empty with ``dtype`` and ``none``.
+        divisor: number to divide each channel by; empty with ``dtype`` and ``none``.
+        limits: smallest and largest value to pass to the network, or ``None`` not to clip.
     """
 
     method: Method = "dtype"
@@ -63,14 +63,14 @@ class Normalizer:
     limits: tuple[float, float] | None = None
 
     def __call__(self, source: NDArray[Any], out: NDArray[np.float32]) -> None:
-        """Write the normalised voxels of *source* to *out*, one by one, with no array between.
+        """Write the normalised voxels of *source* to *out*, without a temporary array.
 
         Args:
             source: (c, z, y, x), any real dtype; not changed.
             out: (c, z, y, x) float32.
         """
         if self.shift:
-            # Integers of 32 and 64 bits, and doubles, are subtracted as doubles, then rounded.
+            # Integers of 32 and 64 bits, and float64, are subtracted in float64, then rounded.
             number = np.result_type(source.dtype, np.float32).type
             rows = zip(source, out, self.shift, self.divisor, strict=True)
             for values, target, shift, divisor in rows:
@@ -95,19 +95,19 @@ def create_normalizer(
     limits: tuple[float, float] | None = None,
     joint: bool = False,
 ) -> Normalizer:
-    """Return the normaliser that the options ask for.
+    """Return the normaliser for a method and its options.
 
     Args:
-        method: see the module.
-        num_channels: of the image.
+        method: normalisation method, as listed in the module's table.
+        num_channels: number of channels of the image.
         statistics: path of the statistics file, for ``zscore`` and ``percentile``.
-        percentiles: which percentiles become 0 and 1, for ``percentile``.
-        epsilon: added to every divisor.
-        limits: clip what the network sees to these two values (default: nothing is clipped).
-        joint: the network wants all channels normalised alike, so their statistics must be equal.
+        percentiles: the two percentiles that become 0 and 1, for ``percentile``.
+        epsilon: number to add to every divisor.
+        limits: clip normalised voxels to these two values (default: no clipping).
+        joint: the network needs all channels normalised alike, so their statistics must be equal.
 
     Raises:
-        OptionError: the file is missing where it is needed or given where it is not; it is not a
+        OptionError: the file is required but not given, or given but not used; it is not a
             statistics file, has another number of channels than the image, or lacks a value; a
             divisor is not positive.
     """
@@ -124,14 +124,14 @@ def create_normalizer(
         return Normalizer(method, limits=limits)
     if statistics is None:
         msg = (
-            f"--normalize {method} needs statistics of the whole dataset; give their file with "
-            "--normalize-statistics"
+            f"--normalize {method} needs statistics of the whole dataset; give a statistics file "
+            "with --normalize-statistics"
         )
         raise OptionError(msg)
     channels = read_statistics(statistics)
     if len(channels) != num_channels:
         msg = (
-            f"{statistics} holds statistics of {len(channels)} channels, but the image has "
+            f"{statistics} has statistics of {len(channels)} channels, but the image has "
             f"{num_channels}; give a file for this image, or choose channels with --channels"
         )
         raise OptionError(msg)
@@ -142,8 +142,8 @@ def create_normalizer(
         pairs.append((pair[0], pair[1] + epsilon))
     if joint and len(set(pairs)) > 1:
         msg = (
-            f"the network takes its channels normalised together, but {statistics} holds different "
-            "statistics for them; write those of all channels taken together to each of them"
+            f"the network needs all channels normalised together, but {statistics} has different "
+            "statistics for them; give every channel the statistics over all channels"
         )
         raise OptionError(msg)
     shifts, divisors = zip(*pairs, strict=True)
@@ -154,27 +154,27 @@ def dtype_warning(dtype: DTypeLike, sample_max: int | None = None) -> str | None
     """Return a warning if integers of more than 8 bits are normalised by default.
 
     Args:
-        dtype: of the image.
-        sample_max: the largest of some voxels, if known.
+        dtype: dtype of the image.
+        sample_max: largest voxel of a sample, if known.
 
     Returns:
-        A sentence; ``None`` if the default, ``dtype``, is what it has to be: with 8 bits, with
-        floats, or where the voxels reach the upper half of their type.
+        The warning; ``None`` if the default, ``dtype``, is appropriate: for 8 bits, for floats, or
+        if the sample reaches the upper half of the range of its dtype.
     """
     kind = np.dtype(dtype)
     if kind.kind not in "iu" or kind.itemsize == 1:
         return None
     largest = int(np.iinfo(kind).max)
     if sample_max is None:
-        reached = f"12-bit data would reach {4095 / largest:.2g}"
+        reached = f"12-bit data would reach only {4095 / largest:.2g}"
     elif sample_max > largest // 2:
         return None
     else:
-        reached = f"voxels up to {sample_max}, as here, reach {sample_max / largest:.2g}"
+        reached = f"the largest voxel sampled, {sample_max}, becomes {sample_max / largest:.2g}"
     return (
-        f"{kind.name} voxels are divided by {largest}, the largest of their type, so {reached}; "
-        "choose what the network was trained with: --normalize none, --normalize zscore or "
-        "percentile with --normalize-statistics, or --normalize dtype, which is the default"
+        f"{kind.name} voxels are divided by {largest}, the maximum of their dtype, so {reached}; "
+        "use the normalisation that the network was trained with: --normalize none, --normalize "
+        "zscore or percentile with --normalize-statistics, or --normalize dtype, the default"
     )
 
 
@@ -183,8 +183,8 @@ class ChannelStatistics:
     """Statistics of one channel, from a statistics file.
 
     Attributes:
-        mean: of all voxels, or ``None`` if the file lacks it.
-        std: standard deviation of all voxels, or ``None``.
+        mean: mean of all voxels, or ``None`` if the file lacks it.
+        std: standard deviation of all voxels, or ``None`` if the file lacks it.
         percentiles: voxel values by percentile, 0 to 100.
     """
 
@@ -193,10 +193,13 @@ class ChannelStatistics:
     percentiles: dict[float, float] = field(default_factory=dict)
 
     def zscore(self, where: str) -> tuple[float, float]:
-        """Return the numbers to subtract and to divide by.
+        """Return the numbers to subtract and to divide by, for ``zscore``.
+
+        Args:
+            where: channel and file, for messages.
 
         Raises:
-            OptionError: mean or deviation are missing, or all voxels are alike.
+            OptionError: mean or standard deviation is missing, or the latter is not positive.
         """
         if self.mean is None or self.std is None:
             lacking = "mean" if self.mean is None else "std"
@@ -204,8 +207,8 @@ class ChannelStatistics:
             raise OptionError(msg)
         if self.std <= 0:
             msg = (
-                f"{where} has a standard deviation of {self.std:g}, which nothing can be divided "
-                "by; compute it over voxels that differ"
+                f"{where} has a standard deviation of {self.std:g}, but it must be positive to "
+                "divide by; compute it over voxels that are not all equal"
             )
             raise OptionError(msg)
         return self.mean, self.std
@@ -213,22 +216,26 @@ class ChannelStatistics:
     def range(self, where: str, percentiles: tuple[float, float]) -> tuple[float, float]:
         """Return the numbers to subtract and divide by, so that *percentiles* become 0 and 1.
 
+        Args:
+            where: channel and file, for messages.
+            percentiles: the lower and the upper percentile, 0 to 100.
+
         Raises:
             OptionError: a percentile is missing, or the values are not in order.
         """
         low, high = percentiles
         if not 0 <= low < high <= 100:
             msg = (
-                f"--normalize-percentiles {low:g} {high:g} must be two of 0 to 100, the lower one "
-                f"first, such as {PERCENTILES[0]:g} {PERCENTILES[1]:g}"
+                f"--normalize-percentiles {low:g} {high:g} must be two numbers from 0 to 100, the "
+                f"lower one first, such as {PERCENTILES[0]:g} {PERCENTILES[1]:g}"
             )
             raise OptionError(msg)
         for wanted in percentiles:
             if wanted not in self.percentiles:
                 have = ", ".join(f"{value:g}" for value in sorted(self.percentiles)) or "none"
                 msg = (
-                    f"{where} has no percentile {wanted:g}; it has {have}: choose two of them "
-                    "with --normalize-percentiles, or make statistics that have it: chunkflow "
+                    f"{where} has no percentile {wanted:g}; it has {have}. Choose two of them "
+                    "with --normalize-percentiles, or write a file that has it: chunkflow "
                     f"sum-statistics URL --percentiles {low:g},{high:g} --output FILE"
                 )
                 raise OptionError(msg)
@@ -236,7 +243,7 @@ class ChannelStatistics:
         if bottom >= top:
             msg = (
                 f"{where} has {bottom:g} as percentile {low:g} and {top:g} as percentile {high:g}, "
-                "between which there is nothing to stretch; choose others with "
+                "but the second must be larger; choose other percentiles with "
                 "--normalize-percentiles"
             )
             raise OptionError(msg)
@@ -244,10 +251,11 @@ class ChannelStatistics:
 
 
 def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
-    """Read a statistics file, the format of which is described above.
+    """Read a statistics file; the module's docstring describes the format.
 
     Raises:
-        OptionError: the file does not exist, or is not a statistics file; names the place.
+        OptionError: the file does not exist or is not a statistics file; the message names the
+            invalid part.
     """
     try:
         found = parse_json(Path(path).read_bytes())
@@ -255,13 +263,13 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
         msg = f"--normalize-statistics {path} does not exist (looked in {Path.cwd()})"
         if "://" in path:
             msg = (
-                f"--normalize-statistics {path} is not a file of this machine; copy it, or add up "
-                f"what is counted there by chunkflow sum-statistics {path} --output statistics.json"
+                f"--normalize-statistics {path} is not a local file; copy it, or if histograms are "
+                f"stored there, run chunkflow sum-statistics {path} --output statistics.json"
             )
         raise OptionError(msg) from error
     except IsADirectoryError as error:
         msg = (
-            f"--normalize-statistics {path} is a folder; add up what is counted there by "
+            f"--normalize-statistics {path} is a folder; if histograms are stored there, run "
             f"chunkflow sum-statistics {path} --output statistics.json, and give that file"
         )
         raise OptionError(msg) from error
@@ -278,7 +286,7 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
     _check_keys(found, ("version", "channels"), path)
     channels = found.get("channels")
     if not isinstance(channels, list) or not channels:
-        msg = f"{path} must list an entry for each channel of the image under channels"
+        msg = f"{path} must have a list 'channels' with an entry for each channel of the image"
         raise OptionError(msg)
     return tuple(_channel(entry, f"channel {i} of {path}") for i, entry in enumerate(channels))
 
@@ -299,7 +307,10 @@ def _channel(entry: Any, where: str) -> ChannelStatistics:
         except ValueError:
             percentile = math.nan
         if not 0 <= percentile <= 100 or percentile in values:
-            msg = f"{where} has the percentile {key!r}; they are numbers from 0 to 100, each once"
+            msg = (
+                f"{where} has the percentile {key!r}; percentiles must be numbers from 0 to 100, "
+                "each given once"
+            )
             raise OptionError(msg)
         values[percentile] = _number(value, f"percentile {key} of {where}")
     mean, std = (
@@ -319,7 +330,7 @@ def _number(value: Any, what: str) -> float:
 def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in found:
         if key not in known:
-            msg = f"{where} holds {key!r}; only {', '.join(known)} may be there"
+            msg = f"{where} has an unknown key {key!r}; allowed are {', '.join(known)}"
             raise OptionError(msg)
 
 
@@ -329,15 +340,16 @@ def statistics_of(
 ) -> dict[str, Any]:
     """Return the statistics of a dataset, in the form of a statistics file.
 
-    Exact, whatever the chunks are: voxels are counted by value.
+    Voxels are counted by value, so the result is exact and does not depend on the chunks.
 
     Args:
-        chunks: (c, z, y, x) or (z, y, x), integers of 8 or 16 bits, all of one type and number of
-            channels; together the dataset, each voxel once.
-        percentiles: which to compute, by linear interpolation as `numpy.percentile` does.
+        chunks: arrays (c, z, y, x) or (z, y, x) that together contain each voxel of the dataset
+            once; integers of 8 or 16 bits, all of one dtype and number of channels.
+        percentiles: percentiles to compute, by linear interpolation as in `numpy.percentile`.
 
     Raises:
-        ChunkError: another type, chunks that differ, or no voxel.
+        ChunkError: the dtype is another, chunks differ in dtype or channels, or there are no
+            voxels.
     """
     total: Histogram | None = None
     first: tuple[np.dtype[Any], int] | None = None
@@ -349,13 +361,13 @@ def statistics_of(
         first = first or (array.dtype, len(array))
         if (array.dtype, len(array)) != first:
             msg = (
-                f"a chunk has {len(array)} channels of {array.dtype}, the one before it {first[1]} "
-                f"of {first[0]}; the chunks must be of one dataset"
+                f"a chunk has {len(array)} channels of {array.dtype}, but the first one has "
+                f"{first[1]} of {first[0]}; all chunks must be of one dataset"
             )
             raise ChunkError(msg)
         counted = histogram_of(array, per_section=False)
         total = counted if total is None else total + counted
     if total is None or not total.counts.any():
-        msg = "no voxel to take statistics of"
+        msg = "the chunks contain no voxels, so there are no statistics; give non-empty chunks"
         raise ChunkError(msg)
     return {"version": VERSION, "channels": total.statistics(percentiles)}

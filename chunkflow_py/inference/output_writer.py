@@ -1,4 +1,4 @@
-"""Write complete regions: divide by the weights, convert on the device, copy to the host."""
+"""Write complete regions to the result: divide by weights, convert on the device, copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TOO_LARGE = "output in {} is beyond 65504, the largest float16; use --output-dtype float32"
+_TOO_LARGE = "output in {} exceeds 65504, the largest float16; use --output-dtype float32"
 _BUFFERS = 2  # one being filled by the device, one being emptied by the host
 
 
@@ -40,10 +40,10 @@ class OutputWriter:
                                                           another thread ------^
     ```
 
-    On the CPU there is nothing to copy between: values are written where they belong at once.
+    On the CPU, values are written directly to the array.
 
     Attributes:
-        clamped: output values outside of [0, 1] that the uint8 rule clamped so far.
+        clamped: number of output values outside [0, 1] that conversion to uint8 has clamped.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class OutputWriter:
         """Open the copy stream.
 
         Args:
-            settings: what to make of the values.
-            device: where regions are.
-            staged: go through buffers and a thread (default: on a GPU).
+            settings: engine settings; decide activation, mask and dtype of the output.
+            device: device of the regions.
+            staged: copy through buffers, in a separate thread (default: only on a GPU).
         """
         self.clamped = 0
         self._settings, self._device = settings, device
@@ -78,10 +78,10 @@ class OutputWriter:
             target: (c, z, y, x) of the output dtype on the host, of the region's size.
 
         Returns:
-            What to wait for before *target* holds the values, or ``None`` if it does already.
+            A future that ends when *target* has been written, or ``None`` if it already has.
 
         Raises:
-            NonFiniteError: there are NaN or infinite values (or raised by what is waited for).
+            NonFiniteError: values are NaN or infinite; with a future, its result raises this.
         """
         if self._thread is None:
             _check_finite(region)
@@ -89,7 +89,7 @@ class OutputWriter:
                 torch.div(region.sums, region.weights, out=target)
             else:
                 total = 0
-                # Plane by plane, so that from step to step the values are in the cache.
+                # Plane by plane, so that the values stay in the cache between steps.
                 for plane in range(len(region.weights)):
                     part = slice(plane, plane + 1)
                     share = None if region.share is None else region.share[part]
@@ -104,7 +104,7 @@ class OutputWriter:
         finite = torch.isfinite(region.sums).all()
         # New memory: the next row overwrites the sums while the copy stream still reads the values.
         values, clamped = self._converted(region.sums / region.weights, region.share)
-        state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: as it should be
+        state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: no error
         facts = torch.stack((state, clamped))
         values = values.contiguous()
         done, copied = self._device.mark(), self._device.mark()
@@ -163,8 +163,8 @@ class OutputWriter:
         """Return means as (c, z, y, x) of the output dtype, and the number of clamped values.
 
         Args:
-            values: (c, z, y, x) float32; overwritten, and returned where nothing converts them.
-            share: of patches that were run, see `BlendedRegion`.
+            values: (c, z, y, x) float32; overwritten, and returned if no conversion is needed.
+            share: see `BlendedRegion`.
         """
         settings = self._settings
         clamped = values.new_zeros((), dtype=torch.int64)
@@ -188,7 +188,7 @@ class OutputWriter:
 def _parts(
     buffer: torch.Tensor, facts: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where facts and values of these types and shapes lie in a buffer of bytes."""
+    """Return views of a byte buffer with the types and shapes of *facts* and *values*."""
     size = facts.numel() * facts.element_size()
     end = size + values.numel() * values.element_size()
     return (
@@ -214,37 +214,36 @@ def non_finite(what: str, where: object) -> str:
     )
 
 
-_SMALL = 4 << 20  # bytes, below which pages are not worth a thought
-_KEPT = 2  # blocks that may lie idle: one being written while the next is computed
+_SMALL = 4 << 20  # bytes; smaller arrays are not worth reusing
+_KEPT = 2  # idle blocks to keep: one being written while the next is computed
 
 
 class ResultMemory:
-    """Allocates arrays whose memory is reused once their last view is gone.
+    """Allocates arrays whose memory is reused after their last view is deleted.
 
-    The first touch of fresh memory costs more than all the arithmetic of blending: 0.7 s a GB
-    against nothing for memory used before (measured, 2 threads; with large pages it took longer).
+    The first access to fresh memory costs more than all the arithmetic of blending: 0.7 s per GB,
+    against nothing for reused memory (measured, 2 threads; large pages took longer).
     """
 
     def __init__(self) -> None:
-        """Start without any memory."""
         self._idle: list[mmap.mmap] = []
-        self._lock = RLock()  # memory may come back by a collection within the lock
+        self._lock = RLock()  # garbage collection may return memory while the lock is held
         self._open = True
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Return an array of any content; its memory is used again when its last view is gone."""
+        """Return an uninitialised array; its memory is reused after its last view is deleted."""
         kind = np.dtype(dtype)
         count = prod(shape)
         if count * kind.itemsize < _SMALL:
             return np.empty(shape, kind)
         block = self._block(count * kind.itemsize)
         array = np.frombuffer(block, kind, count)
-        # Views of an array keep that array, so this one goes last.
+        # Views keep a reference to this array, so it is deleted last.
         weakref.finalize(array, self._give_back, block).atexit = False
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Release idle memory, now and whenever an array is returned later."""
+        """Release idle memory now, and the memory of other arrays as soon as they are deleted."""
         with self._lock:
             self._open = False
             self._idle.clear()
@@ -254,7 +253,7 @@ class ResultMemory:
             for place, block in enumerate(self._idle):
                 if len(block) == size:
                     return self._idle.pop(place)
-            self._idle.clear()  # of chunks of another kind, unlikely to come again
+            self._idle.clear()  # of another size, unlikely to be needed again
         return mmap.mmap(-1, size)
 
     def _give_back(self, block: mmap.mmap) -> None:

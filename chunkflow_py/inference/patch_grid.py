@@ -1,4 +1,4 @@
-"""Grid of patches: positions, which depend on the domain alone, and the input they need.
+"""Grid of patches: their positions, which depend on the domain alone, and their input.
 
 ```
 domain       |----------------------------------------|
@@ -8,7 +8,7 @@ output patch |oooooooooo|                                 size P, at start + k·
 input patch mmm|------------|mmm                          grown by m = (I − P)/2, padded outside
 ```
 
-No position depends on how the domain is cut into tasks, so neither does any voxel of the output.
+The positions do not depend on how the domain is divided into tasks, so neither does the output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pad = Literal["reflect", "edge", "zero", "none"]
 PADS: tuple[Pad, ...] = get_args(Pad)
 
 _USUAL_OVERLAP = Zyx(4, 64, 64)
-_MANY_SPANS = 512  # of tasks along one axis: beyond, a bound replaces the exact margin
+_MANY_SPANS = 512  # tasks along one axis; for more, a bound replaces the exact margin
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ class PatchGeometry:
     """Sizes of patches, checked to fit together.
 
     Attributes:
-        input_patch_size: what the network sees, voxels, zyx.
-        output_patch_size: what is kept of its output, centred in the input patch.
-        output_patch_overlap: voxels that neighbouring output patches share.
+        input_patch_size: size of the network's input, voxels, zyx.
+        output_patch_size: size of the part of its output that is kept, centred in the input patch,
+            voxels, zyx.
+        output_patch_overlap: voxels that neighbouring output patches share, zyx.
     """
 
     input_patch_size: Zyx
@@ -51,16 +52,16 @@ class PatchGeometry:
 
     @classmethod
     def of(cls, input_size: Zyx, output_size: Zyx | None, overlap: Zyx | None) -> PatchGeometry:
-        """Return the geometry of patches whose output size and overlap need not be given.
+        """Return the geometry with defaults for the output size and the overlap.
 
         Args:
-            input_size: of a patch, voxels, zyx.
-            output_size: of what is kept of it (default: all).
-            overlap: of neighbouring output patches (default: 4, 64, 64; a quarter of the output
-                patch along an axis where it does not exceed that).
+            input_size: size of the input patch, voxels, zyx.
+            output_size: size of the output patch, voxels, zyx (default: *input_size*).
+            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64; along
+                axes where that is not smaller than the output patch, a quarter of the patch).
 
         Raises:
-            OptionError: they do not fit together.
+            OptionError: the sizes are not compatible.
         """
         output_size = output_size or input_size
         if overlap is None:
@@ -101,8 +102,8 @@ class PatchGeometry:
                 near = Zyx(*(o - (i - o) % 2 for i, o in zip(
                     self.input_patch_size, self.output_patch_size, strict=True)))  # fmt: skip
                 msg = (
-                    f"output patch {self.output_patch_size} cannot lie in the middle of input "
-                    f"patch {self.input_patch_size}: they differ by {size_in - size_out}, an odd "
+                    f"output patch {self.output_patch_size} cannot be centred in input patch "
+                    f"{self.input_patch_size}: they differ by {size_in - size_out}, an odd "
                     f"number, along {axis} (zyx, voxels); use --output-patch-size {near.as_option}"
                 )
                 raise OptionError(msg)
@@ -117,12 +118,12 @@ class PatchGeometry:
 
     @property
     def stride(self) -> Zyx:
-        """Step between patches."""
+        """Distance from one output patch to the next, voxels, zyx."""
         return self.output_patch_size - self.output_patch_overlap
 
     @property
     def margin(self) -> Zyx:
-        """Voxels by which the input patch exceeds the output patch on each side."""
+        """Voxels by which the input patch exceeds the output patch on each side, zyx."""
         return (self.input_patch_size - self.output_patch_size) // 2
 
 
@@ -131,10 +132,10 @@ class PatchGrid:
     """The patches that cover a domain.
 
     Attributes:
-        geometry: sizes of patches.
-        domain: bounds of the volume: where input voxels come from.
-        pad: what input patches see outside of the domain: ``reflect`` (repeated index map),
-            ``edge``, ``zero``; with ``none`` the output is limited to what lies deep enough.
+        geometry: sizes of the patches.
+        domain: bounds of the volume from which input voxels are read.
+        pad: padding of input patches outside the domain: ``reflect`` (repeated mirroring),
+            ``edge``, ``zero``; ``none`` limits the output to voxels at least one margin inside.
         keep_stride: let the last patch reach into the padding instead of moving it back, so that
             all origins stay congruent modulo the network's pooling (``--grid padded``).
     """
@@ -145,13 +146,14 @@ class PatchGrid:
     keep_stride: bool = False
 
     def __post_init__(self) -> None:
-        """Check that there is something to cover.
+        """Check that at least one patch fits.
 
         Raises:
-            GeometryError: the domain is empty, or ``pad="none"`` leaves less than one patch.
+            GeometryError: the domain is empty; or with ``pad="none"``, it is smaller than a patch
+                or *keep_stride* is set.
         """
         if self.domain.is_empty:
-            msg = f"domain {self.domain} holds no voxel; nothing can be computed on it"
+            msg = f"domain {self.domain} contains no voxels; give a box that is not empty"
             raise GeometryError(msg)
         size, need = self.domain.size, self.geometry.input_patch_size
         if self.pad == "none" and (
@@ -166,7 +168,7 @@ class PatchGrid:
 
     @property
     def cover(self) -> BoundingBox:
-        """The box of all voxels that have an output."""
+        """Box of all voxels that have an output."""
         if self.pad != "none":
             return self.domain
         return self.domain.grow(-self.geometry.margin)
@@ -186,7 +188,7 @@ class PatchGrid:
         return result[0], result[1], result[2]
 
     def touching(self, box: BoundingBox) -> tuple[range, range, range]:
-        """Return which patches (indices along each axis) have a voxel of *box*."""
+        """Return the indices, along z, y and x, of the output patches that intersect *box*."""
         z, y, x = (self._touching(axis, box.start[axis], box.stop[axis]) for axis in range(3))
         return z, y, x
 
@@ -211,17 +213,17 @@ class PatchGrid:
         return patch.grow(self.geometry.margin)
 
     def required_input(self, box: BoundingBox) -> BoundingBox:
-        """Return the input box that decides the output on *box*.
+        """Return the input box that the output on *box* depends on.
 
-        It is the smallest box around the input patches of all output patches that touch *box*,
-        with the sources of their padding, inside the domain.
+        It is the smallest box, inside the domain, around the input patches of all output patches
+        that touch *box* and around the voxels that their padding repeats.
 
         Raises:
-            GeometryError: *box* has no voxel in common with the grid.
+            GeometryError: *box* does not intersect the box that the patches cover.
         """
         touched = self.touching(box)
         if not all(touched):
-            msg = f"box {box} has no voxel in common with {self.cover}, which the patches cover"
+            msg = f"box {box} does not intersect {self.cover}, the box that the patches cover"
             raise GeometryError(msg)
         low, high = zip(
             *(self._sources(axis, hit) for axis, hit in enumerate(touched)), strict=True
@@ -238,11 +240,11 @@ class PatchGrid:
     def sufficient_margin(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, output_margin: Zyx
     ) -> Zyx:
-        """Return the smallest margin with which each of *boxes* is loaded with all it needs.
+        """Return the smallest margin that includes the required input of each of *boxes*.
 
         Args:
-            boxes: of all tasks, or ``None`` for whatever boxes there may be.
-            output_margin: voxels to compute beyond a box on each side.
+            boxes: boxes of all tasks, or ``None`` for a margin that suffices for any box.
+            output_margin: voxels to compute beyond a box on each side, zyx.
         """
         result = []
         for axis in range(3):
@@ -268,11 +270,11 @@ class PatchGrid:
         return Zyx.of(result)
 
     def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
-        """Return where the voxels [first, last) of one axis come from.
+        """Return the indices from which the voxels [first, last) of one axis are read.
 
         Returns:
-            Global indices inside the domain; with ``pad="zero"`` one less than the domain's start
-            for voxels outside of it.
+            Global indices inside the domain; with ``pad="zero"``, voxels outside the domain have
+            the index one below its start.
         """
         low, high = self.domain.start[axis], self.domain.stop[axis]
         index = np.arange(first, last) - low
@@ -286,7 +288,7 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Return whether any two patches differ in position by a non-multiple of *divisor*.
+        """Return whether any two patches are shifted by a number not divisible by *divisor*.
 
         A network with pooling gives the same values only for shifts by multiples of its divisor.
         """
@@ -297,7 +299,7 @@ class PatchGrid:
         )
 
     def amplification(self, box: BoundingBox) -> float:
-        """Return network voxels computed per voxel of *box* (1 would be no overlap at all)."""
+        """Return the voxels that the network computes per voxel of *box*; 1 without overlap."""
         patch = self.geometry.output_patch_size.product()
         return self.count(box).product() * patch / max(1, box.voxels)
 
@@ -306,8 +308,11 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
     """Return a warning if patches are shifted by steps that are not multiples of *divisor*.
 
     Args:
-        grid: the patches.
-        divisor: shifts to which the network is equivariant, zyx, or ``None`` if unknown.
+        grid: grid of the patches.
+        divisor: shifts to which the network is equivariant, voxels, zyx, or ``None`` if unknown.
+
+    Returns:
+        The warning with its remedy, or ``None`` if there is nothing to warn about.
     """
     if divisor is None or not grid.breaks_congruence(divisor):
         return None
@@ -322,7 +327,6 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
     else:
         remedy = "--grid padded"
     return (
-        f"patches are shifted against each other by steps that are not multiples of the network's "
-        f"divisor {divisor} (zyx, voxels), so overlapping patches disagree a little more than they "
-        f"need to; {remedy} keeps them congruent"
+        f"patches are shifted by steps that are not multiples of the network's divisor {divisor} "
+        f"(zyx, voxels), so overlapping patches agree less well than they could; use {remedy}"
     )

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     Scale = Callable[[NDArray[Any], NDArray[np.float32]], None]
     Ready = SimpleQueue["Batch | BaseException | None"]
 
-_BUFFERS = 3  # one in the network, one on its way, one being filled
-_POLL_S = 0.05  # how often a waiting thread checks whether it has been stopped
-_LARGE = 250_000  # values of a patch, from which on a thread more pays
-_MOST_THREADS = 8  # that scale one patch: memory gives no more
-_SAMPLED = 8  # patches to search for some that are not empty
-_COMPARED = 2  # of them, to compare ways of running the network
-_SKIPPED = 256  # patches in a row that are not run, after which a batch without input is passed on
+_BUFFERS = 3  # one in the network, one being copied, one being filled
+_POLL_S = 0.05  # interval at which a waiting thread checks whether it has been stopped
+_LARGE = 250_000  # values of a patch from which several threads are faster
+_MOST_THREADS = 8  # threads that scale one patch: more would wait for memory
+_SAMPLED = 8  # patches to search for non-empty ones
+_COMPARED = 2  # non-empty patches to compare backends with
+_SKIPPED = 256  # consecutive skipped patches after which a batch without input is passed on
 
 
 class _Buffer:
@@ -48,15 +48,15 @@ class _Buffer:
 
 @dataclass
 class Batch:
-    """Consecutive patches of the grid, and the input of those to be run.
+    """Consecutive patches of the grid, and the input of those that the network runs on.
 
     Attributes:
-        steps: output boxes of patches, with their place in the batch, or ``None`` for a patch
-            that is not run.
-        tensor: (n, c, z, y, x) float32 on the device, or ``None`` if none of them is run; places
-            that are not in use hold zeros.
-        used: number of places in use.
-        buffer: where the tensor is.
+        steps: output boxes of the patches, each with its index in the batch, or ``None`` for a
+            patch that is not run.
+        tensor: (n, c, z, y, x) float32 on the device, zero from index *used* on; ``None`` if no
+            patch is run.
+        used: number of patches in *tensor*.
+        buffer: buffer that contains *tensor*.
     """
 
     steps: list[tuple[BoundingBox, int | None]] = field(default_factory=list)
@@ -71,12 +71,12 @@ class PatchSource:
 
     Attributes:
         data: (c, z, y, x), any real dtype.
-        box: where *data* lies.
-        grid: the patches, and what they see outside of the domain.
-        target: the output box, which decides the patches.
-        scale: (source, target) fills (c, z, y, x) float32 from voxels of *data*.
-        skip_empty: leave out patches whose input is zero everywhere.
-        wanted: leave out patches for whose output box this is false.
+        box: position of *data*, global voxels.
+        grid: grid of the patches, with their padding outside the domain.
+        target: output box; the patches that touch it are loaded.
+        scale: called as (source, target), normalises voxels of *data* into (c, z, y, x) float32.
+        skip_empty: skip patches whose input is zero everywhere.
+        wanted: returns, for the output box of a patch, whether to run it (default: all).
     """
 
     data: NDArray[Any]
@@ -96,7 +96,7 @@ class PatchSource:
     def fill(
         self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
     ) -> None:
-        """Write the network's input from *source* to *place*, (c, z, y, x); see `source`."""
+        """Normalise *source* into *place*, (c, z, y, x), and clear *outside*; see `source`."""
         _by_all_threads(self.scale, source, place)
         for axis, mask in enumerate(outside):
             place[(slice(None),) * (axis + 1) + (mask,)] = 0
@@ -109,11 +109,11 @@ class PatchSource:
         return torch.from_numpy(place)
 
     def source(self, patch: BoundingBox) -> tuple[NDArray[Any], list[NDArray[np.bool_]]]:
-        """Return the input box of an output patch, and the part along each axis that is zero.
+        """Return the input voxels of an output patch, and masks of its zero padding.
 
         Returns:
-            (c, z, y, x) voxels of *data*, a view where the patch lies inside of *box*; and masks
-            along z, y and x of the voxels that lie in the zero padding (none for a view).
+            Voxels of *data*, (c, z, y, x), as a view if the patch is inside *box*; and for each of
+            z, y and x a mask of the positions in the zero padding (no masks for a view).
         """
         wanted = self.grid.input_box(patch)
         if self.box.contains(wanted):
@@ -122,8 +122,8 @@ class PatchSource:
             self.grid.source_indices(wanted.start[axis], wanted.stop[axis], axis)
             for axis in range(3)
         ]
-        # Voxels of the zero padding point one before the domain: read anything, then clear.
-        # `fill` clears them once more, because the scale may make something else of a zero.
+        # Voxels of the zero padding have an index before the domain: read anything, then clear.
+        # `fill` clears them again, because normalisation may change zeros.
         outside = [i < first for i, first in zip(index, self.grid.domain.start, strict=True)]
         z, y, x = (
             np.clip(i - first, 0, None) for i, first in zip(index, self.box.start, strict=True)
@@ -141,7 +141,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float32]) -> None:
-    """Scale parts of a large patch at once: NumPy by itself uses one thread."""
+    """Scale parts of a large patch in parallel, because NumPy uses a single thread."""
     planes, threads = place.shape[1], min(torch.get_num_threads(), _MOST_THREADS)
     if threads == 1 or place.size < _LARGE or planes < threads:
         scale(source, place)
@@ -155,11 +155,11 @@ def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float3
 
 
 def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
-    """Return a few non-empty patches, as the network gets them.
+    """Return batches of a few non-empty patches, normalised.
 
     Returns:
-        (batch_size, c, z, y, x) float32 each, filled up with zeros; none if all that were searched
-        are empty.
+        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if all the
+        patches that were searched are empty.
     """
     boxes = list(patches.grid.patches(patches.target))
     chosen = boxes[:: -(-len(boxes) // _SAMPLED)]
@@ -172,10 +172,9 @@ class _StoppedError(Exception):
 
 
 class PatchLoader:
-    """Fills batches for one box after the other; for a GPU in a separate thread, a few ahead.
+    """Fills the batches of successive boxes; for a GPU in a separate thread, a few ahead.
 
-    On the CPU a batch is filled when it is asked for: a thread would only take a core away from
-    the network.
+    On the CPU a batch is filled on request: a thread would only take a core from the network.
 
     ```
     thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network
@@ -186,12 +185,12 @@ class PatchLoader:
     def __init__(
         self, shape: tuple[int, ...], device: Device, *, ahead: bool | None = None
     ) -> None:
-        """Allocate the buffers once.
+        """Allocate the buffers, which are reused for every batch.
 
         Args:
-            shape: (n, c, z, y, x) of every batch.
-            device: where the network runs.
-            ahead: fill batches in a thread (default: for a GPU).
+            shape: shape of every batch, (n, c, z, y, x).
+            device: device that the network runs on.
+            ahead: fill batches in a thread (default: only for a GPU).
         """
         ahead = device.asynchronous if ahead is None else ahead
         self._shape = shape
@@ -202,7 +201,7 @@ class PatchLoader:
         self._thread = device.thread("gather") if ahead else None
 
     def open(self, patches: PatchSource) -> Batches:
-        """Start to fill batches for *patches* once those of earlier sources are filled."""
+        """Return the batches of *patches*; they are filled after those of earlier sources."""
         stop = Event()
         batches = self._filled(patches, stop)
         if self._thread is None:
@@ -212,7 +211,7 @@ class PatchLoader:
         return Batches(_taken(ready), stop, self._free)
 
     def close(self) -> None:
-        """End the thread; every `Batches` has to be closed before."""
+        """End the thread; close every `Batches` before."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -291,17 +290,17 @@ def _taken(ready: Ready) -> Iterator[Batch]:
 
 
 class Batches:
-    """The batches of one run, in order; has to be closed."""
+    """The batches of one run, in order; must be closed."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
-        """Keep the queue of batches, the stop event, and the queue of free buffers."""
+        """Keep the iterator of batches, the stop event, and the queue of free buffers."""
         self._batches, self._stop, self._free = batches, stop, free
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield each batch; its tensor is good until the next one is asked for.
+        """Yield each batch; its tensor is valid until the next one is requested.
 
         Raises:
-            Exception: whatever went wrong while a batch was filled.
+            Exception: any error that was raised while a batch was filled.
         """
         for batch in self._batches:
             try:
@@ -312,7 +311,7 @@ class Batches:
                 self._release(batch)
 
     def close(self) -> None:
-        """Stop filling, and give all buffers back."""
+        """Stop filling, and return all buffers to the loader."""
         self._stop.set()
         with suppress(Exception):  # the run is over, nothing reads its batches
             for batch in self._batches:

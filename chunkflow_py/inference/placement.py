@@ -1,4 +1,4 @@
-"""Place patches over a chunk and choose its output box: anchored, padded and legacy grids."""
+"""Place patches on a chunk and choose its output box: anchored, padded and legacy grids."""
 
 from __future__ import annotations
 
@@ -23,23 +23,29 @@ GridMode = Literal["auto", "anchored", "padded", "chunk"]
 
 @dataclass
 class Placement:
-    """Places patches over chunks.
+    """Chooses the patches and the output box of a chunk.
 
     ```
     domain    |----------------------------------------|    patches are placed here (anchored)
-    chunk           |------------------|                    must hold the required input
+    chunk           |------------------|                    must contain the required input
     result              |---------|                         the task's box
     ```
 
     Attributes:
-        settings: of the engine.
-        grid: ``anchored`` to the domain; ``padded``, the same with an unbroken stride;
-            ``chunk``, counted from the chunk's corner as chunkflow 1.x did; ``auto``, anchored
-            when the chunk holds the required input, else ``chunk`` with a warning.
-        output_margin: voxels to compute beyond the task's box on each side.
-        output_crop_margin: legacy: voxels to drop on each side of what patches cover.
-        patch_num: legacy: number of patches the chunk must hold, zyx.
-        mask_output_chunk: legacy: keep all that patches cover instead of dropping the overlap.
+        settings: engine settings.
+        grid: ``anchored``: starts at the corner of the domain; ``padded``: the same, and keeps the
+            stride at the end of the domain; ``chunk``: starts at the corner of each chunk, as in
+            chunkflow 1.x; ``auto``: anchored if the chunk contains the required input, else
+            ``chunk`` with a warning.
+        output_margin: voxels to compute beyond the task's box on each side, zyx.
+        output_crop_margin: legacy; voxels to drop on each side of the box that the patches cover,
+            zyx.
+        patch_num: legacy; number of patches that the chunk must contain, zyx.
+        mask_output_chunk: legacy; keep the whole box that the patches cover, instead of dropping
+            the overlap.
+        outline: `Outline` of all tasks, if known; gives the margin in messages.
+        needed: called as (box, domain), returns the box that later operators need, if known.
+        reported: keys of the messages that have been logged.
     """
 
     settings: EngineSettings
@@ -55,20 +61,20 @@ class Placement:
     reported: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check options against each other.
+        """Check that the options are compatible.
 
         Raises:
-            OptionError: ``--grid padded`` with ``--pad none``.
+            OptionError: ``--grid padded`` is combined with ``--pad none``.
         """
         if self.settings.keep_stride and self.settings.pad == "none":
             msg = (
-                "--grid padded lets the last patch reach into the padding, and --pad none allows "
-                "none; use --grid anchored, or --pad reflect"
+                "--grid padded lets the last patch reach into the padding, but --pad none means "
+                "no padding; use --grid anchored, or --pad reflect"
             )
             raise OptionError(msg)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input that decides the output on *box*, for a volume with bounds *domain*."""
+        """Return the input box that the output on *box* depends on, in the volume *domain*."""
         if self.grid == "chunk":
             return box.grow(self._legacy_margin).intersection(domain)
         return self._anchored(domain).required_input(self._wanted(box, domain))
@@ -88,11 +94,11 @@ class Placement:
         return self.settings.grid(domain)
 
     def _wanted(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box to compute for a task: its box and margin, within the possible output."""
+        """Return the box to compute for a task: its box with margin, within the covered box."""
         cover = self._anchored(domain).cover
         wanted = box.grow(self.output_margin).intersection(cover)
         if wanted.is_empty:
-            msg = f"task {box} has no voxel in common with {cover}, where there is an output"
+            msg = f"task {box} does not intersect {cover}, the box that the patches cover"
             raise GeometryError(msg)
         return wanted
 
@@ -103,7 +109,7 @@ class Placement:
             return None
         boxes = [outline.domain]
         if outline.has_tasks:
-            # Tasks of a grid are of one size; the second one has margins on both sides.
+            # Tasks of a grid have one size; one in the middle has margins on both sides.
             boxes = [
                 outline.boxes[min(k, len(outline.boxes) - 1)] for k in (0, len(outline.boxes) // 2)
             ]
@@ -118,7 +124,13 @@ class Placement:
         return max(pairs, key=lambda pair: pair[0].product(), default=None)
 
     def plan(self, chunk: Chunk, bbox: BoundingBox | None) -> tuple[PatchGrid, BoundingBox]:
-        """Choose the patches and the output box for one chunk."""
+        """Choose the patches and the output box for one chunk.
+
+        Raises:
+            GeometryError: the chunk does not contain the required input, and *grid* is not
+                ``auto``; or the task does not intersect the box that the patches cover.
+            OptionError: the chunk does not contain *patch_num* patches.
+        """
         if self.grid == "chunk":
             return self._legacy_plan(chunk, None, self._legacy_crop)
         if bbox is None:
@@ -135,9 +147,9 @@ class Placement:
                     self._check_patch_num(grid, wanted)
                 self.warn_once(
                     "patch_num",
-                    f"--patch-num {self.patch_num} is that of patches counted from the chunk's "
-                    f"corner, which are used as by --grid chunk; without --patch-num there would "
-                    f"be {grid.count(wanted)}, and an output for the whole chunk",
+                    f"--patch-num {self.patch_num} fits patches counted from the chunk's corner, "
+                    "so they are placed as with --grid chunk; without --patch-num there would be "
+                    f"{grid.count(wanted)} patches (zyx), and an output for the whole chunk",
                 )
                 return self._legacy_plan(chunk, None, self._legacy_crop)
             return grid, wanted
@@ -148,21 +160,21 @@ class Placement:
             self.warn_once(
                 "legacy",
                 f"patches are counted from the chunk's corner, so the result depends on how the "
-                f"volume is cut into tasks: {self._advice(grid, chunk, bbox, asked)}",
+                f"volume is divided into tasks: {self._advice(grid, chunk, bbox, asked)}",
             )
-        # The task's box is returned; what --output-crop-margin would drop lies around it.
+        # The result is the task's box; --output-crop-margin would only drop voxels around it.
         return self._legacy_plan(chunk, wanted, None)
 
     def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
-        """Return the values that disagree, and the margin that suits all tasks."""
+        """Return the end of a message: what the chunk lacks, and a margin that suits all tasks."""
         wanted = self._wanted(asked, chunk.domain)
         more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
         known = self.outline is not None and self.outline.has_tasks
-        # It would be no help to fail again at the next task.
+        # A margin that suits only this task would fail at the next one.
         margin = grid.sufficient_margin(self.outline.boxes if known else [bbox], more)
         return (
-            f"chunk {chunk.bbox} does not hold {grid.required_input(wanted)}, the input that "
-            f"decides the output on {wanted}; load it with --expand-margin-size auto, or with "
+            f"chunk {chunk.bbox} does not contain {grid.required_input(wanted)}, the input needed "
+            f"for the output {wanted}; load it with --expand-margin-size auto, or with "
             f"--expand-margin-size {' '.join(map(str, margin))} (zyx, voxels)"
         )
 
@@ -171,18 +183,21 @@ class Placement:
         if crop is None:
             return chunk.domain
         if any(a <= 2 * b for a, b in zip(chunk.domain.size, crop, strict=True)):
-            msg = f"--output-crop-margin {crop} leaves nothing of {chunk.domain} (zyx, voxels)"
+            msg = (
+                f"--output-crop-margin {crop} leaves nothing of {chunk.domain} (zyx, voxels); "
+                "lower it or load a larger chunk"
+            )
             raise GeometryError(msg)
         return chunk.domain.grow(-crop)
 
     def _legacy_plan(
         self, chunk: Chunk, bbox: BoundingBox | None, crop: Zyx | None
     ) -> tuple[PatchGrid, BoundingBox]:
-        """Count patches from the chunk's corner, as chunkflow 1.x did."""
+        """Count patches from the chunk's corner, as in chunkflow 1.x."""
         geometry = self.settings.geometry
         need = geometry.input_patch_size
         if any(a < b for a, b in zip(chunk.size, need, strict=True)):
-            # Too small to do without padding: there is one patch along the short axes.
+            # Too small without padding: there is one patch along the short axes.
             grid = PatchGrid(geometry, chunk.bbox, self._padding)
         else:
             grid = PatchGrid(geometry, chunk.bbox, "none")
@@ -215,13 +230,13 @@ class Placement:
         if grid.pad != "none":
             size = size - geometry.margin * 2
         msg = (
-            f"--patch-num is {self.patch_num}, but chunk {grid.domain} holds {grid.count(box)} "
-            f"patches (zyx); leave --patch-num out, or make the chunk {size} voxels large"
+            f"--patch-num is {self.patch_num}, but chunk {grid.domain} has {grid.count(box)} "
+            f"patches (zyx); leave --patch-num out, or load a chunk of {size} (zyx, voxels)"
         )
         raise OptionError(msg)
 
     def warn_once(self, key: str, text: str) -> None:
-        """Warn of *text*, once for each *key*."""
+        """Log *text* as a warning, once for each *key*."""
         if key not in self.reported:
             self.reported.add(key)
             logger.warning(text)

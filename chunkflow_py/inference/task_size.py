@@ -1,9 +1,9 @@
 """Find the task size that computes the fewest patches per voxel within a memory limit.
 
 ```
-patches   |------|                      a task whose boundaries lie on the stride is touched by
-               |------|                 size / stride + 1 patches along an axis, so large tasks
-                    |------|            waste less; the memory of a task grows with its voxels
+patches   |------|                      size / stride + 1 patches touch a task whose boundaries
+               |------|                 are multiples of the stride, along an axis: large tasks
+                    |------|            waste less, but need more memory
 task           |---------|
 ```
 """
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.patch_grid import PatchGeometry
 
-# A pipeline reads one task ahead, and writes one while the next is computed; what is written is
-# encoded in memory, where it may be as large again.
+# A pipeline reads one task ahead, and writes one while the next is computed. The encoded output is
+# also in memory, and may be as large as the output itself.
 _INPUTS, _OUTPUTS = 2, 3
-_LARGEST = 2**14  # voxels along an axis: beyond, tasks are too few
+_LARGEST = 2**14  # voxels along an axis: larger tasks would be too few
 
 
 @dataclass(frozen=True)
 class TaskSize:
-    """A size of tasks, and its consequences.
+    """A task size, with its margin, memory and amplification.
 
     Attributes:
-        size: of a task's output, voxels, zyx.
-        margin: to read around it on each side, voxels, zyx.
-        memory_bytes: that chunks and sums of patches take in a pipeline that works one task ahead.
-        amplification: voxels that the network computes for each one of the output.
-        patches: along each axis, for a task.
+        size: size of a task's output, voxels, zyx.
+        margin: margin to read around it on each side, voxels, zyx.
+        memory_bytes: memory of chunks and sums of patches in a pipeline that reads one task ahead.
+        amplification: number of voxels that the network computes per voxel of output.
+        patches: number of patches of a task along each axis, zyx.
     """
 
     size: Zyx
@@ -51,17 +51,17 @@ class TaskSize:
 
 @dataclass(frozen=True)
 class TaskSizes:
-    """The sizes that tasks may have.
+    """The task sizes that suit a volume and the patches of a network.
 
     Attributes:
-        geometry: of patches.
-        channels: of the output.
-        item_bytes: of one value of the output.
+        geometry: sizes of the patches.
+        channels: number of channels of the output.
+        item_bytes: bytes of one value of the output.
         unit: sizes are multiples of this, voxels, zyx, or reach to the end of the volume.
-        extent: of the volume, voxels, zyx.
-        crop: voxels that are cut off of a chunk's output, zyx: patches are counted from the corner
-            of each chunk then, and not over the whole volume.
-        input_bytes: of a voxel that is read, all channels together.
+        extent: size of the volume, voxels, zyx.
+        crop: voxels to crop from each side of a chunk's output, zyx. If given, patches are counted
+            from the corner of each chunk, not of the volume.
+        input_bytes: bytes of an input voxel, all channels together.
     """
 
     geometry: PatchGeometry
@@ -75,16 +75,16 @@ class TaskSizes:
     def best(
         self, memory_bytes: int, is_usable: Callable[[Zyx], bool] = lambda _: True
     ) -> TaskSize:
-        """Return the size with the fewest computed voxels that fits; of equals, the smallest.
+        """Return the size with the least amplification that fits; of equals, the smallest.
 
         It is the same along y and x, unless the volume ends before.
 
         Args:
-            memory_bytes: for chunks and sums of patches.
+            memory_bytes: memory available for chunks and sums of patches.
             is_usable: returns whether a size that fits may be used.
 
         Raises:
-            OptionError: the smallest does not fit.
+            OptionError: no size is allowed, or the smallest does not fit.
         """
         found, least = None, None
         for plane in self._lengths(1):
@@ -101,24 +101,23 @@ class TaskSizes:
                 break
         if least is None:
             msg = (
-                f"no task size that patches of {self.geometry.output_patch_size} at a stride of "
-                f"{self.geometry.stride} give with a crop of {self.crop} is a multiple of "
-                f"{self.unit} (zyx, voxels); leave --crop-chunk-margin out, or lower --max-mip and "
-                "--thumbnail-mip"
+                f"patches of {self.geometry.output_patch_size} with stride {self.geometry.stride} "
+                f"and crop {self.crop} allow no task size that is a multiple of {self.unit} (zyx, "
+                "voxels); leave --crop-chunk-margin out, or lower --max-mip and --thumbnail-mip"
             )
             raise OptionError(msg)
         if found is None:
             msg = (
-                f"the smallest task, {least.size} (zyx, voxels), takes "
+                f"the smallest task, {least.size} (zyx, voxels), needs "
                 f"{describe_bytes(least.memory_bytes)}, more than the "
-                f"{describe_bytes(memory_bytes)} for chunks; raise --max-ram-size, or lower "
-                "--max-mip and --thumbnail-mip"
+                f"{describe_bytes(memory_bytes)} available for chunks; raise --max-ram-size, or "
+                "lower --max-mip and --thumbnail-mip"
             )
             raise OptionError(msg)
         return found
 
     def of(self, size: Zyx) -> TaskSize:
-        """Return the consequences of tasks of *size*."""
+        """Return margin, memory and amplification of tasks of *size*."""
         patch, stride = self.geometry.output_patch_size, self.geometry.stride
         overlap, margin = self.geometry.output_patch_overlap, self.geometry.margin
         around, patches, shares = [], [], []
@@ -126,7 +125,7 @@ class TaskSizes:
             if self.crop is not None:
                 around.append(self.crop[axis] + margin[axis])
                 number = (size[axis] + 2 * self.crop[axis] - overlap[axis]) / stride[axis]
-            elif size[axis] % stride[axis]:  # task boundaries lie anywhere on patches
+            elif size[axis] % stride[axis]:  # task boundaries cut patches anywhere
                 around.append(patch[axis] - 1 + margin[axis])
                 number = (size[axis] + patch[axis] - 1) / stride[axis]
             else:
@@ -150,7 +149,7 @@ class TaskSizes:
         return next(self._lengths(0), 0)
 
     def _lengths(self, axis: int) -> Iterator[int]:
-        """Yield the lengths along an axis, up to the first that holds the whole volume."""
+        """Yield the lengths along an axis, up to the first that contains the whole volume."""
         unit = self.unit[axis]
         extent = self.extent.z if axis == 0 else max(self.extent.y, self.extent.x)
         most = min(_LARGEST, -(-extent // unit) * unit)

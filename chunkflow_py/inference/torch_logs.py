@@ -1,4 +1,4 @@
-"""Silence PyTorch's own log messages where its failures are expected and handled."""
+"""Silence PyTorch's log messages about failures that chunkflow expects and handles."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
-# They log whole tracebacks of what they then raise.
+# These loggers print whole tracebacks of errors that PyTorch then raises as well.
 _LOGGERS = ("torch.export", "torch.export.pt2_archive._package", "torch._subclasses.fake_tensor")
 
 
 def quiet_torch() -> AbstractContextManager[None]:
-    """Silence the loggers of PyTorch that print tracebacks."""
+    """Silence PyTorch's tracebacks of expected errors inside a ``with`` block."""
     return quiet_logs(_LOGGERS, logging.CRITICAL)
 
 
 @contextmanager
 def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
-    """Silence messages of loggers below *level*.
+    """Silence messages below *level* inside a ``with`` block.
 
     Args:
-        names: of the loggers.
-        level: of the standard library.
+        names: names of the loggers.
+        level: level of the standard library's `logging`.
     """
     logs = [logging.getLogger(name) for name in names]
     before = [log.level for log in logs]

@@ -1,6 +1,7 @@
 """Check that the data have the voxel size that a network was trained with.
 
-A network knows structures by their size in voxels: at another voxel size it silently finds less.
+A network recognises structures by their size in voxels; at another voxel size it silently finds
+fewer of them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.1
 
-_HALVINGS = 6  # levels that are tried beyond the one at hand, where their sizes are not known
-# How pyramids are made: by 2 in the plane, or along all axes.
+_HALVINGS = 6  # levels to try above and below the current one, if their sizes are unknown
+# Usual factors of pyramids: 2 in plane, or 2 along all axes.
 _FACTORS = ((1, 2, 2), (2, 2, 2))
 
 
@@ -26,18 +27,19 @@ def check_voxel_size(
     levels: Iterable[tuple[int, Sequence[float]]] = (),
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Refuse data of another voxel size than the network's, and name the mip that fits.
+    """Refuse data whose voxel size differs from the network's, and name the mip that fits.
 
     Args:
         model_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` along an
             axis on which it does not matter, such as z for a network of sections.
         data_nm: voxel size of the data, nanometres, zyx.
-        mip: level of the data, if they come from a pyramid.
-        levels: mips of the volume with their voxel sizes (nanometres, zyx), if they are known.
-        tolerance: largest relative difference on an axis, of the network's voxel size.
+        mip: mip of the data, if they come from a pyramid.
+        levels: mips of the volume with their voxel sizes (nanometres, zyx), if known.
+        tolerance: largest difference along an axis, relative to the network's voxel size.
 
     Raises:
-        OptionError: an axis is farther off; or *model_nm* is not three positive numbers.
+        OptionError: the difference along an axis is larger, or *model_nm* is not three positive
+            numbers.
     """
     if len(model_nm) != 3 or not all(v is None or 0 < v < float("inf") for v in model_nm):
         msg = (
@@ -62,7 +64,7 @@ def check_voxel_size(
 
 
 def _fits(model_nm: Sequence[float | None], data_nm: Sequence[float], tolerance: float) -> bool:
-    # A hair more, or 36 nm would be too far from 40 nm by rounding alone.
+    # Slightly more than the tolerance, or rounding alone would put 36 nm too far from 40 nm.
     allowed = tolerance * (1 + 1e-9)
     pairs = zip(data_nm, model_nm, strict=True)
     return all(model is None or abs(data - model) <= allowed * model for data, model in pairs)
@@ -81,8 +83,8 @@ def _remedy(
                 return f"load with --mip {level}"
         listed = ", ".join(f"mip {level} {_text(size)}" for level, size in levels)
         return (
-            f"no mip fits ({listed}); resample the data, or take a network that was trained on one "
-            "of these"
+            f"no mip fits ({listed}); resample the data, or use a network that was trained at one "
+            "of these voxel sizes"
         )
     for factors in _FACTORS:
         for steps in range(-_HALVINGS, _HALVINGS + 1):
@@ -96,8 +98,8 @@ def _remedy(
             if mip + steps >= 0:
                 return f"load with --mip {mip + steps}, if each mip is 2 times coarser {made}"
     return (
-        "no mip made by factors of 2 fits; resample the data, or take another network (or correct "
-        "--model-voxel-size-nm, or the voxel size of the data with --voxel-size)"
+        "no mip at factors of 2 would fit; resample the data or use another network, or correct "
+        "--model-voxel-size-nm or the voxel size of the data (--voxel-size)"
     )
 
 

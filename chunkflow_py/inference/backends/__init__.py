@@ -1,6 +1,6 @@
-"""Ways to run a network; `chunkflow_py.inference.backend_factory` loads one.
+"""Backends that run networks; `chunkflow_py.inference.backend_factory` creates one.
 
-Each is a `Backend` (`backend_protocol.py`). `--framework` names what the model is:
+Each is a `Backend` (`backend_protocol.py`). `--framework` names the kind of the model:
 
 | framework   | file                   | the model is                                              |
 |-------------|------------------------|-----------------------------------------------------------|
@@ -8,7 +8,7 @@ Each is a `Backend` (`backend_protocol.py`). `--framework` names what the model 
 | `pytorch`   | `network_backend.py`   | Python code, TorchScript, exported program, built-in name |
 | `universal` | `universal_backend.py` | Python code with `PatchInferencer`, or a `pytorch` model  |
 
-`--backend` names the library that runs a `pytorch` model, between its hooks:
+`--backend` names the library that runs a `pytorch` model, between the hooks of the model file:
 
 | backend       | file               | device                                           |
 |---------------|--------------------|--------------------------------------------------|

@@ -17,16 +17,16 @@ class Backend(Protocol):
     """A network, loaded and ready for batches of patches.
 
     Attributes:
-        device: where batches have to be, and where results are.
-        weighted: whether results come multiplied by the window already (``universal``).
+        device: device of batches and results.
+        weighted: whether results are already multiplied by the window (``universal``).
         divisor: shifts (zyx, voxels) to which the network is equivariant, such as (8, 8, 8) with
-            three poolings by 2; ``None`` where it is not known.
-        profile: what of this backend decides the bytes of a result, for a person to read. The
-            first batch may still change it, such as where compilation fails.
+            three poolings by 2; ``None`` if unknown.
+        profile: compute profile, as text for people. The first batch may still change it, for
+            example if compilation fails.
 
-    A backend may have a method ``warm()``, which runs a batch of zeros, so that kernels are made
-    and compiled before the first chunk is there. It may be called from another thread than the
-    batches, but not at the same time as one.
+    A backend may have a method ``warm()``, which runs a batch of zeros, so that kernels are
+    selected and compiled before the first chunk. It may be called from a different thread than
+    the batches, but not at the same time.
     """
 
     device: torch.device
@@ -35,14 +35,14 @@ class Backend(Protocol):
 
     @property
     def profile(self) -> dict[str, str]:
-        """Compute profile: everything of this backend that decides the bytes of a result."""
+        """Compute profile: everything in this backend that decides the bytes of a result."""
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network.
 
         Args:
             batch: (n, c, z, y, x) float32 on `device`, of the input patch size. All batches have
-                the shape that the backend was made for. Must not be kept or changed.
+                the shape that the backend was created for. The backend must not keep or change it.
 
         Returns:
             (n, c, z, y, x) on `device`, of the input patch size or of the output patch size, in
@@ -63,7 +63,7 @@ class Identity:
     output patch     |------------------|         the same voxels in every channel
     ```
 
-    It tests a whole pipeline, and the geometry and blending of patches, without a network.
+    Use it to test a pipeline, and the geometry and blending of patches, without a network.
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
@@ -78,7 +78,7 @@ class Identity:
         num_output_channels: int,
         device: torch.device,
     ) -> None:
-        """Take the sizes, voxels, zyx; the margin must be the same on both sides."""
+        """Keep the patch sizes (voxels, zyx); the margin must be the same on both sides."""
         margin = (Zyx.of(input_patch_size) - output_patch_size) // 2
         self._inside = (
             slice(None),
@@ -93,6 +93,6 @@ class Identity:
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Return (n, num_output_channels, z, y, x) of the output patch size; see the class.
 
-        It is a view of *batch*: a copy of it would be most of the work.
+        The result is a view of *batch*, because copying would take most of the time.
         """
         return batch[self._inside].expand(-1, self._channels, -1, -1, -1)

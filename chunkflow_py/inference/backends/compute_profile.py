@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device called *name*; never silently another one.
+    """Return the device called *name*; never falls back to another one.
 
     Args:
-        name: ``auto`` (CUDA where there is one, else the CPU; the choice is logged), ``cpu``,
-            ``cuda``, or one of several GPUs such as ``cuda:1``.
+        name: ``auto`` (CUDA if available, else the CPU; the choice is logged), ``cpu``, ``cuda``,
+            or one of several GPUs such as ``cuda:1``.
 
     Raises:
-        OptionError: the device does not exist here; the message says why.
+        OptionError: the device does not exist on this machine; the message says why.
     """
     if name == "auto":
         device = torch.device("cpu" if _why_no_cuda() else "cuda:0")
@@ -40,10 +40,10 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        msg = f"device {name!r} is not one of auto, cpu, cuda or cuda:1"
+        msg = f"--device {name!r} is not a device; use auto, cpu, cuda, or a GPU such as cuda:1"
         raise OptionError(msg) from error
     if device.type not in {"cpu", "cuda"}:
-        msg = f"device {name!r} is not one of auto, cpu, cuda or cuda:1"
+        msg = f"--device {name!r} is not a device; use auto, cpu, cuda, or a GPU such as cuda:1"
         raise OptionError(msg)
     if device.type == "cpu":
         return device
@@ -52,13 +52,13 @@ def device_of(name: str) -> torch.device:
         raise OptionError(msg)
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:
-        msg = f"--device {name} does not exist, this machine has cuda:0 to cuda:{count - 1}"
+        msg = f"--device {name} does not exist; this machine has cuda:0 to cuda:{count - 1}"
         raise OptionError(msg)
     return torch.device("cuda", device.index or 0)
 
 
 def describe_device(device: torch.device) -> str:
-    """Return the model of a GPU, or the instruction set that PyTorch uses of the CPU."""
+    """Return the device with the model of the GPU, or the CPU instruction set PyTorch uses."""
     if device.type == "cuda":
         return f"{device} {torch.cuda.get_device_name(device)}"
     return f"cpu {torch.backends.cpu.get_cpu_capability()}"
@@ -67,7 +67,7 @@ def describe_device(device: torch.device) -> str:
 def profile_of(device: torch.device, **more: str) -> dict[str, str]:
     """Return the compute profile: library, device, threads, and *more*.
 
-    It names the model of a GPU, not which of several GPUs it is.
+    A GPU is named by its model, without its index.
     """
     named = describe_device(device).replace(str(device), device.type, 1)
     profile = {"torch": torch.__version__, "device": named}
@@ -88,14 +88,14 @@ def _why_no_cuda() -> str | None:
     if torch.version.cuda is None:
         return f"PyTorch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
-        return "PyTorch finds no CUDA device (is a GPU there, and its driver installed?)"
+        return "PyTorch finds no CUDA device; check that there is a GPU with a driver"
     return None
 
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
-# The switches of cuDNN belong to the process, and networks in two stages may need different ones.
+# cuDNN settings are global to the process, and two networks may need different ones.
 _switches = threading.RLock()
 
 
@@ -103,7 +103,7 @@ def check_dtype(dtype: str, device: torch.device) -> None:
     """Check that *dtype* works on *device*; warn if it is slower than float32 there.
 
     Raises:
-        OptionError: the type is unknown, or does not work on the device.
+        OptionError: the dtype is unknown, or does not work on the device.
     """
     if dtype not in DTYPES:
         msg = f"--dtype {dtype} is not one of {', '.join(DTYPES)}"
@@ -116,13 +116,13 @@ def check_dtype(dtype: str, device: torch.device) -> None:
         raise OptionError(msg)
     if dtype == "bfloat16" and bfloat16_unit(device) == "emulated":
         logger.warning(
-            "%s has no arithmetic for bfloat16: it will be slower than --dtype float32",
+            "%s only emulates bfloat16: it will be slower than --dtype float32",
             describe_device(device),
         )
 
 
 def bfloat16_unit(device: torch.device) -> str:
-    """Return the unit for bfloat16: ``amx``, ``avx512_bf16``, ``cuda`` or ``emulated``."""
+    """Return the hardware unit for bfloat16: amx, avx512_bf16, cuda, or ``emulated`` for none."""
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return "cuda" if native else "emulated"
@@ -134,10 +134,10 @@ def bfloat16_unit(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def cuda_switches(*, tf32: bool) -> Iterator[None]:
-    """Hold the process's switches for CUDA as they are needed while kernels are launched.
+    """Set the CUDA settings of the process, and lock them while kernels are launched.
 
-    Kernels are deterministic, and none is chosen by trying them out; both could change the bytes
-    between two runs. Kernels that were launched, or captured in a graph, keep what was set.
+    Kernels are deterministic and are not chosen by benchmarking; either could otherwise change the
+    bytes between two runs. Kernels already launched, or captured in a graph, keep their settings.
 
     Args:
         tf32: multiply float32 with 10 bits of mantissa on tensor cores.
@@ -150,10 +150,10 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
 
 
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the number types of convolutions and matrix products while it is entered.
+    """Records the dtypes of convolutions and matrix products inside the ``with`` block.
 
-    Autocast changes what is called through PyTorch's usual operators. It does not reach the
-    operators that a decomposed program calls, which is silent.
+    Autocast changes calls through PyTorch's usual operators. It silently has no effect on the
+    operators of a program that was exported with its operators decomposed.
     """
 
     _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")
@@ -169,7 +169,7 @@ class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Record the type of the first tensor, and call *func*."""
+        """Record the dtype of the first tensor, and call *func*."""
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         if "conv" in name or name in self._NAMES:
             tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]

@@ -1,13 +1,13 @@
-"""Networks converted for another library, kept for the next start.
+"""Cache of networks that were converted for another library.
 
 ```
 $CHUNKFLOW_CACHE_DIR or ~/.cache/chunkflow_py
 └── converted/
     ├── 3f1c…/             key: network, weights, shape, versions of the libraries
-    │   ├── network.xml    whatever the library writes; no pickles
+    │   ├── network.xml    files that the library writes; no pickles
     │   ├── network.bin
-    │   └── contents.json  SHA-256 of each file: an entry that was damaged is made anew
-    └── .tmp-5d0a…/        being written; renamed when it is whole
+    │   └── contents.json  SHA-256 of each file: a damaged entry is made again
+    └── .tmp-5d0a…/        being written; renamed when complete
 ```
 """
 
@@ -35,34 +35,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Part of every key; to be raised when what is written, or how, changes."""
+"""Part of every key; increase it when the content or format of the entries changes."""
 
 LARGEST_BYTES = 10 * 1000**3
-"""Of all entries together; the ones that were not used for the longest time are dropped."""
+"""Limit for all entries together; the least recently used are removed."""
 
 _CONTENTS = "contents.json"
 _ABANDONED_S = 24 * 3600.0
 
 
 def cache_folder() -> Path:
-    """Return where converted networks are kept; it need not exist."""
+    """Return the folder of the cache, which may not exist yet."""
     if given := os.environ.get("CHUNKFLOW_CACHE_DIR"):
         return Path(given).expanduser() / "converted"
-    # The base directory specification of XDG has relative paths ignored.
+    # The XDG base directory specification requires relative paths to be ignored.
     home = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(home) if home.startswith("/") else Path("~/.cache").expanduser()
     return base / "chunkflow_py" / "converted"
 
 
 def cache_key(digest: str | None, **parts: object) -> str | None:
-    """Return the name of an entry.
+    """Return the name of a cache entry.
 
     Args:
-        digest: of the model and its weights; ``None`` if there is none.
-        parts: what else decides the converted network, such as shape and versions.
+        digest: hash of the model and its weights, or ``None`` not to cache.
+        parts: other values that decide the converted network, such as shape and versions.
 
     Returns:
-        64 hexadecimal digits, or ``None`` without a digest: then nothing is kept.
+        64 hexadecimal digits, or ``None`` if *digest* is ``None``.
     """
     if digest is None:
         return None
@@ -75,15 +75,16 @@ def cache_key(digest: str | None, **parts: object) -> str | None:
 def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a folder with the files of a converted network, from the cache if possible.
 
-    Processes that start at once and find nothing each make their own files, and one entry stays.
-    Where the cache cannot be written, which is warned of once, the files are made each time.
+    Processes that start at the same time and find no entry each make their own files; one of them
+    becomes the entry. If the cache cannot be written, the files are made each time, with one
+    warning.
 
     Args:
-        key: of the entry (`cache_key`); ``None`` not to keep it.
+        key: name of the entry (`cache_key`); ``None`` not to cache.
         make: writes the files to an empty folder.
 
     Yields:
-        The folder, to be read inside the block only. Files that were opened in it stay readable.
+        The folder, which may be deleted after the ``with`` block. Files opened in it stay readable.
 
     Raises:
         VolumeError: the files do not fit in the cache or in the temporary folder.
@@ -106,7 +107,7 @@ def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
             make(scratch)
             contents = {each.name: _sha256(each) for each in scratch.iterdir()}
             (scratch / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
-        # Read where it was made: nobody else knows this name.
+        # Read before it is renamed: no other process knows this name.
         yield scratch
         _publish(scratch, entry)
     finally:
@@ -115,7 +116,7 @@ def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def drop_oldest(folder: Path, largest_bytes: int) -> None:
-    """Remove entries, least recently used first, until *folder* holds at most *largest_bytes*."""
+    """Remove entries, least recently used first, until *folder* has at most *largest_bytes*."""
     entries: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for entry in folder.iterdir():
@@ -149,8 +150,8 @@ def _scratch_beside(entry: Path) -> Path | None:
 @functools.cache  # once for each folder and reason
 def _warn_unwritable(folder: str, reason: str) -> None:
     logger.warning(
-        "converted networks cannot be kept in %s (%s): each start converts anew; "
-        "set CHUNKFLOW_CACHE_DIR to a folder that can be written",
+        "converted networks cannot be cached in %s (%s), so each start converts them again; "
+        "set CHUNKFLOW_CACHE_DIR to a writable folder",
         folder,
         reason,
     )
@@ -161,7 +162,7 @@ def _publish(scratch: Path, entry: Path) -> None:
         try:
             scratch.rename(entry)
         except OSError:
-            # Another process was first, or what is there is damaged and gives way.
+            # Another process was first, or the existing entry is damaged and is replaced.
             if _is_intact(entry):
                 return
             aside = entry.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"

@@ -26,23 +26,23 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
-    """Multiply stored statistics of BatchNorm into the weights of the convolution before it.
+    """Fold each BatchNorm, with its stored statistics, into the convolution before it.
 
     ```
     scale · (w * x + b - mean) + shift   =   (scale · w) * x + (scale · (b - mean) + shift)
     ```
 
-    It saves a pass over the maps, and memory for one more of them. Only layers are exchanged: the
-    network's own ``forward`` still runs, with whatever it does in place.
+    This saves a pass over the feature maps and the memory of one map. Only layers are replaced: the
+    network's own ``forward`` still runs, including its operations in place.
 
-    Which BatchNorm follows which convolution is found by running a copy of the network without
-    data (on the ``meta`` device, where tensors have shapes and no values). What cannot be run so,
-    such as a forward that depends on values, is left as it is. So is a convolution whose result
-    or whose weights are used elsewhere too.
+    To find the pairs, a copy of the network is run without data (on the ``meta`` device, where
+    tensors have shapes but no values). A network that cannot run this way, such as one whose
+    forward pass depends on values, is not changed. Neither is a convolution whose result or weights
+    are also used elsewhere.
 
     Args:
-        network: float32 and in evaluation mode; changed in place.
-        shape: of its input.
+        network: network in float32 and evaluation mode; changed in place.
+        shape: shape of its input.
 
     Returns:
         Number of BatchNorm layers that were folded.
@@ -50,7 +50,7 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
     try:
         pairs = _pairs(network, shape)
     except Exception as error:  # noqa: BLE001  (a user's forward may raise anything)
-        logger.debug("BatchNorm stays: %s: %s", type(error).__name__, error)
+        logger.debug("BatchNorm is not folded: %s: %s", type(error).__name__, error)
         return 0
     for convolution, norm in pairs:
         before, after = network.get_submodule(convolution), network.get_submodule(norm)
@@ -91,7 +91,7 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
-    """Return names of convolutions with the name of the BatchNorm that alone takes their result."""
+    """Return pairs of a convolution and the BatchNorm that is the only user of its result."""
     simple = {name for name, module in network.named_modules() if _is_simple(module)}
     ghost = copy.deepcopy(network).to("meta")
     uses = _Uses()

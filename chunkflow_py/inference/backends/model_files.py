@@ -1,4 +1,4 @@
-"""Read the files of a network: weights without running code, Python code, TorchScript, programs."""
+"""Read model files: weights without running code, Python code, TorchScript, exported programs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DAMAGED = "weight file {} is damaged, or was not made by torch.save; copy or save it again"
+_DAMAGED = "weight file {} is damaged, or was not written by torch.save; copy or save it again"
 _MAGIC = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle as PyTorch wrote before 1.6
-# Keys under which trainers put the state dict beside other things; nnU-Net the third.
+# Keys under which trainers store the state dict beside other data; nnU-Net uses the third.
 _HOLDERS = ("state_dict", "model_state_dict", "network_weights", "model")
 _TORCHSCRIPT = "{} is a TorchScript program, not weights; give it as --convnet-model"
 
@@ -41,16 +41,16 @@ def read_weights(
     are read, unless the file is trusted.
 
     Args:
-        path: what ``torch.save`` made of a state dict, or of a dict with one under ``state_dict``.
-            Other trainers' names for it are `_HOLDERS`. A prefix ``module.`` that all keys share
-            (from ``DataParallel``) is dropped.
-        trust_weights: unpickle whatever the file holds, running the code in it.
+        path: file in which ``torch.save`` stored a state dict, or a dict with one under a key of
+            `_HOLDERS`, such as ``state_dict``. A prefix ``module.`` that all keys share (from
+            ``DataParallel``) is dropped.
+        trust_weights: unpickle any object in the file, which can run code.
 
     Returns:
-        The state dict on the CPU, and what stands beside it under ``config`` (or nothing).
+        The state dict on the CPU, and the dict stored beside it under ``config``, or an empty one.
 
     Raises:
-        ModelError: the file is missing, unreadable, would run code, or holds no weights.
+        ModelError: the file is missing, unreadable, would run code, or contains no weights.
     """
     if not Path(path).is_file():
         msg = f"weight file {path} does not exist; check --convnet-weight-path"
@@ -62,13 +62,13 @@ def read_weights(
         msg = f"weight file {path} cannot be read: {error.strerror}; change its permissions"
         raise ModelError(msg) from error
     if not start.startswith(_MAGIC):
-        # PyTorch would claim that the file may hold code, and trusting it would not help.
+        # PyTorch would report that the file may contain code, but trusting it would not help.
         raise ModelError(_DAMAGED.format(path))
     if trust_weights:
-        logger.warning("--trust-weights: code inside of %s is run if there is any", path)
+        logger.warning("--trust-weights: any code in %s is executed", path)
     try:
         with warnings.catch_warnings():
-            # It warns of TorchScript, then reads it: refused below with a message of our own.
+            # PyTorch warns about TorchScript, then reads it; it is refused below.
             warnings.filterwarnings("ignore", "'torch.load' received a zip file")
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             found = torch.load(path, map_location="cpu", weights_only=not trust_weights)
@@ -95,16 +95,16 @@ def read_weights(
 def load_weights(
     network: torch.nn.Module, state: Mapping[str, torch.Tensor], *, path: str, model: str
 ) -> None:
-    """Load *state* into *network*; the names of the weights must agree exactly.
+    """Load *state* into *network*; the names of the weights must match exactly.
 
     Args:
-        network: changed in place.
-        state: weights by their key.
-        path: of the weight file, for the message.
-        model: name or file of the network, for the message.
+        network: network to change in place.
+        state: weights by key.
+        path: path of the weight file, for messages.
+        model: name or file of the network, for messages.
 
     Raises:
-        ModelError: keys or shapes differ; lists the first of each.
+        ModelError: keys or shapes differ; the message lists the first of each.
     """
     own = network.state_dict()
     state = _without_prefix(state, own)
@@ -112,7 +112,7 @@ def load_weights(
     missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
     unexpected = [key for key in state if key not in own]
     shapes = [
-        f"{key} is {tuple(state[key].shape)} in the weights and {tuple(own[key].shape)} here"
+        f"{key} is {tuple(state[key].shape)} in the weights, {tuple(own[key].shape)} in the model"
         for key in own
         if key in state and state[key].shape != own[key].shape
     ]
@@ -120,7 +120,7 @@ def load_weights(
         f"{title} {_first(items)}"
         for title, items in (
             ("the weights lack", missing),
-            ("the model has no", unexpected),
+            ("the model lacks", unexpected),
             ("shapes differ:", shapes),
         )
         if items
@@ -141,15 +141,15 @@ def load_weights(
 def _without_prefix(
     state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
 ) -> Mapping[str, torch.Tensor]:
-    """Return *state* without the name of the attribute that a trainer had the network under.
+    """Return *state* without prefixes that come from a wrapper around the network.
 
-    Lightning's modules have ``net.`` or ``model.``, torch.compile ``_orig_mod.``.
+    Lightning modules add ``net.`` or ``model.``, torch.compile adds ``_orig_mod.``.
     """
     short = state
     while short and not any(key in own for key in short):
         prefix = f"{next(iter(short)).partition('.')[0]}."
         if not all(key.startswith(prefix) and key != prefix for key in short):
-            return state  # other weights: their names as they are
+            return state  # weights of another network: keep their names
         short = {key.removeprefix(prefix): value for key, value in short.items()}
     return short
 
@@ -157,7 +157,7 @@ def _without_prefix(
 def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if not isinstance(found, Mapping):
         msg = (
-            f"weight file {path} holds a {type(found).__name__}, not a state dict; "
+            f"weight file {path} contains a {type(found).__name__}, not a state dict; "
             "save it with torch.save(net.state_dict())"
         )
         raise ModelError(msg)
@@ -182,8 +182,8 @@ def _refusal(path: str, reason: str) -> str:
         return _DAMAGED.format(path)
     what = f" ({named[1]})" if named else ""
     return (
-        f"weight file {path} holds more than weights{what} and was not read; if you trust its "
-        "author, --trust-weights reads it, which runs the code inside of it"
+        f"weight file {path} contains more than weights{what} and was not read; if you trust its "
+        "author, add --trust-weights, which executes any code in it"
     )
 
 
@@ -196,12 +196,11 @@ def _first(items: Iterable[str], number: int = 3) -> str:
 def run_model_file(path: str) -> ModuleType:
     """Execute *path* and return it as a module under a private name.
 
-    The file is ordinary Python code and may do whatever the user who starts it may do: a model
-    file has to be trusted like a program. It is run anew at each call, so that two networks made
-    from one file share no weights.
+    The file is ordinary Python code with all rights of the user: trust it like any program. It is
+    executed at each call, so that two networks made from one file share no weights.
 
     Args:
-        path: a ``.py`` file.
+        path: path of a ``.py`` file.
 
     Raises:
         ModelError: the file does not exist, is not valid Python, or raised an exception.
@@ -217,47 +216,47 @@ def run_model_file(path: str) -> ModuleType:
         msg = f"model file {path} is not a Python file (.py); check --convnet-model"
         raise ModelError(msg)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and TorchScript look their module up by name while the file is being run.
+    # Dataclasses and TorchScript look up their module by name while the file is executed.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
-        msg = f"model file {path} is not valid Python: {error.msg} in line {error.lineno}"
+        msg = f"model file {path} is not valid Python: {error.msg} on line {error.lineno}"
         raise ModelError(msg) from error
     except Exception as error:  # a user's file may raise anything
         del sys.modules[name]
-        msg = f"model file {path} cannot be run: {type(error).__name__}: {error}"
+        msg = f"model file {path} failed when run: {type(error).__name__}: {error}"
         raise ModelError(msg) from error
     return module
 
 
 def load_torchscript(path: str) -> torch.nn.Module:
-    """Return a TorchScript program, on the CPU.
+    """Load a TorchScript program, on the CPU.
 
     Raises:
-        ModelError: the file is not one.
+        ModelError: the file is not a TorchScript program.
     """
     try:
         with warnings.catch_warnings():
-            # TorchScript is deprecated, but users have such files and they run.
+            # TorchScript is deprecated, but users' files still work.
             warnings.simplefilter("ignore", DeprecationWarning)
             load: Any = torch.jit.load
             network: torch.nn.Module = load(path, map_location="cpu")
     except (RuntimeError, OSError, ValueError) as error:
         hint = "save it with torch.jit.save, or give model code (.py)"
         if _is_state_dict(path):
-            hint = "it holds weights: give it as --convnet-weight-path, and model code as the model"
+            hint = "it is a weight file: give it as --convnet-weight-path, and model code as model"
         msg = f"model file {path} is not a TorchScript program; {hint}"
         raise ModelError(msg) from error
     return network
 
 
 def load_exported(path: str, device: torch.device) -> torch.nn.Module:
-    """Return a ``torch.export`` program, moved to *device*.
+    """Load a ``torch.export`` program and move it to *device*.
 
     Raises:
-        ModelError: the file is not one.
+        ModelError: the file is not an exported program.
     """
     try:
         with quiet_torch():

@@ -20,33 +20,34 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.network_memory import NetworkMemory
 
-# What the engine multiplies by the window as it is.
+# Dtypes that the engine can multiply by the window without conversion.
 _FLOATING = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Core(Protocol):
-    """A bare network, made ready for batches of one shape by one framework.
+    """A bare network, prepared by one library for batches of one shape.
 
     Attributes:
-        profile: what of it decides the bytes: library, precision, layout.
+        profile: its part of the compute profile: library, precision, layout.
     """
 
     profile: dict[str, str]
 
     def __call__(self, batch: Any) -> Any:
-        """Return what the network returns: a tensor, or a dict, list or tuple of tensors.
+        """Run the network on a batch.
 
         Args:
-            batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device;
-                not to be changed. Of a model file with ``pre_process``, whatever that returned.
+            batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device; must
+                not be changed. If the model file has ``pre_process``, the result of that.
 
         Returns:
-            Tensors on the device, of any strides, valid until the next call.
+            The result of the network: a tensor, or a dict, list or tuple of tensors, on the
+            device, with any strides, valid until the next call.
         """
 
 
 class NetworkBackend:
-    """A network that some core runs, between the hooks of its model file.
+    """A network that a core runs, between the hooks of its model file.
 
     ```
     batch --> pre_process --> core --> post_process --> named outputs joined --> checked
@@ -54,16 +55,16 @@ class NetworkBackend:
     ```
 
     ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and
-    may return either; which one they take is found out on the first batch. ``pre_process`` is
-    given (n, c, z, y, x) float32, ``post_process`` whatever the network returned.
+    may return either; the first batch shows which one they take. ``pre_process`` receives
+    (n, c, z, y, x) float32, ``post_process`` the result of the network.
 
-    A 2D network is given the sections of all patches as one batch:
+    A 2D network receives the sections of all patches as one batch:
     (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x); its hooks see that batch.
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
-        shape: of every batch, (n, c, z, y, x).
-        memory: finds out what the network takes, or ``None`` if that cannot be found out.
+        shape: shape of every batch, (n, c, z, y, x).
+        memory: measures the memory of the network; ``None`` if that is impossible.
     """
 
     weighted = False
@@ -88,23 +89,23 @@ class NetworkBackend:
         """Wrap the network in its hooks and checks.
 
         Args:
-            core: runs the network.
-            model: its name or file, for messages.
-            shape: of every batch, (n, c, z, y, x).
-            output_patch_size: voxels, zyx.
-            num_output_channels: of all outputs together.
-            device: where batches and results are.
-            module: the model file, run, with its hooks.
-            divisor: declared by the network or its file: one integer, or one for each axis.
-            kernel_dims: numbers of axes that its kernels have, if known.
+            core: core that runs the network.
+            model: name or file of the network, for messages.
+            shape: shape of every batch, (n, c, z, y, x).
+            output_patch_size: size of the output patch, voxels, zyx.
+            num_output_channels: number of channels of all outputs together.
+            device: device of batches and results.
+            module: the executed model file, which may define hooks.
+            divisor: divisor declared by the network or its file: an integer, or one for each axis.
+            kernel_dims: numbers of spatial axes of the network's kernels, if known.
             spatial_dims: 3, or 2 for a network that takes single sections.
             outputs: names of the outputs to join, in order: keys of a dict that the network
                 returns, or positions in its tuple.
             output_channels: channels of each of *outputs*.
-            memory: finds out what the network takes.
+            memory: measures the memory of the network.
 
         Raises:
-            ModelError: the divisor is none.
+            ModelError: *divisor* is invalid.
         """
         self.memory, self._first = memory, True
         self.model, self.device, self.shape = model, device, shape
@@ -129,10 +130,10 @@ class NetworkBackend:
         return profile_of(self.device, **self._more, **self._core.profile)
 
     def warm(self) -> None:
-        """Run a batch of zeros, so that kernels are made and compiled before the first chunk.
+        """Run a batch of zeros, so that kernels are selected and compiled before the first chunk.
 
         Raises:
-            ModelError: the network failed, or does not return what it should.
+            ModelError: the network failed, or its result has a wrong shape.
         """
         self(torch.zeros(self.shape, dtype=torch.float32, device=self.device))
 
@@ -153,7 +154,7 @@ class NetworkBackend:
     def _run(self, batch: torch.Tensor) -> Any:
         shape = tuple(batch.shape)
         try:
-            # A hook may work in place on what it is given, and the batch is the caller's.
+            # A hook may modify its argument in place, but the batch belongs to the caller.
             ready = batch.clone() if self._pre else batch
             if self._flat:
                 ready = ready.transpose(1, 2).flatten(0, 1)
@@ -173,7 +174,7 @@ class NetworkBackend:
             if self._kernel_dims and dims not in self._kernel_dims:
                 (other,) = self._kernel_dims
                 remedy = (
-                    f"its kernels have {other} axes and --spatial-dims is {dims}; give "
+                    f"its kernels have {other} axes, but --spatial-dims is {dims}; use "
                     f"--spatial-dims {other}"
                 )
             elif self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
@@ -191,7 +192,7 @@ class NetworkBackend:
             f"shape {shape} (n, c, z, y, x); lower --batch-size or --input-patch-size"
         )
 
-    # --- what it returned ----------------------------------------------------------------------
+    # --- the result ----------------------------------------------------------------------------
 
     def _joined(self, found: Any) -> torch.Tensor:
         """Join the outputs of the network into one tensor, named outputs in their order."""
@@ -199,8 +200,8 @@ class NetworkBackend:
             lacking = [name for name in self._outputs if name not in found]
             if lacking:
                 msg = (
-                    f"model {self.model} returned a dict without {', '.join(lacking)}, which "
-                    f"--outputs asks for; it holds {', '.join(map(str, found))}"
+                    f"model {self.model} returned a dict without {', '.join(lacking)}, named in "
+                    f"--output-names; its keys are {', '.join(map(str, found))}"
                 )
                 raise ModelError(msg)
             found = [found[name] for name in self._outputs]
@@ -218,7 +219,7 @@ class NetworkBackend:
             kind = "dict" if names else type(found).__name__
             msg = (
                 f"model {self.model} returned a {kind}{many}, not one tensor; name the outputs "
-                "to keep with --outputs, or define post_process in the model file to choose one"
+                "to keep with --output-names, or select one in post_process of the model file"
             )
             raise ModelError(msg)
         return tensor
@@ -226,7 +227,7 @@ class NetworkBackend:
     def _concatenated(self, found: Any) -> torch.Tensor:
         if len(found) < len(self._outputs):
             msg = (
-                f"model {self.model} returned {len(found)} outputs, --outputs names "
+                f"model {self.model} returned {len(found)} outputs, but --output-names lists "
                 f"{len(self._outputs)}: {', '.join(self._outputs)}"
             )
             raise ModelError(msg)
@@ -247,15 +248,15 @@ class NetworkBackend:
             if parts and tensor.shape[2:] != parts[0].shape[2:]:
                 msg = (
                     f"outputs {', '.join(self._outputs)} of model {self.model} differ in size: "
-                    f"{tuple(parts[0].shape[2:])} and, of {name}, {tuple(tensor.shape[2:])} "
-                    "voxels; leave out those of another size"
+                    f"the first is {tuple(parts[0].shape[2:])} voxels, but {name} is "
+                    f"{tuple(tensor.shape[2:])}; name only outputs of one size"
                 )
                 raise ModelError(msg)
             parts.append(tensor)
         return torch.cat(parts, 1)
 
     def _stacked(self, found: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, c, z, y, x) of the sections of a 2D network."""
+        """Stack the sections that a 2D network returned to (n, c, z, y, x)."""
         if not self._flat:
             return found
         number, depth = batch.shape[0], batch.shape[2]
@@ -277,15 +278,15 @@ class NetworkBackend:
             raise ModelError(msg)
         if found[1] != self._channels:
             msg = (
-                f"model {self.model} returned {found[1]} channels, --num-output-channels is "
-                f"{self._channels}; give --num-output-channels {found[1]}"
+                f"model {self.model} returned {found[1]} channels, but --num-output-channels is "
+                f"{self._channels}; use --num-output-channels {found[1]}"
             )
             raise ModelError(msg)
         if found[2:] not in self._sizes:
             msg = (
                 f"model {self.model} returned patches of size {Zyx.of(found[2:])}, neither "
                 f"the input patch size {self._sizes[0]} nor the output patch size {self._sizes[1]} "
-                f"(zyx, voxels); give --output-patch-size {' '.join(map(str, found[2:]))}"
+                f"(zyx, voxels); use --output-patch-size {' '.join(map(str, found[2:]))}"
             )
             raise ModelError(msg)
 
@@ -307,25 +308,26 @@ class NetworkBackend:
 def check_outputs(
     outputs: tuple[str, ...], output_channels: tuple[int, ...], num_output_channels: int
 ) -> None:
-    """Find out whether names and channels of outputs fit each other.
+    """Check that the names and channels of outputs match each other.
 
     Raises:
-        OptionError: they do not.
+        OptionError: their numbers differ, a name is given twice, or the channels do not add up to
+            *num_output_channels*.
     """
     if len(outputs) != len(output_channels):
         msg = (
-            f"--outputs names {len(outputs)} outputs ({', '.join(outputs)}), --output-channels "
-            f"has {len(output_channels)} numbers; give one for each"
+            f"--output-names lists {len(outputs)} outputs ({', '.join(outputs)}), but "
+            f"--output-channels has {len(output_channels)} numbers; give one for each"
         )
         raise OptionError(msg)
     if len(set(outputs)) < len(outputs):
-        msg = f"--outputs {' '.join(outputs)} names an output twice; name each once"
+        msg = f"--output-names {','.join(outputs)} lists an output twice; list each once"
         raise OptionError(msg)
     if outputs and sum(output_channels) != num_output_channels:
         msg = (
-            f"--output-channels {' '.join(map(str, output_channels))} make "
-            f"{sum(output_channels)}, --num-output-channels is {num_output_channels}; "
-            f"give --num-output-channels {sum(output_channels)}"
+            f"--output-channels {','.join(map(str, output_channels))} add up to "
+            f"{sum(output_channels)}, but --num-output-channels is {num_output_channels}; "
+            f"use --num-output-channels {sum(output_channels)}"
         )
         raise OptionError(msg)
 
@@ -341,11 +343,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ChannelSpreader:
-    """Repeats a single channel, with one warning.
+    """Repeats an output with one channel for all requested channels, and warns once.
 
     Attributes:
         model: name or file of the network, for the warning.
-        channels: number of channels that were asked for.
+        channels: number of channels requested.
     """
 
     model: str
@@ -368,10 +370,10 @@ class ChannelSpreader:
 
 
 class Hook:
-    """A function of a model file, called with arrays or with tensors, whichever it takes.
+    """A function of a model file, called with NumPy arrays or with tensors, as it requires.
 
-    Functions written for other tools take NumPy in ``pre_process`` and tensors in
-    ``post_process``; both kinds are found in both places.
+    Functions written for other tools usually take arrays in ``pre_process`` and tensors in
+    ``post_process``, but either may take the other.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:
@@ -387,13 +389,13 @@ class Hook:
 
     @classmethod
     def of(cls, module: ModuleType | None, name: str, device: torch.device) -> Hook | None:
-        """Return the function *name* of *module*, or ``None`` if it has none."""
+        """Wrap the function *name* of *module*; return ``None`` if it does not exist."""
         call = getattr(module, name, None) if module else None
         first = "numpy" if name == "pre_process" else "torch"
         return None if call is None else cls(call, first, device)
 
     def __call__(self, value: Any) -> Any:
-        """Call with the kind that worked before; at first, with one after the other."""
+        """Call the function with the kind of array that it accepts; the first call tries both."""
         for kind in self._order:
             try:
                 result = self._call(_as_numpy(value) if kind == "numpy" else value)

@@ -1,4 +1,4 @@
-"""The operators of a network, taken down without running it, for libraries other than PyTorch."""
+"""Record the operators of a network, without data, to convert it for other libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Outputs = int | tuple[str, ...] | None
-"""What a network returns: one tensor (``None``), so many in a tuple, or a dict with these keys."""
+"""Structure of a network's result: ``None`` for one tensor, the length of a tuple, or dict keys."""
 
 
 _TALKATIVE = (
@@ -32,13 +32,13 @@ _TALKATIVE = (
 
 
 class _Note:
-    """Holds a record; torch.export would undo changes to a list, but not to this class."""
+    """Keeps a value; torch.export would undo changes to a list, but not to this class."""
 
     outputs: Outputs = None
 
 
 class Leaves(torch.nn.Module):
-    """A network that returns a tuple of tensors, whatever the one inside returns."""
+    """Wraps a network so that it always returns a tuple of tensors."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         """Wrap the network, which is not modified."""
@@ -48,16 +48,16 @@ class Leaves(torch.nn.Module):
 
     @property
     def outputs(self) -> Outputs:
-        """Last output of the wrapped network, also for tensors without values."""
+        """Structure of the wrapped network's last result."""
         return self._note.outputs
 
     def forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Call the network on *batch*.
 
         Raises:
-            ModelError: it returned something else than tensors.
+            ModelError: the network did not return tensors.
         """
-        # A network may work in place on what it is given; converters drop the copy.
+        # A network may modify its input in place; converters drop the copy.
         found = self.network(batch.clone())
         outputs: Outputs = None
         leaves: tuple[Any, ...] = (found,)
@@ -77,17 +77,18 @@ class Leaves(torch.nn.Module):
 
 
 def export(network: Leaves, shape: Sequence[int]) -> torch.export.ExportedProgram:
-    """Return the operators of *network* for one shape of batch.
+    """Export the operators of *network* for one shape of batch.
 
-    It is run on tensors that have a shape and no values, which costs neither time nor memory.
+    The network is run on tensors that have a shape but no values, which is fast and needs no
+    memory.
 
     Args:
-        network: in evaluation mode, on the CPU.
-        shape: of every batch.
+        network: network in evaluation mode, on the CPU.
+        shape: shape of every batch.
 
     Raises:
-        Exception: of any kind, if the network does what cannot be taken down, such as to choose
-            by the values of a tensor.
+        Exception: any error, if the network cannot be exported, for example because it branches on
+            the values of a tensor.
     """
     with quiet(), FakeTensorMode():
         example = torch.empty(tuple(shape))
@@ -108,21 +109,20 @@ def check_batch(batch: Any, shape: tuple[int, ...]) -> torch.Tensor:
     """Return *batch* as contiguous float32, copied only if necessary.
 
     Raises:
-        ModelError: it is of another shape than the network was converted for.
+        ModelError: the network was converted for another shape.
     """
     tensor = torch.as_tensor(batch, dtype=torch.float32)
     if tuple(tensor.shape) != shape:
         msg = (
-            f"the network was converted for batches of shape {shape} and was given "
-            f"{tuple(tensor.shape)}; pre_process must not change the shape, or choose "
-            "--backend torch"
+            f"the network was converted for batches of shape {shape}, but received "
+            f"{tuple(tensor.shape)}; let pre_process keep the shape, or choose --backend torch"
         )
         raise ModelError(msg)
     return tensor.contiguous()
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of *error* in one line, without the preamble that libraries add."""
+    """Return the message of *error* in one line, without preambles that libraries add."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     preamble = ("Exception", "Check '", "Couldn't get TorchScript module")
     own = [line for line in lines if not line.startswith(preamble)]
@@ -132,15 +132,15 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence messages of converters that no user can act upon."""
-    # torch.export prints the operators up to the one that it cannot take down.
+    """Silence messages of converters that users cannot act on, inside a ``with`` block."""
+    # torch.export prints all operators before the one that it cannot export.
     with (
         quiet_logs(_TALKATIVE, logging.ERROR),
         warnings.catch_warnings(),
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
-        # Tracing, and networks saved as TorchScript, work though they are deprecated.
+        # Tracing and TorchScript are deprecated, but still work.
         warnings.filterwarnings("ignore", r".*torch\.jit\.\w+. is (deprecated|not supported)")
         traced: Any = torch.jit  # does not list its names
         warnings.filterwarnings("ignore", category=traced.TracerWarning)

@@ -24,7 +24,7 @@ from chunkflow_py.inference.backends.network_export import (
 
 logger = logging.getLogger(__name__)
 
-_OUTPUTS = "chunkflow_outputs"  # information in the converted network: what the original returns
+_OUTPUTS = "chunkflow_outputs"  # metadata key in the converted network: structure of its result
 
 
 class OnnxCore:
@@ -32,13 +32,13 @@ class OnnxCore:
 
     ```
     network --export--> operators --> network.onnx --> session
-                                      kept in the cache
+                                      stored in the cache
     ```
 
-    Arithmetic is float32.
+    It computes in float32.
 
     Attributes:
-        profile: what decides the bytes; see `Core`.
+        profile: its part of the compute profile; see `Core`.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class OnnxCore:
         """Convert the network, or take it from the cache, and open a session.
 
         Args:
-            network: in evaluation mode, on the CPU; not changed.
-            shape: of every batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network.
+            network: network in evaluation mode, on the CPU; not changed.
+            shape: shape of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
             dtype: ``float32``.
-            digest: of the model and its weights, to keep the converted network under.
-            device: where batches and results are; the CPU, if ``None``.
+            digest: hash of the model and its weights, for the cache (default: do not cache).
+            device: device of batches and results (default: the CPU).
 
         Raises:
             MissingExtraError: ONNX or its runtime is not installed.
             ModelError: the network cannot be converted.
-            OptionError: dtype or device do not work here.
+            OptionError: the dtype or the device is not supported.
         """
         with needs_extra("onnx", "--backend onnxruntime"):
             onnxruntime = _runtime()
@@ -85,18 +85,18 @@ class OnnxCore:
     ) -> OnnxCore:
         """Load a network from an ``.onnx`` file.
 
-        Several outputs are returned as a dict with the names that they have in the file.
+        A network with several outputs returns a dict, with the names from the file.
 
         Args:
-            path: of the file.
-            shape: of every batch; the network has to take it.
+            path: path of the file.
+            shape: shape of every batch; the network must accept it.
             dtype: ``float32``.
-            device: where batches and results are; the CPU, if ``None``.
+            device: device of batches and results (default: the CPU).
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
-            ModelError: the file cannot be read, or its network does not take *shape*.
-            OptionError: dtype or device do not work here.
+            ModelError: the file cannot be read, or its network does not accept *shape*.
+            OptionError: the dtype or the device is not supported.
         """
         with needs_extra("onnx", f"model {path}"):
             _runtime()
@@ -110,7 +110,7 @@ class OnnxCore:
         ready = check_batch(batch, self._shape).detach().to(self._device)
         where, index = self._device.type, self._device.index or 0
         if where == "cuda":
-            # The session has a stream of its own.
+            # The session uses a separate stream.
             torch.cuda.current_stream(self._device).synchronize()
         binding = self._session.io_binding()
         binding.bind_input(self._input, where, index, "float32", self._shape, ready.data_ptr())
@@ -159,7 +159,7 @@ class OnnxCore:
 
 
 def _runtime() -> Any:
-    """Import ONNX Runtime, which otherwise reports each session to its makers."""
+    """Import ONNX Runtime with its telemetry disabled."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -169,8 +169,8 @@ def _runtime() -> Any:
 def _check_dtype(dtype: str) -> None:
     if dtype != "float32":
         msg = (
-            f"--dtype {dtype} does not work with --backend onnxruntime, float32 works there; for "
-            f"{dtype} choose --backend torch or openvino"
+            f"--backend onnxruntime supports only --dtype float32, not {dtype}; for {dtype} choose "
+            "--backend torch or openvino"
         )
         raise OptionError(msg)
 
@@ -190,7 +190,7 @@ def _provider(device: torch.device) -> tuple[str, dict[str, str]]:
     return "CUDAExecutionProvider", {
         "device_id": str(device.index or 0),
         "use_tf32": "0",
-        # The default tries kernels out, and the fastest may differ from one start to the next.
+        # The default benchmarks kernels, and the fastest may differ from one start to the next.
         "cudnn_conv_algo_search": "HEURISTIC",
     }
 
@@ -221,10 +221,14 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
 
 
 def _input_for(session: Any, shape: tuple[int, ...]) -> str:
-    """Return the name of the one input, after finding out whether it takes *shape*."""
+    """Return the name of the single input, after checking that it accepts *shape*."""
     inputs = session.get_inputs()
     if len(inputs) != 1:
-        msg = f"the network has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}), not one"
+        names = ", ".join(each.name for each in inputs)
+        msg = (
+            f"the network has {len(inputs)} inputs ({names}), but must have one; give a network "
+            "with a single input"
+        )
         raise ModelError(msg)
     own = inputs[0].shape
     fits = len(own) == len(shape) and all(
@@ -232,7 +236,7 @@ def _input_for(session: Any, shape: tuple[int, ...]) -> str:
     )
     if not fits or inputs[0].type != "tensor(float)":
         msg = (
-            f"the network takes {inputs[0].type} of shape {own}, batches are tensor(float) of "
+            f"the network takes {inputs[0].type} of shape {own}, but batches are tensor(float) of "
             f"shape {list(shape)}; check --input-patch-size, --num-input-channels and --batch-size"
         )
         raise ModelError(msg)

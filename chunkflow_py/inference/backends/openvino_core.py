@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
-_OUTPUTS = "chunkflow_outputs"  # information in the converted network: what the original returns
+_OUTPUTS = "chunkflow_outputs"  # metadata key in the converted network: structure of its result
 
 
 class OpenVinoCore:
@@ -36,14 +36,14 @@ class OpenVinoCore:
 
     ```
     network --export--> operators --convert--> network.xml, network.bin --compile--> machine code
-            or tracing                         kept in the cache             at each start
+            or tracing                         stored in the cache           at each start
     ```
 
     Measured, 2 threads with AVX-512, RSUNet, 20x256x256 voxels: 3.4 s in float32 and 1.7 s in
     bfloat16, where PyTorch takes 3.6 s and 2.0 s. Batches and results are not copied.
 
     Attributes:
-        profile: what decides the bytes; see `Core`.
+        profile: its part of the compute profile; see `Core`.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class OpenVinoCore:
         """Convert the network, or take it from the cache, and compile it.
 
         Args:
-            network: in evaluation mode, on the CPU; not changed.
-            shape: of every batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network.
+            network: network in evaluation mode, on the CPU; not changed.
+            shape: shape of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
             dtype: ``float32`` or ``bfloat16``.
-            digest: of the model and its weights, to keep the converted network under.
-            threads: of the forward pass; those of PyTorch, if ``None``.
+            digest: hash of the model and its weights, for the cache (default: do not cache).
+            threads: number of threads (default: as many as PyTorch uses).
 
         Raises:
             MissingExtraError: OpenVINO is not installed.
             ModelError: the network cannot be converted.
-            OptionError: the dtype does not work here.
+            OptionError: OpenVINO or this processor does not support the dtype.
         """
         with needs_extra("openvino", "--backend openvino"):
             import openvino
@@ -91,18 +91,18 @@ class OpenVinoCore:
     ) -> OpenVinoCore:
         """Load a network that is already converted, as OpenVINO ``.xml`` or as ``.onnx``.
 
-        Several outputs are returned as a dict with the names that they have in the file.
+        A network with several outputs returns a dict, with the names from the file.
 
         Args:
-            path: of the file.
-            shape: of every batch; the network has to take it.
+            path: path of the file.
+            shape: shape of every batch; the network must accept it.
             dtype: ``float32`` or ``bfloat16``.
-            threads: of the forward pass; those of PyTorch, if ``None``.
+            threads: number of threads (default: as many as PyTorch uses).
 
         Raises:
             MissingExtraError: OpenVINO is not installed.
-            ModelError: the file cannot be read, or its network does not take *shape*.
-            OptionError: the dtype does not work here.
+            ModelError: the file cannot be read, or its network does not accept *shape*.
+            OptionError: OpenVINO or this processor does not support the dtype.
         """
         with needs_extra("openvino", f"model {path}"):
             import openvino  # noqa: F401
@@ -114,7 +114,7 @@ class OpenVinoCore:
     def __call__(self, batch: torch.Tensor) -> Any:
         """Run the network; see `chunkflow_py.inference.backends.network_backend.Core`.
 
-        The result lies in memory that the next call writes to.
+        The next call overwrites the memory of the result.
         """
         ready = check_batch(batch, self._shape)
         self._request.infer([ready.detach().numpy()], share_inputs=True, share_outputs=True)
@@ -143,7 +143,7 @@ class OpenVinoCore:
         precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         if precision != _PRECISIONS[dtype]:
             msg = (
-                f"--dtype {dtype} does not work with --backend openvino on this processor: it "
+                f"--dtype {dtype} does not work with --backend openvino on this processor, which "
                 f"computes in {precision}; choose --dtype float32"
             )
             raise OptionError(msg)
@@ -161,15 +161,15 @@ def _check_dtype(dtype: str) -> None:
 
     if dtype not in _PRECISIONS:
         msg = (
-            f"--dtype {dtype} does not work with --backend openvino; "
-            f"{' and '.join(_PRECISIONS)} work there"
+            f"--dtype {dtype} does not work with --backend openvino; choose "
+            f"{' or '.join(_PRECISIONS)}"
         )
         raise OptionError(msg)
     able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if dtype == "bfloat16" and "BF16" not in able:
         msg = (
             "--dtype bfloat16 does not work with --backend openvino on this processor, which "
-            f"can do {', '.join(able)}; choose --dtype float32"
+            f"supports {', '.join(able)}; choose --dtype float32"
         )
         raise OptionError(msg)
 
@@ -204,11 +204,11 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
         except Exception as second:
             msg = (
                 f"--backend openvino cannot convert the network: torch.export fails with "
-                f"{reason(first)}; tracing with {reason(second)}; choose --backend torch"
+                f"{reason(first)}; tracing fails with {reason(second)}; choose --backend torch"
             )
             raise ModelError(msg) from second
     model.set_rt_info(json.dumps(leaves.outputs), _OUTPUTS)
-    # float16 weights, the default, would be another network.
+    # float16 weights, the default, would change the results.
     openvino.save_model(model, folder / "network.xml", compress_to_fp16=False)
 
 
@@ -226,7 +226,7 @@ def _exported(network: Leaves, shape: tuple[int, ...]) -> Any:
 
 
 def _from_decoder(decoder: Any) -> Any:
-    # openvino.convert_model does the same, and reports its use to its makers on top.
+    # openvino.convert_model does the same, but also sends telemetry.
     from openvino.frontend import FrontEndManager
 
     frontend = FrontEndManager().load_by_framework("pytorch")
@@ -234,10 +234,10 @@ def _from_decoder(decoder: Any) -> Any:
 
 
 def _traced(network: Leaves, shape: tuple[int, ...]) -> Any:
-    """Convert by running the network on an example, as small as gives the same network.
+    """Convert by running the network on an example, as small as possible.
 
-    Tracing takes the Python numbers and branches of one run for constants. So the result is
-    compared with the network on an example of other values and, if there is one, another size.
+    Tracing turns the Python numbers and branches of one run into constants. The result is
+    therefore compared with the network on other values and, if possible, another size.
     """
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -281,7 +281,7 @@ def _check_same(model: Any, network: Leaves, batch: torch.Tensor) -> None:
             got = torch.from_numpy(found[index])
             scale = max(1.0, float(wanted.abs().max()))
             if got.shape != wanted.shape or float((got - wanted).abs().max()) > 1e-3 * scale:
-                msg = "the traced network returns something else than the network"
+                msg = "the traced network returns other values than the network"
                 raise ModelError(msg)
 
 
@@ -302,18 +302,21 @@ def _fit(model: Any, shape: tuple[int, ...]) -> None:
     """Set the fixed input shape of the network.
 
     Raises:
-        ModelError: it has several inputs, or cannot take the shape.
+        ModelError: the network has several inputs, or does not accept the shape.
     """
     if len(model.inputs) != 1:
         names = ", ".join(each.any_name for each in model.inputs)
-        msg = f"the network has {len(model.inputs)} inputs ({names}), not one"
+        msg = (
+            f"the network has {len(model.inputs)} inputs ({names}), but must have one; give a "
+            "network with a single input"
+        )
         raise ModelError(msg)
     try:
         model.reshape(list(shape))
     except RuntimeError as error:
         own = model.inputs[0].get_partial_shape()
         msg = (
-            f"the network does not take batches of shape {shape}, it is made for {own}: "
+            f"the network does not accept batches of shape {shape}, it is made for {own}: "
             f"{reason(error)}; check --input-patch-size, --num-input-channels and --batch-size"
         )
         raise ModelError(msg) from error

@@ -1,4 +1,4 @@
-"""Run a bare network with PyTorch: layout, precision, compilation, CUDA graphs, convolutions."""
+"""Run a network with PyTorch: memory layout, precision, compilation, CUDA graphs, oneDNN."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class TorchCore:
     every batch:  copy --> channels last --> autocast --> network
     ```
 
-    - On the CPU the maps lie channels last, which is faster, until the network turns out to need
-      them contiguous.
+    - On the CPU, tensors have the memory format channels last, which is faster, unless the network
+      requires contiguous ones.
     - BatchNorm is folded into the convolutions before it, where that is safe.
-    - bfloat16 and float16 are autocast: convolutions and matrix products take them, weights stay
-      float32, and normalisation layers compute in float32, whatever type their maps have.
-    - float32 is float32 unless TF32 is asked for; cuDNN keeps to deterministic algorithms and
-      tries none out, so that a batch has one result.
+    - bfloat16 and float16 are autocast: convolutions and matrix products use them, weights stay
+      float32, and normalisation layers compute in float32, whatever the dtype of their input.
+    - float32 does not use TF32 unless requested. cuDNN uses deterministic algorithms and does not
+      benchmark them, so that results are reproducible.
 
     Attributes:
-        profile: what of it decides the bytes.
+        profile: its part of the compute profile; see `Core`.
     """
 
     def __init__(
@@ -64,14 +64,15 @@ class TorchCore:
         """Prepare the network; steps that need a forward pass wait for the first batch.
 
         Args:
-            network: a module, which is changed in place, or anything that is called with a batch.
-            shape: of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
-            device: where it runs.
+            network: a module, which is changed in place, or any function of a batch.
+            shape: shape of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
+            device: device to run on.
             dtype: ``float32``, ``bfloat16`` or ``float16``.
-            compile: compile it for the shape; it runs uncompiled, with a warning, if that fails.
+            compile: compile the network for the shape; if that fails, it runs uncompiled, with a
+                warning.
             tf32: allow TF32 on CUDA.
-            cuda_graphs: replay the kernels of a captured forward on CUDA, where it can be captured.
-            fold: fold BatchNorm.
+            cuda_graphs: capture a forward pass on CUDA and replay its kernels, if possible.
+            fold: fold BatchNorm into the convolutions before it.
 
         Raises:
             OptionError: the dtype does not work on the device.
@@ -82,20 +83,19 @@ class TorchCore:
         self._compile, self._graphs = compile, cuda_graphs and device.type == "cuda"
         self._program = isinstance(network, (torch.jit.ScriptModule, torch.fx.GraphModule))
         self._layout = torch.contiguous_format
-        # An exported program keeps to the layout that it was made with.
+        # An exported program keeps the layout that it was made with.
         if device.type == "cpu" and not isinstance(network, torch.fx.GraphModule):
             # Measured, 2 threads with AVX-512: the FIB-25 network takes 2.0 s instead of 2.8 s for
             # 24x256x256 voxels, RSUNet 5.4 s instead of 7.8 s for 20x256x256.
             self._layout = torch.channels_last_3d if len(shape) == 5 else torch.channels_last
-        # Programs call their operators by themselves, out of reach. PyTorch sends bfloat16 to
-        # oneDNN by itself.
+        # Calls inside a program cannot be intercepted. PyTorch already uses oneDNN for bfloat16.
         onednn: Callable[[], bool] = torch.backends.mkldnn.is_available
         self._onednn = (
             device.type == "cpu" and dtype == "float32" and not self._program and onednn()
         )
         folded = 0
         if isinstance(network, torch.nn.Module):
-            # An exported program has no training mode to leave; it keeps the one it was made in.
+            # An exported program cannot change its mode; it keeps the one it was made in.
             with contextlib.suppress(NotImplementedError):
                 network.eval()
             network = network.to(device)
@@ -126,7 +126,7 @@ class TorchCore:
         except RuntimeError as error:
             if self._layout is torch.contiguous_format or _NEEDS_CONTIGUOUS not in str(error):
                 raise
-            logger.info("the network needs contiguous tensors; it runs slower for that")
+            logger.info("the network needs contiguous tensors, so it runs slower")
             self._layout = torch.contiguous_format
             self.profile["memory_layout"] = "contiguous_format"
             _lay_out(self._network, self._layout)
@@ -158,7 +158,7 @@ class TorchCore:
                 stack.enter_context(torch.cuda.device(self.device))
                 stack.enter_context(cuda_switches(tf32=self._tf32))
             if isinstance(self._network, torch.jit.ScriptModule):
-                # Or the third call would run other kernels than the first.
+                # Otherwise the third call would run other kernels than the first.
                 jit: Any = torch.jit  # the type stubs leave this out
                 stack.enter_context(jit.optimized_execution(False))
             low = self._dtype is not torch.float32
@@ -168,20 +168,24 @@ class TorchCore:
     # --- the first batch -----------------------------------------------------------------------
 
     def _prepare(self, example: Any) -> None:
-        """Compile and capture, as asked for."""
+        """Compile and capture the network, if requested."""
         if self._program and self._dtype is not torch.float32:
             self._check_autocast(example)
         if self._compile:
             self._compiled(example)
         if self._graphs and isinstance(example, torch.Tensor):
             with self._arithmetic():
-                # Outside of the try: a network that fails without a graph fails.
+                # Outside the try: an error without a graph is an error of the network.
                 self._network(example.clone())
                 try:
                     self._replay = _Replay(self._network, example)
                 except (RuntimeError, ValueError, TypeError) as error:
                     torch.cuda.synchronize(self.device)
-                    logger.info("no CUDA graph, kernels are launched one by one: %s", _line(error))
+                    logger.info(
+                        "the network cannot be captured in a CUDA graph, so its kernels are "
+                        "launched one by one: %s",
+                        _line(error),
+                    )
 
     def _check_autocast(self, example: Any) -> None:
         with self._arithmetic(), Multiplications() as found:
@@ -196,7 +200,7 @@ class TorchCore:
             raise OptionError(msg)
 
     def _compiled(self, example: Any) -> None:
-        # Freezing takes the weights for constants: it folds and packs them for the kernels.
+        # Freezing treats the weights as constants: it folds and packs them for the kernels.
         made: Any = torch.compile(self._network, dynamic=False, options={"freezing": True})
         name = self.profile["compile"]
         self.profile["compile"] = "inductor"
@@ -215,7 +219,7 @@ class TorchCore:
 
 
 class _Replay:
-    """The kernels of one forward, captured in a CUDA graph and started as one.
+    """The kernels of one forward pass, captured in a CUDA graph and launched together.
 
     ```
     batch --copy--> input buffer --graph--> output buffers, which the next call overwrites
@@ -224,7 +228,7 @@ class _Replay:
 
     def __init__(self, network: Callable[[Any], Any], example: torch.Tensor) -> None:
         self._input = example.clone()
-        # On a stream of its own, libraries allocate and choose before anything is captured.
+        # Libraries allocate memory and select kernels in these runs, before the capture.
         stream: Any = _Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -232,10 +236,10 @@ class _Replay:
                 self._input.copy_(example)
                 network(self._input)
         torch.cuda.current_stream().wait_stream(stream)
-        # A graph keeps memory of its own; what the calls before it used is not needed any more.
+        # A graph has its own memory; that of the earlier calls is no longer needed.
         torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads may copy and allocate meanwhile.
+        # thread_local: other threads may copy and allocate during the capture.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._output = network(self._input)
 
@@ -264,10 +268,10 @@ def _line(error: BaseException) -> str:
 
 
 class OneDnnConvolutions(TorchFunctionMode):
-    """Runs 3D convolutions by oneDNN while it is entered.
+    """Runs 3D convolutions with oneDNN inside the ``with`` block.
 
-    PyTorch takes its own, much slower convolution for a batch of one with few voxels
-    (n·c·z·y up to 20480), a rule made for 2D. Measured, PyTorch 2.13, 2 threads with AVX-512, one
+    For a batch of one with few voxels (n·c·z·y up to 20480), PyTorch uses its own, much slower
+    convolution, by a rule made for 2D. Measured, PyTorch 2.13, 2 threads with AVX-512, one
     patch: the FIB-25 network takes 0.05 s instead of 0.88 s for 16x64x64 voxels and 2.5 s instead
     of 3.1 s for 24x256x256, RSUNet 0.25 s instead of 0.69 s for 16x64x64. Results differ by 1e-6.
     """

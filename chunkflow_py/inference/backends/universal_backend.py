@@ -1,4 +1,4 @@
-"""Run any framework: a class of the user that takes and returns NumPy arrays."""
+"""Run a network of any framework through a user's class that takes and returns NumPy arrays."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Universal:
     class PatchInferencer:
         def __init__(self, weight_path, output_patch_mask): ...
         def __call__(self, input_patch):   # (n, c, z, y, x) float32
-            return output_patch            # (n, c, z, y, x), times output_patch_mask already
+            return output_patch            # (n, c, z, y, x), multiplied by output_patch_mask
     ```
 
     It returns patches of the output patch size, multiplied by the window, so that the product can
-    be formed wherever its network runs. The device is its own business; batches and results are on
-    the CPU.
+    be computed on the network's device. The class chooses that device itself; batches and results
+    are on the CPU.
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
@@ -52,19 +52,19 @@ class Universal:
         window: NDArray[np.float32] | None,
         module: ModuleType,
     ) -> None:
-        """Make the user's PatchInferencer.
+        """Create the user's PatchInferencer.
 
         Args:
             model: Python file with the class.
-            weights: handed on to the class.
-            output_patch_size: voxels, zyx.
-            num_output_channels: that it has to return.
-            window: (z, y, x) float32 of the output patch size, its ``output_patch_mask``; ones if
-                ``None``.
-            module: the model file, run.
+            weights: weight path, passed to the class.
+            output_patch_size: size of the output patch, voxels, zyx.
+            num_output_channels: number of channels that the class must return.
+            window: ``output_patch_mask`` of the class, (z, y, x) float32 of the output patch size
+                (default: ones).
+            module: the executed model file.
 
         Raises:
-            ModelError: the file has no such class, or the class fails.
+            ModelError: the file does not define PatchInferencer, or its constructor fails.
         """
         self.model = model
         self._expected = (num_output_channels, *output_patch_size)
@@ -80,7 +80,7 @@ class Universal:
         try:
             self._inferencer = factory(weights, mask)
         except Exception as error:
-            msg = f"PatchInferencer of {model} cannot be made: {type(error).__name__}: {error}"
+            msg = f"PatchInferencer of {model} cannot be created: {type(error).__name__}: {error}"
             raise ModelError(msg) from error
         self.device = torch.device("cpu")
         self.divisor: Zyx | None = None
@@ -92,7 +92,7 @@ class Universal:
         """Return (n, c, z, y, x) of the output patch size, weighted; see `Backend`."""
         shape = tuple(batch.shape)
         try:
-            # A copy: the user's class may work in place.
+            # A copy: the user's class may modify it in place.
             found: Any = self._inferencer(batch.numpy(force=True).copy())
         except Exception as error:
             msg = (
@@ -109,8 +109,8 @@ class Universal:
         if found.shape not in (expected, (shape[0], 1, *self._expected[1:])):
             msg = (
                 f"PatchInferencer of {self.model} returned shape {found.shape} for a batch of "
-                f"shape {shape}; --num-output-channels and --output-patch-size ask for {expected} "
-                "(n, c, z, y, x)"
+                f"shape {shape}, but --num-output-channels and --output-patch-size require "
+                f"{expected} (n, c, z, y, x)"
             )
             raise ModelError(msg)
         usable = found.dtype in _FLOATING and found.flags.writeable and min(found.strides) >= 0

@@ -1,4 +1,4 @@
-"""Packages of the BioImage Model Zoo: a network, and the processing around it.
+"""Packages of the BioImage Model Zoo: a network with its pre- and postprocessing.
 
 ```
 folder or .zip          rdf.yaml or bioimageio.yaml: axes, processing, halo, weights
@@ -7,8 +7,8 @@ folder or .zip          rdf.yaml or bioimageio.yaml: axes, processing, halo, wei
 package_files           folder or zip, and the checksums of its files
 package_description     tensors of format 0.4 and 0.5, in one form
 package_processing      steps before and after the network
-package_network         its weights, and the network between its own axes and ours
-model_package           all of it: `read_package`
+package_network         its weights, and the network with its axes converted to ours
+model_package           the whole package: `read_package`
 ```
 
 The format: https://github.com/bioimage-io/spec-bioimage-io, model descriptions 0.4 and 0.5.

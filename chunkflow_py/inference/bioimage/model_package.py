@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.bioimage.package_network import WeightsFormat
     from chunkflow_py.inference.network_output import Activation
 
-# Input patches to suggest where any size will do, zyx.
+# Input patches to suggest if any size is possible, zyx.
 _USUAL = {2: Zyx(1, 512, 512), 3: Zyx(32, 256, 256)}
 
 
@@ -48,21 +48,21 @@ class ModelPackage:
     ```
 
     Attributes:
-        path: as it was given.
-        weights: which are used.
-        spatial_dims: 3, or 2 for a network of sections.
-        num_input_channels: of the image.
-        outputs: names of the outputs, in order; the network returns a dict of them if there are
-            several.
+        path: path of the package, as the user gave it.
+        weights: the weights that are used.
+        spatial_dims: 3, or 2 for a network that takes single sections.
+        num_input_channels: number of channels of the image.
+        outputs: names of the outputs, in order; a network with several returns a dict with these
+            keys.
         output_channels: channels of each of *outputs*.
-        minimum_patch_size: smallest input patch, zyx.
-        patch_step: by what an input patch grows from there, zyx; 0 where its size is fixed.
+        minimum_patch_size: smallest input patch, voxels, zyx.
+        patch_step: increment of the input patch size, voxels, zyx; 0 along axes of fixed size.
         margin: voxels between input and output patch on each side, zyx.
-        normalization: of the image.
-        activation: to apply to the network's output, which comes without it.
+        normalization: normalisation of the image.
+        activation: activation to apply to the output of the loaded network, which omits it.
         max_batch_size: largest batch, or ``None`` if there is no limit.
-        voxel_size_nm: that the network was trained with, nanometres, zyx, ``None`` along z for a
-            network of sections; or ``None`` if the package does not state it.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx, ``None``
+            along z for a network of sections; or ``None`` if the package does not state it.
     """
 
     path: str
@@ -85,7 +85,7 @@ class ModelPackage:
 
     @property
     def num_output_channels(self) -> int:
-        """Channels of all outputs together."""
+        """Number of channels of all outputs together."""
         return sum(self.output_channels)
 
     @property
@@ -99,7 +99,7 @@ class ModelPackage:
         return self.nearest_patch_size(_USUAL[self.spatial_dims])
 
     def nearest_patch_size(self, wanted: Zyx) -> Zyx:
-        """Return the input patch size that the network takes which is nearest to *wanted*."""
+        """Return the valid input patch size (voxels, zyx) that is nearest to *wanted*."""
         found = []
         rows = zip(wanted, self.minimum_patch_size, self.patch_step, strict=True)
         for size, minimum, step in rows:
@@ -109,35 +109,36 @@ class ModelPackage:
         return Zyx.of([wanted.z, *found[1:]] if self.spatial_dims == 2 else found)
 
     def check_sizes(self, input_patch_size: Zyx, output_patch_size: Zyx, batch_size: int) -> None:
-        """Check patch sizes against those that the network accepts.
+        """Check patch and batch sizes against those that the network accepts.
 
         Args:
-            input_patch_size: voxels, zyx.
-            output_patch_size: voxels, zyx.
-            batch_size: patches in one forward; sections, of a network of sections.
+            input_patch_size: size of the input patch, voxels, zyx.
+            output_patch_size: size of the output patch, voxels, zyx.
+            batch_size: patches in one forward pass.
 
         Raises:
-            OptionError: a size does not suit the network; names the nearest that does.
+            OptionError: the network does not accept a size; the message names the nearest that it
+                does.
         """
         nearest = self.nearest_patch_size(input_patch_size)
         if nearest != input_patch_size:
-            grows = f"{self.minimum_patch_size} and {self.patch_step} more each time"
             msg = (
                 f"--input-patch-size is {input_patch_size}, but model package {self.path} takes "
-                f"{grows} (zyx, voxels); nearest is --input-patch-size {nearest.as_option}"
+                f"{self.minimum_patch_size} plus multiples of {self.patch_step} (zyx, voxels); "
+                f"nearest is --input-patch-size {nearest.as_option}"
             )
             raise OptionError(msg)
         largest = input_patch_size - self.margin * 2
         if min(largest) < 1:
             msg = (
-                f"--input-patch-size {input_patch_size} leaves nothing within the margin of "
-                f"{self.margin} that model package {self.path} has (zyx, voxels); make it larger"
+                f"--input-patch-size {input_patch_size} leaves nothing inside the margin "
+                f"{self.margin} of model package {self.path} (zyx, voxels); make it larger"
             )
             raise OptionError(msg)
         if any(a > b for a, b in zip(output_patch_size, largest, strict=True)):
             msg = (
-                f"--output-patch-size is {output_patch_size}, but of an input patch of "
-                f"{input_patch_size} model package {self.path} gives {largest} (zyx, voxels); "
+                f"--output-patch-size is {output_patch_size}, but from an input patch of "
+                f"{input_patch_size} model package {self.path} computes {largest} (zyx, voxels); "
                 f"use --output-patch-size {largest.as_option}"
             )
             raise OptionError(msg)
@@ -145,21 +146,21 @@ class ModelPackage:
         if self.max_batch_size is not None and number > self.max_batch_size:
             sections = " and --input-patch-size 1 Y X" if self.spatial_dims == 2 else ""
             msg = (
-                f"model package {self.path} takes {self.max_batch_size} at a time, but a batch "
-                f"holds {number}; use --batch-size {self.max_batch_size}{sections}"
+                f"model package {self.path} takes a batch of at most {self.max_batch_size}, but "
+                f"a batch has {number}; use --batch-size {self.max_batch_size}{sections}"
             )
             raise OptionError(msg)
 
     def load(self, *, trust_weights: bool = False) -> torch.nn.Module:
         """Return the network, on the CPU, in evaluation mode.
 
-        It takes (n, c, z, y, x) float32, or (n, c, y, x) with ``spatial_dims`` 2, normalised, and
-        returns the same of the input or output patch size, without the activation.
+        It takes normalised (n, c, z, y, x) float32, or (n, c, y, x) with ``spatial_dims`` 2, and
+        returns an array of the input or output patch size, without the activation.
 
-        Code of the package is run as a program if the weights are a ``pytorch_state_dict``.
+        Code of the package is executed if the weights are a ``pytorch_state_dict``.
 
         Args:
-            trust_weights: unpickle anything the weight file holds.
+            trust_weights: unpickle any object in the weight file, which can run code.
 
         Raises:
             ModelError: a file does not match the description, or cannot be loaded.
@@ -173,13 +174,14 @@ def read_package(path: str, weights_format: WeightsFormat | None = None) -> Mode
     """Read the description of a package; the network is loaded by `ModelPackage.load`.
 
     Args:
-        path: of a folder or ``.zip`` with ``rdf.yaml``, or of that file.
-        weights_format: which weights to use (default: TorchScript, else ONNX, else a state dict,
-            whose architecture is code of the package).
+        path: path of a folder or ``.zip`` with ``rdf.yaml``, or of that file.
+        weights_format: format of the weights to use (default: TorchScript, else ONNX, else a state
+            dict, whose architecture is code of the package).
 
     Raises:
         MissingExtraError: PyYAML is not installed.
-        ModelError: it is not a package, or asks for something unsupported; names the field.
+        ModelError: *path* is not a package, or needs an unsupported feature; the message names the
+            field.
     """
     files = PackageFiles(path)
     root = DescriptionField(files.read_description(), "", path)
@@ -196,7 +198,7 @@ def read_package(path: str, weights_format: WeightsFormat | None = None) -> Mode
     margin = Zyx.of(max(each) for each in zip(*margins, strict=True))
     plans = []
     for output, own, (activation, after_it) in zip(outputs, cut, ends, strict=True):
-        # The engine crops whole patches; what a network has cut in part is cropped here.
+        # The engine crops whole patches; the rest of a network's own crop is done here.
         crop = (margin - own if any(map(any, cut)) else Zyx(0, 0, 0))[-spatial_dims:]
         finish = after_it if same or activation == "none" else (ProcessingStep(activation),)
         plans.append(OutputPlan(output.name, output.axes, tuple(crop), finish))
@@ -232,13 +234,13 @@ def _cut(source: TensorDescription, output: TensorDescription, here: Description
         if axis in output.growth:
             growth = output.growth[axis]
         elif source.step[axis]:
-            here.refuse(f"its size is fixed along {axis}, but that of the input is not")
+            here.refuse(f"the output has a fixed size along {axis}, but the input has not")
         else:
             growth = output.minimum[axis] - source.minimum[axis]
         if growth > 0 or growth % 2:
             here.refuse(
-                f"along {axis} it is larger than the input by {growth} voxels; it must be of the "
-                "same size, or smaller by the same number on both sides"
+                f"along {axis} the output is larger than the input by {growth} voxels; it must "
+                "have the same size, or be smaller by the same number on both sides"
             )
         cut[axis] = -growth // 2
     return Zyx.of(cut[axis] for axis in SPACE)

@@ -1,11 +1,11 @@
 """Read a model description of format 0.4 or 0.5; every error names the field.
 
-| what          | 0.4                                       | 0.5                                  |
+| field         | 0.4                                       | 0.5                                  |
 |---------------|-------------------------------------------|--------------------------------------|
 | name          | `name`                                    | `id`                                 |
 | axes          | letters of `bczyx`                        | a list of `type`, `id`               |
 | input size    | `shape`: numbers, or `min` and `step`     | `size`: a number, or `min`, `step`   |
-| output size   | input · `scale` + 2 · `offset`            | that of an axis + `offset`           |
+| output size   | input · `scale` + 2 · `offset`            | size of an axis + `offset`           |
 | halo          | `halo` of the tensor, each side           | `halo` of an axis, each side         |
 | voxel size    |                                           | `scale` and `unit` of an axis        |
 | steps         | `name`                                    | `id`                                 |
@@ -34,18 +34,19 @@ class TensorDescription:
     """An input or output of the network.
 
     Attributes:
-        name: of the tensor.
+        name: name of the tensor.
         axes: letters of ``bczyx``, in the order of the network.
         channels: number of channels.
-        dtype: type of what the network is given or, after the last step, gives.
-        steps: processing steps, as they stand in the description.
-        minimum: of an input, smallest size by axis; of an output of fixed size, that size.
-        step: of an input, by what each axis grows; 0 if its size is fixed.
-        growth: of an output, how many voxels an axis is larger than that of the input.
-        halo: of an output, invalid voxels on each side, by axis.
-        batch: largest number of samples at once, or ``None`` if there is no limit.
-        scale: edge lengths of a voxel by axis, in the units of the description.
-        voxel_size_nm: the same in nanometres; empty if the description states no unit.
+        dtype: dtype of an input as the network receives it, or of an output after its last step.
+        steps: processing steps, as written in the description.
+        minimum: for an input, the smallest size of each axis; for an output of fixed size, its
+            size.
+        step: for an input, the increment of each axis; 0 if its size is fixed.
+        growth: for an output, by how many voxels each axis is longer than that of the input.
+        halo: for an output, the invalid voxels on each side of each axis.
+        batch: largest number of samples in a batch, or ``None`` if there is no limit.
+        scale: voxel size along each axis, in the units of the description.
+        voxel_size_nm: voxel size in nanometres; empty if the description states no unit.
     """
 
     name: str
@@ -66,20 +67,20 @@ def tensors(root: DescriptionField) -> tuple[TensorDescription, tuple[TensorDesc
     """Return the input and the outputs of a description.
 
     Raises:
-        ModelError: the description is of another format, or describes what cannot be run here;
-            names the field.
+        ModelError: the description has another format, or describes a network that is not
+            supported; the message names the field.
     """
     version = root["format_version"]
     if not version or version.text().split(".")[:2] not in (["0", "4"], ["0", "5"]):
-        version.refuse("formats 0.4 and 0.5 are read; convert the package to 0.5")
+        version.refuse("supported formats are 0.4 and 0.5; convert the package to 0.5")
     if root["type"].value not in {None, "model"}:
         root["type"].refuse("only a model can be run")
     read = _tensor_0_4 if version.text().startswith("0.4") else _tensor_0_5
     inputs, outputs = list(root["inputs"]), list(root["outputs"])
     if len(inputs) != 1:
-        root["inputs"].refuse("networks of one input tensor are run, of any channels")
+        root["inputs"].refuse("the network must have exactly one input tensor")
     if not outputs:
-        root["outputs"].refuse("there must be an output")
+        root["outputs"].refuse("the network must have an output")
     first = read(inputs[0], None)
     return first, tuple(read(each, first) for each in outputs)
 
@@ -101,14 +102,14 @@ def _tensor_0_4(here: DescriptionField, source: TensorDescription | None) -> Ten
             shape["step"].refuse("the number of channels must be fixed")
     elif shape["reference_tensor"]:
         if shape["reference_tensor"].text() != source.name:
-            shape["reference_tensor"].refuse(f"only the input, {source.name!r}, can be it")
+            shape["reference_tensor"].refuse(f"it must be the input, {source.name!r}")
         channels = 1
         for i, axis in enumerate(axes):
             scale, twice = shape["scale"][i].number(0), 2 * shape["offset"][i].number()
             if axis == "c":
                 channels = int(scale * source.channels + twice)
             elif axis in SPACE and scale != 1:
-                shape["scale"].refuse("the output must have the voxels of the input")
+                shape["scale"].refuse("the output must have the voxel size of the input")
             found.growth[axis] = int(twice)
     else:
         for i, axis in enumerate(axes):
@@ -117,7 +118,7 @@ def _tensor_0_4(here: DescriptionField, source: TensorDescription | None) -> Ten
     if here["halo"]:
         found.halo = {axis: here["halo"][i].integer() for i, axis in enumerate(axes)}
     steps = here["preprocessing" if source is None else "postprocessing"]
-    # In 0.4 the type of an input is that of the image; a network is always given float32.
+    # In 0.4 the dtype of an input is that of the image; the network always receives float32.
     dtype = "float32" if source is None else here["data_type"].text()
     return TensorDescription(
         here["name"].text(), axes, channels, dtype, steps,
@@ -136,7 +137,7 @@ def _tensor_0_5(here: DescriptionField, source: TensorDescription | None) -> Ten
         kind = axis["type"].text()
         letter = _LETTERS.get(kind) or (axis["id"].value if axis["id"] else "x")
         if kind not in {*_LETTERS, "space"} or letter not in ("b", "c", *SPACE):
-            axis.refuse("axes are batch, channel, and the spaces z, y and x")
+            axis.refuse("an axis must be batch, channel, or space with the id z, y or x")
         axes += letter
         if letter == "b":
             batch = axis["size"].integer() if axis["size"] else 0
@@ -168,17 +169,17 @@ def _read_space(
         found.step[letter] = size["step"].integer()
     else:
         if (size["tensor_id"].value, size["axis_id"].value) != (source.name, letter):
-            size.refuse(f"it must be that of {source.name!r} along {letter}")
+            size.refuse(f"it must refer to {source.name!r} along {letter}")
         found.growth[letter] = size["offset"].integer() if size["offset"] else 0
     if axis["halo"]:
         found.halo[letter] = axis["halo"].integer()
     found.scale[letter] = axis["scale"].number(1)
     if source is not None and found.growth and found.scale[letter] != source.scale[letter]:
-        axis["scale"].refuse("the output must have the voxels of the input")
+        axis["scale"].refuse("the output must have the voxel size of the input")
     if axis["unit"]:
         unit = axis["unit"].text()
         if unit not in _NANOMETRES:
-            axis["unit"].refuse(f"units that are known: {', '.join(_NANOMETRES)}")
+            axis["unit"].refuse(f"it must be one of {', '.join(_NANOMETRES)}")
         found.voxel_size_nm[letter] = float(f"{found.scale[letter] * _NANOMETRES[unit]:.12g}")
 
 
@@ -195,7 +196,7 @@ class _Found:
     voxel_size_nm: dict[str, float] = field(default_factory=dict)
 
     def in_space(self, axes: str) -> dict[str, Any]:
-        """Return the facts about the spatial axes, as arguments of `TensorDescription`."""
+        """Return the values for the spatial axes, as arguments of `TensorDescription`."""
         names = ("minimum", "step", "growth", "halo", "scale", "voxel_size_nm")
         return {
             name: {a: v for a, v in getattr(self, name).items() if a in SPACE and a in axes}
@@ -207,20 +208,26 @@ def _check_axes(axes: str, here: DescriptionField, source: TensorDescription | N
     space = {letter for letter in axes if letter in SPACE}
     known = set(axes) <= {*"bc", *SPACE} and len(set(axes)) == len(axes)
     if not known or not {"y", "x"} <= space:
-        here.refuse("axes are b, c, and z, y, x or y, x, each once")
+        here.refuse("axes must be b, c, and z, y, x or y, x, each once")
     if source is not None and space != {letter for letter in source.axes if letter in SPACE}:
         here.refuse(f"the output must have the spatial axes of the input, {source.axes}")
 
 
 class DescriptionField:
-    """A value of a description and where it stands, such as ``inputs.0.axes``."""
+    """A value of a description, with its path there, such as ``inputs.0.axes``."""
 
     def __init__(self, value: Any, path: str, package: str) -> None:
-        """Take a value; *path* is empty for the whole description."""
+        """Keep a value with its path in the description, which is empty for the whole.
+
+        Args:
+            value: the value; ``None`` if the field does not exist.
+            path: names and indices down to the value, joined by dots.
+            package: path of the package, for messages.
+        """
         self.value, self.path, self.package = value, path, package
 
     def __getitem__(self, key: str | int) -> DescriptionField:
-        """Return a field of this one; its value is ``None`` if it is absent."""
+        """Return a field inside this one; its value is ``None`` if it does not exist."""
         inside = None
         if isinstance(self.value, Mapping):
             inside = self.value.get(key)
@@ -229,7 +236,7 @@ class DescriptionField:
         return DescriptionField(inside, f"{self.path}.{key}".lstrip("."), self.package)
 
     def __iter__(self) -> Iterator[DescriptionField]:
-        """Yield the items of a list; none if the field is not there."""
+        """Yield the items of a list; no items if the field does not exist."""
         if self.value is not None and not isinstance(self.value, list):
             self.refuse("it must be a list")
         return iter([self[i] for i in range(len(self.value or []))])
@@ -239,33 +246,33 @@ class DescriptionField:
         return self.value is not None
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise an error that names the field, its value and *why* it cannot be."""
+        """Raise a ModelError that names the field, its value, and *why* it is refused."""
         state = f"is {self.value!r}" if self else "is missing"
         msg = f"model package {self.package}: {self.path} {state}; {why}"
         raise ModelError(msg)
 
     def text(self) -> str:
-        """Return a string, or a number as one."""
+        """Return the value as a string; a number is converted."""
         if not isinstance(self.value, str | int | float) or isinstance(self.value, bool):
             self.refuse("it must be a string")
         return str(self.value)
 
     def mapping(self) -> Mapping[str, Any]:
-        """Return a mapping, empty if the field is not there."""
+        """Return the value as a mapping, empty if the field does not exist."""
         if self.value is not None and not isinstance(self.value, Mapping):
             self.refuse("it must be a mapping")
         return self.value or {}
 
     def integer(self) -> int:
-        """Return an integer."""
+        """Return the value as an integer; refuse any other type."""
         if isinstance(self.value, bool) or not isinstance(self.value, int):
             self.refuse("it must be an integer")
         return self.value
 
     def number(self, default: float | None = None) -> float:
-        """Return a number, or *default* if the field is not there.
+        """Return the value as a float, or *default* if the field does not exist.
 
-        YAML 1.2 has numbers such as 1e-6 that YAML 1.1 reads as strings.
+        Strings are converted, because YAML 1.1 reads numbers such as 1e-6 as strings.
         """
         if self.value is None and default is not None:
             return default
@@ -278,7 +285,7 @@ class DescriptionField:
         return found
 
     def numbers(self, default: float | None = None) -> tuple[float, ...]:
-        """Return one number, or each number of a list."""
+        """Return the numbers of a list, or a single number as a tuple."""
         if isinstance(self.value, list) and self.value:
             return tuple(item.number() for item in self)
         return (self.number(default),)

@@ -18,7 +18,7 @@ _ENDINGS = (".rdf.yaml", ".bioimageio.yaml")
 
 
 def is_package(path: str) -> bool:
-    """Return whether *path* is a package: a folder, a ``.zip``, or the description in a folder."""
+    """Return whether *path* is a package: a folder, a ``.zip``, or a description file."""
     place = Path(path)
     if place.is_dir():
         return _description_in(entry.name for entry in place.iterdir()) is not None
@@ -28,18 +28,18 @@ def is_package(path: str) -> bool:
 
 
 class PackageFiles:
-    """Files of a package by their names in its description.
+    """Accesses the files of a package by their names in its description.
 
     Attributes:
-        path: as it was given.
-        description: name of the file that describes the rest.
+        path: path of the package, as the user gave it.
+        description: name of the description file.
     """
 
     def __init__(self, path: str) -> None:
         """Find the description.
 
         Raises:
-            ModelError: the package does not exist, or holds no description.
+            ModelError: the package does not exist, or contains no description.
         """
         self.path = path
         place = Path(path)
@@ -55,11 +55,11 @@ class PackageFiles:
             self._folder, names = place.parent, [place.name]
         else:
             what = "is not a zip archive" if place.exists() else "does not exist"
-            msg = f"model package {path} {what}; give a folder or .zip that holds {NAMES[0]}"
+            msg = f"model package {path} {what}; give a folder or .zip that contains {NAMES[0]}"
             raise ModelError(msg)
         found = _description_in(names)
         if found is None:
-            msg = f"model package {path} holds no {NAMES[0]} or {NAMES[1]}"
+            msg = f"model package {path} contains no {NAMES[0]} or {NAMES[1]}; add the description"
             raise ModelError(msg)
         self.description = found
 
@@ -68,7 +68,7 @@ class PackageFiles:
 
         Raises:
             MissingExtraError: PyYAML is not installed.
-            ModelError: it is not YAML, or not a mapping.
+            ModelError: the description is not YAML, or not a mapping.
         """
         with needs_extra("bioimage", f"model package {self.path}"):
             yaml: Any = import_module("yaml")
@@ -91,14 +91,14 @@ class PackageFiles:
             return name in archive.namelist()
 
     def local(self, name: str, sha256: str | None = None) -> Path:
-        """Return the path of an unpacked copy of the file, deleted when the process ends.
+        """Return a local path of the file; one from a zip is deleted when the process ends.
 
         Args:
-            name: of the file, relative to the description.
-            sha256: that it has to have.
+            name: name of the file, relative to the description.
+            sha256: expected checksum, or ``None`` not to check it.
 
         Raises:
-            ModelError: the sum differs.
+            ModelError: the checksum differs.
         """
         file = self._folder / name if self._zip is None else self._unpack(name)
         if sha256 is not None:
@@ -122,13 +122,13 @@ class PackageFiles:
         file = self._unpacked / name
         if not file.exists():
             with zipfile.ZipFile(self._zip) as archive:
-                # Weights may lie in several files, and code import its neighbours.
+                # Weights may consist of several files, and code may import its neighbours.
                 archive.extractall(self._unpacked)
         return file
 
 
 def is_inside(name: str) -> bool:
-    """Return whether *name* is a path inside of a package."""
+    """Return whether *name* is a relative path that does not lead out of the package."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts
 

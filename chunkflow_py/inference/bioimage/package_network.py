@@ -1,4 +1,4 @@
-"""Choose the weights of a package, load its network, and convert between its axes and ours."""
+"""Choose the weights of a package, load its network, and convert its axes to ours."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class OutputPlan:
     """Processing of one output of the network.
 
     Attributes:
-        name: of the output.
-        axes: letters in the order of the network.
-        crop: voxels to take off each side, along the spatial axes.
-        steps: to do in the end.
+        name: name of the output.
+        axes: letters of its axes, in the order of the network.
+        crop: voxels to crop from each side, along the spatial axes.
+        steps: postprocessing steps.
     """
 
     name: str
@@ -51,10 +51,10 @@ class OutputPlan:
 
 
 class PackageNetwork(torch.nn.Module):
-    """A network that is given (n, c, z, y, x) or (n, c, y, x), whatever the order of its axes.
+    """Wraps a network to take (n, c, z, y, x) or (n, c, y, x), whatever the order of its axes.
 
     ```
-    (n, c, z, y, x) -> steps -> its axes -> network -> ours -> halo off -> steps
+    (n, c, z, y, x) -> steps -> its axes -> network -> our axes -> crop halo -> steps
     ```
     """
 
@@ -74,12 +74,12 @@ class PackageNetwork(torch.nn.Module):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the network alone would give the same."""
+        """Whether the network alone would return the same."""
         plain = self._axes == self._ours and not self._steps
         return plain and len(self._outputs) == 1 and self._outputs[0].changes_nothing
 
     def forward(self, batch: torch.Tensor) -> Any:
-        """Return (n, c, z, y, x) or (n, c, y, x), or a dict of such with several outputs."""
+        """Run the network; return (n, c, z, y, x) or (n, c, y, x), a dict for several outputs."""
         for step in self._steps:
             batch = step(batch)
         found = self.network(_moved(batch, self._ours, self._axes))
@@ -134,7 +134,7 @@ def _moved(values: torch.Tensor, here: str, there: str) -> torch.Tensor:
 logger = logging.getLogger(__name__)
 
 WeightsFormat = Literal["torchscript", "onnx", "pytorch_state_dict"]
-# The first that is there is used: those that need no code of the package come first.
+# The first available format is used; formats that need no code of the package come first.
 FORMATS: tuple[WeightsFormat, ...] = ("torchscript", "onnx", "pytorch_state_dict")
 
 
@@ -143,8 +143,8 @@ class PackageFile:
     """A file of a package.
 
     Attributes:
-        name: relative to the description.
-        sha256: that it has to have, or ``None``.
+        name: name of the file, relative to the description.
+        sha256: expected checksum, or ``None`` if the description has none.
     """
 
     name: str
@@ -153,14 +153,14 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class Weights:
-    """One kind of weights of a package.
+    """Weights of a package in one format.
 
     Attributes:
         format: ``torchscript``, ``onnx`` or ``pytorch_state_dict``.
-        file: that holds them.
-        architecture: Python code of the network, of a ``pytorch_state_dict``.
-        callable: what in that code makes the network.
-        kwargs: that it is called with.
+        file: file that contains the weights.
+        architecture: Python file of the network, for ``pytorch_state_dict``.
+        callable: name of the class or function in that file that creates the network.
+        kwargs: keyword arguments to call it with.
     """
 
     format: WeightsFormat
@@ -176,12 +176,13 @@ def choose_weights(
     """Return the weights to use.
 
     Args:
-        root: the description.
-        files: of the package.
-        wanted: their format (default: the first of `FORMATS` that is on the disk).
+        root: whole description.
+        files: files of the package.
+        wanted: format to use (default: the first of `FORMATS` whose files exist).
 
     Raises:
-        ModelError: none can be run here; names the file to download if one is missing.
+        ModelError: no weights can be used; the message names the file to download if one is
+            missing.
     """
     there = [each for each in FORMATS if root["weights"][each]]
     if wanted is not None:
@@ -189,7 +190,7 @@ def choose_weights(
     if not there:
         have = ", ".join(root["weights"].mapping()) or "none"
         what = wanted or f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-        msg = f"model package {files.path} has weights in {have}; {what} can be run"
+        msg = f"model package {files.path} has weights in {have}, but only {what} can be run"
         raise ModelError(msg)
     first: ModelError | None = None
     for each in there:
@@ -209,42 +210,42 @@ def _weights(here: DescriptionField, kind: WeightsFormat, files: PackageFiles) -
         name, _, called = code.value.rpartition(":")
         source, sha256, kwargs = code, here["architecture_sha256"], here["kwargs"]
         if not name:
-            code.refuse("code is run from a .py file of the package only")
+            code.refuse("the code must be a .py file of the package")
         code = type(code)(name, code.path, code.package)
         architecture = _file(code, sha256, files)
     else:
         if not code["source"]:
-            code.refuse("code is run from a .py file of the package only")
+            code.refuse("the code must be a .py file of the package")
         called, kwargs, source = code["callable"].text(), code["kwargs"], code["source"]
         architecture = _file(source, code["sha256"], files)
     if not architecture.name.endswith(".py"):
-        source.refuse("code is run from a .py file of the package only")
+        source.refuse("the code must be a .py file of the package")
     return Weights(kind, file, architecture, called, dict(kwargs.mapping()))
 
 
 def _file(source: DescriptionField, sha256: DescriptionField, files: PackageFiles) -> PackageFile:
-    """Return a file of the package, which must be there."""
+    """Return a file of the package, after checking that it exists."""
     name = source.text()
     remote = urlsplit(name).scheme in {"http", "https"}
     if remote:
         name = unquote(PurePosixPath(urlsplit(name).path).name)
     elif not is_inside(name):
-        source.refuse("files of a package lie inside of it")
+        source.refuse("the file must be inside the package")
     if not files.has(name):
-        where = f"download it to {name} beside {files.description}" if remote else "unpack it there"
-        source.refuse(f"the package holds no {name}; {where}")
+        where = f"download it to {name} beside {files.description}" if remote else "add the file"
+        source.refuse(f"the package contains no {name}; {where}")
     return PackageFile(name, sha256.text() if sha256 else None)
 
 
 def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) -> torch.nn.Module:
     """Return the network, on the CPU, in evaluation mode.
 
-    Code of the package is run as a program, after its SHA-256 was compared.
+    Code of the package is executed, after its SHA-256 was checked.
 
     Args:
-        weights: which.
-        files: of the package.
-        trust_weights: unpickle anything the weight file holds.
+        weights: the weights to load.
+        files: files of the package.
+        trust_weights: unpickle any object in the weight file, which can run code.
 
     Raises:
         ModelError: a file does not match the description, or cannot be loaded.
@@ -260,7 +261,7 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
     if code is None:  # pragma: no cover  (there is always one)
         raise ModelError(path)
     script = str(files.local(code.name, code.sha256))
-    logger.warning("model package %s: running its code, %s", files.path, code.name)
+    logger.warning("model package %s: executing its code in %s", files.path, code.name)
     made = getattr(run_model_file(script), weights.callable, None)
     if made is None:
         msg = f"{code.name} of model package {files.path} defines no {weights.callable}"
@@ -274,7 +275,9 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
         )
         raise ModelError(msg) from error
     if not isinstance(network, torch.nn.Module):
-        msg = f"{weights.callable} of {code.name} made a {type(network).__name__}, not a network"
+        msg = (
+            f"{weights.callable} of {code.name} returned a {type(network).__name__}, not a network"
+        )
         raise ModelError(msg)
     state, _ = read_weights(path, trust_weights=trust_weights)
     load_weights(network, state, path=path, model=script)
@@ -282,10 +285,10 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
 
 
 class OnnxNetwork(torch.nn.Module):
-    """A network of an ``.onnx`` file as a module; ONNX Runtime runs it on the batch's device."""
+    """Wraps an ``.onnx`` file as a module; ONNX Runtime runs it on the batch's device."""
 
     def __init__(self, path: str) -> None:
-        """Keep the path of the file, which is opened for the first batch."""
+        """Keep the path of the file, which is opened with the first batch."""
         super().__init__()
         self._path = path
         self._core: OnnxCore | None = None
@@ -296,7 +299,7 @@ class OnnxNetwork(torch.nn.Module):
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
-            ModelError: the network does not take the shape.
+            ModelError: the network does not accept the shape.
         """
         from chunkflow_py.inference.backends.onnx_core import OnnxCore
 

@@ -1,18 +1,18 @@
-"""Processing steps that a package asks for before and after its network.
+"""Processing steps before and after the network of a package.
 
-| step                            | before the network             | after it                     |
+| step                            | before the network             | after the network            |
 |---------------------------------|--------------------------------|------------------------------|
 | `fixed_zero_mean_unit_variance` | normalisation                  | the same formula             |
 | `scale_linear`                  | normalisation                  | the same formula             |
 | `zero_mean_unit_variance`       | needs statistics: zscore       | refused                      |
 | `scale_range`                   | needs statistics: percentile   | refused                      |
 | `clip`                          | limits, or a step              | a step                       |
-| `sigmoid`, `softmax`            | a step                         | alone: the activation        |
-| `binarize`                      | a step                         | refused: `threshold` does it |
-| `ensure_dtype`                  | nothing, if float32            | nothing, if float32          |
+| `sigmoid`, `softmax`            | a step                         | if alone: the activation     |
+| `binarize`                      | a step                         | refused: use `threshold`     |
+| `ensure_dtype`                  | ignored, if float32            | ignored, if float32          |
 
-There, the statistics of a sample are those of the whole image. A chunk is only a part of it, so
-here they come from a file for the whole dataset.
+In the zoo, the statistics of a sample are those of a whole image. A chunk is only a part of an
+image, so here they come from a file for the whole dataset.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Normalization:
 
     Attributes:
         package: path of the package, for messages.
-        method: ``none``; ``zscore`` and ``percentile`` with fixed values, or with statistics of
-            the dataset, where *shift* is empty.
-        shift: to subtract, of each channel.
-        divisor: to divide by, of each channel.
-        percentiles: which become 0 and 1, with ``percentile``.
-        epsilon: added to divisors that come from statistics.
-        limits: what the network sees is clipped to these, if given.
-        joint: the channels are normalised together.
+        method: ``none``, ``zscore`` or ``percentile``; if *shift* is empty, the last two need
+            statistics of the dataset.
+        shift: number to subtract from each channel.
+        divisor: number to divide each channel by.
+        percentiles: the two percentiles that become 0 and 1, with ``percentile``.
+        epsilon: number to add to divisors that come from statistics.
+        limits: smallest and largest value to pass to the network, or ``None`` not to clip.
+        joint: whether all channels are normalised together.
     """
 
     package: str
@@ -67,25 +67,25 @@ class Normalization:
 
     @property
     def needs_statistics(self) -> bool:
-        """Whether a statistics file has to be given."""
+        """Whether a statistics file must be given."""
         return self.method in {"zscore", "percentile"} and not self.shift
 
     def normalizer(self, num_channels: int, statistics: str | None = None) -> Normalizer:
-        """Return the function that fills the network's input.
+        """Return the normaliser of the network's input.
 
         Args:
-            num_channels: of the image.
-            statistics: path of the statistics file of the dataset, where it is needed.
+            num_channels: number of channels of the image.
+            statistics: path of the statistics file of the dataset, if one is needed.
 
         Raises:
-            OptionError: a file is needed and not given, or given and not needed, or it does not
-                hold what is needed.
+            OptionError: a file is needed but not given, or given but not needed, or it lacks a
+                value.
         """
         if not self.needs_statistics:
             if statistics is not None:
                 msg = (
-                    f"model package {self.package} normalises voxels without "
-                    f"statistics; leave --normalize-statistics {statistics} out"
+                    f"model package {self.package} needs no statistics to normalise voxels; "
+                    f"leave --normalize-statistics {statistics} out"
                 )
                 raise OptionError(msg)
             return Normalizer(self.method, self.shift, self.divisor, self.limits)
@@ -93,9 +93,9 @@ class Normalization:
             low, high = self.percentiles
             what = f" with percentiles {low:g} and {high:g}" if self.method == "percentile" else ""
             msg = (
-                f"model package {self.package} normalises each image by its own statistics, which "
-                "would be those of a chunk here; give those of the whole dataset with --normalize "
-                f"{self.method} --normalize-statistics FILE{what}"
+                f"model package {self.package} normalises each image by its own statistics, but "
+                "here an image is only a chunk; give statistics of the whole dataset with "
+                f"--normalize {self.method} --normalize-statistics FILE{what}"
             )
             raise OptionError(msg)
         return create_normalizer(
@@ -111,13 +111,14 @@ class Normalization:
 
 @dataclass(frozen=True)
 class ProcessingStep:
-    """An elementwise step on tensors (n, c, ...), one value or one for each channel.
+    """A processing step on tensors (n, c, ...).
 
     Attributes:
-        name: ``affine``: value · first + second; ``clip``: between first and second;
-            ``binarize``: 1 above first, else 0; ``sigmoid``; ``softmax`` over the channels.
-        first: see *name*.
-        second: see *name*.
+        name: ``affine``: value · first + second; ``clip``: limit to the range from first to
+            second; ``binarize``: 1 above first, else 0; ``sigmoid``; ``softmax`` over the
+            channels.
+        first: first parameter: one number, or one for each channel.
+        second: second parameter: one number, or one for each channel.
     """
 
     name: Literal["affine", "clip", "binarize", "sigmoid", "softmax"]
@@ -147,21 +148,21 @@ def before(
     """Return the normalisation of an input, and the steps between it and the network.
 
     Raises:
-        ModelError: a step cannot be done here; names it.
+        ModelError: a step is not supported; the message names it.
     """
     found = Normalization(package)
     steps: list[ProcessingStep] = []
     for index, here in enumerate(tensor.steps):
         name, kwargs = _name(here), here["kwargs"]
         if name == "ensure_dtype":
-            # The first one states the type of the image, which does not matter here.
+            # The first one states the dtype of the image, which does not matter here.
             if index and kwargs["dtype"].value not in _FLOATS:
-                here.refuse("voxels are float32 between steps")
+                here.refuse("voxels must be float32 between steps; take this step out")
         elif name == "clip" and not steps and found.limits is None:
             found = replace(found, limits=_limits(kwargs))
         elif name in _STATISTICS and not _is_fixed(here):
             if steps or found != Normalization(package):
-                here.refuse("statistics are those of the image, so this has to come first")
+                here.refuse("it uses statistics of the image, so it must be the first step")
             found = _from_statistics(here, tensor, package)
         else:
             step = _step(here, tensor.channels)
@@ -169,15 +170,15 @@ def before(
                 found = _followed(found, step, tensor.channels)
             else:
                 steps.append(step)
-    _check_dtype(tensor, ("float32",), "a network is given float32; use its other weights, or one")
+    _check_dtype(tensor, ("float32",), "the network receives float32")
     return found, tuple(steps)
 
 
 def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, ...]]:
-    """Return the activation of an output, if that is all there is to do, or else all steps.
+    """Return the activation of an output if that is its only step, otherwise all its steps.
 
     Raises:
-        ModelError: a step cannot be done here; names it.
+        ModelError: a step is not supported; the message names it.
     """
     steps: list[ProcessingStep] = []
     for here in tensor.steps:
@@ -186,13 +187,13 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
             continue
         if name == "binarize":
             here.refuse(
-                "patches are averaged where they overlap, so binarise the result: take this step "
-                "out of the description and let threshold follow inference"
+                "overlapping patches are averaged, so only the blended result can be binarised: "
+                "take this step out of the description and add threshold after inference"
             )
         if name == "scale_mean_variance" or (name in _STATISTICS and not _is_fixed(here)):
             here.refuse("an output is not scaled by its own statistics; take this step out")
         steps.append(_step(here, tensor.channels))
-    _check_dtype(tensor, _FLOATS, "blended values are floats; take this type out, or let another")
+    _check_dtype(tensor, _FLOATS, "blended values are floats")
     if len(steps) == 1:
         for activation in ACTIVATIONS:
             if steps[0].name == activation:
@@ -200,14 +201,17 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
     return "none", tuple(steps)
 
 
-def _check_dtype(tensor: TensorDescription, allowed: tuple[str, ...], remedy: str) -> None:
-    """Check the type after the last step: that of the step, or else that of the tensor."""
+def _check_dtype(tensor: TensorDescription, allowed: tuple[str, ...], why: str) -> None:
+    """Check the dtype after the last step, given by that step or else by the tensor."""
     steps = list(tensor.steps)
     last = _name(steps[-1]) if steps else ""
     dtype = steps[-1]["kwargs"]["dtype"].text() if last == "ensure_dtype" else tensor.dtype
     if dtype not in allowed and last != "binarize":
         field = steps[-1] if last == "ensure_dtype" else tensor.steps
-        field.refuse(f"it ends with {dtype} voxels, but {remedy} of float32 be described")
+        field.refuse(
+            f"the last dtype is {dtype}, but {why}; change it to {' or '.join(allowed)}, or use "
+            "another package"
+        )
 
 
 def _name(here: DescriptionField) -> str:
@@ -225,7 +229,7 @@ def _from_statistics(
 ) -> Normalization:
     kwargs = here["kwargs"]
     if kwargs["reference_tensor"].value not in {None, tensor.name}:
-        kwargs["reference_tensor"].refuse(f"only {tensor.name!r} itself is known")
+        kwargs["reference_tensor"].refuse(f"it must be {tensor.name!r} itself")
     axes = kwargs["axes"].value
     joint = tensor.channels > 1 and (axes is None or "c" in axes or "channel" in axes)
     epsilon = kwargs["eps"].number(1e-6)
@@ -240,9 +244,9 @@ def _from_statistics(
 def _step(here: DescriptionField, channels: int) -> ProcessingStep:
     name, kwargs = _name(here), here["kwargs"]
     if name not in _STEPS:
-        here.refuse("this step is not known here; take it out, or use another package")
+        here.refuse("this step is not supported; take it out, or use another package")
     if kwargs["axis"] and kwargs["axis"].value not in {"channel", "c"}:
-        kwargs["axis"].refuse("values may differ along the channels only")
+        kwargs["axis"].refuse("it must be channel: values may differ between channels only")
     if name == "sigmoid":
         return ProcessingStep("sigmoid")
     if name == "softmax":
@@ -255,11 +259,11 @@ def _step(here: DescriptionField, channels: int) -> ProcessingStep:
     if name == "scale_linear":
         gains = _per_channel(kwargs["gain"], channels, 1)
         if 0 in gains:
-            kwargs["gain"].refuse("nothing would be left of the voxels")
+            kwargs["gain"].refuse("it must not be 0")
         return ProcessingStep("affine", gains, _per_channel(kwargs["offset"], channels, 0))
     means, stds = _per_channel(kwargs["mean"], channels), _per_channel(kwargs["std"], channels)
     if min(stds) <= 0:
-        kwargs["std"].refuse("a standard deviation is above 0")
+        kwargs["std"].refuse("it must be above 0")
     pairs = list(zip(_all_of(means, channels), _all_of(stds, channels), strict=True))
     return ProcessingStep(
         "affine", tuple(1 / std for _, std in pairs), tuple(-m / std for m, std in pairs)
@@ -285,7 +289,7 @@ def _limits(kwargs: DescriptionField) -> tuple[float, float]:
 
 
 def _followed(found: Normalization, step: ProcessingStep, channels: int) -> Normalization:
-    """Return (v - shift) / divisor, followed by value · gain + offset, as one such formula."""
+    """Combine (v - shift) / divisor with a following value · gain + offset into one formula."""
     rows = zip(
         found.shift or (0.0,) * channels,
         found.divisor or (1.0,) * channels,

@@ -1,10 +1,10 @@
 """Built-in networks: one file each, found by its name.
 
-A name is that of the file, or the file's and a variant's: ``rsunet``, ``rsunet-isotropic``. The
-file defines
+The name of a network is the name of its file, optionally with a variant: ``rsunet``,
+``rsunet-isotropic``. The file defines
 
-- ``VARIANTS``: variants by name, ``""`` for the plain one;
-- ``create(variant, num_input_channels, num_output_channels, state, config)``: the network.
+- ``VARIANTS``: variants by name, ``""`` for the default;
+- ``create(variant, num_input_channels, num_output_channels, state, config)``: creates the network.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Return the names of the built-in networks, without their variants; opens no file."""
+    """Return the names of the built-in networks, without variants; imports none of them."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
 def is_built_in(model: str) -> bool:
-    """Return whether *model* names a built-in network, in whatever variant."""
+    """Return whether *model* names a built-in network; the variant is not checked."""
     return model.partition("-")[0] in names() and not Path(model).suffix
 
 
@@ -44,25 +44,26 @@ def create_model(
     """Return a built-in network whose layers have the shapes of *state*.
 
     Args:
-        name: such as ``rsunet`` or ``rsunet-isotropic``.
-        num_input_channels: of a batch.
-        num_output_channels: to be returned.
-        state: weights it shall be able to load; they are not loaded. Without them the network has
-            its default widths and random weights, the same ones each time.
-        config: constructor arguments that stand beside the weights and win over what is inferred.
+        name: name of the network, such as ``rsunet`` or ``rsunet-isotropic``.
+        num_input_channels: number of channels of a batch.
+        num_output_channels: number of channels of the output.
+        state: weights whose shapes the network must have; they are not loaded. Without them the
+            network has its default widths. Its weights are random, but always the same.
+        config: constructor arguments stored beside the weights; they override those inferred from
+            *state*.
 
     Raises:
         OptionError: the network or variant does not exist.
-        ModelError: *state* or *config* is not of such a network.
+        ModelError: *state* or *config* does not belong to such a network.
     """
     stem, _, variant = name.partition("-")
     if stem not in names():
-        msg = f"no built-in network is called {name!r}; there are {', '.join(names())}"
+        msg = f"built-in network {name!r} does not exist; available: {', '.join(names())}"
         raise OptionError(msg)
     module = import_module(f"chunkflow_py.inference.models.{stem}")
     if variant not in module.VARIANTS:
         known = [f"{stem}-{key}" if key else stem for key in module.VARIANTS]
-        msg = f"no built-in network is called {name!r}; there are {', '.join(known)}"
+        msg = f"built-in network {name!r} does not exist; available: {', '.join(known)}"
         raise OptionError(msg)
     network: torch.nn.Module = module.create(
         variant, num_input_channels, num_output_channels, state, config or {}

@@ -25,7 +25,7 @@ Triple = tuple[int, int, int]
 Norm = Literal["batch", "instance", "none"]
 
 WIDTHS = (28, 36, 48, 64, 80)
-# Bounds of what is read from a weight file.
+# Limits for constructor arguments that come from a weight file.
 WIDEST, DEEPEST, LARGEST_KERNEL = 4096, 16, 63
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -53,18 +53,19 @@ class RSUNet(nn.Module):
     R:  x = act(norm(conv x));  y = conv(act(norm(conv x)));  act(norm(x + y))     conv: 3x3x3
     ```
 
-    - The skips across are summed, not concatenated, so both halves are of equal width.
-    - Thick sections (the default) are pooled and embedded in plane only; ``isotropic`` data have
-      pooling (2, 2, 2) and embedding (5, 5, 5).
-    - Maps are enlarged linearly, then projected by a 1x1x1 convolution; a transposed convolution
-      would leave a checkerboard that a later threshold makes visible.
-    - BatchNorm uses stored statistics in evaluation mode: a voxel's value depends on its
-      neighbourhood only. InstanceNorm depends on the whole patch, so that patches do not agree.
+    - Skip connections are summed, not concatenated, so both halves have the same width.
+    - The default, for thick sections, pools and embeds in plane only; the variant ``isotropic``
+      has pooling (2, 2, 2) and embedding (5, 5, 5).
+    - Upsampling is linear, followed by a 1x1x1 convolution; a transposed convolution would cause a
+      checkerboard pattern, which a later threshold makes visible.
+    - BatchNorm uses stored statistics in evaluation mode, so the value of a voxel depends only on
+      its neighbourhood. InstanceNorm depends on the whole patch, so overlapping patches differ.
 
     All convolutions are zero-padded: the output has the size of the input.
 
     Attributes:
-        divisor: patch sizes (zyx) must be multiples of it, and shifts by it move the output along.
+        divisor: patch sizes (voxels, zyx) must be multiples of it; the network is equivariant to
+            shifts by multiples of it.
     """
 
     def __init__(
@@ -78,16 +79,16 @@ class RSUNet(nn.Module):
         norm: Norm = "batch",
         sigmoid: bool = True,
     ) -> None:
-        """Make the network with random weights.
+        """Create the network with random weights.
 
         Args:
-            in_channels: of the image.
-            out_channels: of the output; 3 for affinities x, y, z.
-            widths: feature maps at each resolution, finest first.
+            in_channels: number of channels of the image.
+            out_channels: number of channels of the output; 3 for affinities x, y, z.
+            widths: number of feature maps at each resolution, finest first.
             pooling: factor between two resolutions, zyx.
-            embedding: kernel of the first and last convolution, zyx, odd.
+            embedding: kernel size of the first and last convolution, zyx, odd.
             norm: ``batch``, ``instance`` or ``none``.
-            sigmoid: end in a sigmoid; without it the output is logits.
+            sigmoid: apply a sigmoid at the end; without it the output is logits.
         """
         super().__init__()
         self.pooling: Triple = (pooling[0], pooling[1], pooling[2])
@@ -102,8 +103,8 @@ class RSUNet(nn.Module):
         self.up = nn.ModuleList(_Residual(width, width, norm) for width in widths[:-1])
         self.embed_out = _Conv(widths[0], widths[0], embedding, norm)
         self.head = nn.Conv3d(widths[0], out_channels, 1)
-        # With unit gain and half-sized branches the maps keep their size on the way, also while
-        # BatchNorm knows no statistics: an untrained network is well conditioned.
+        # Unit gain and halved residual branches keep the scale of the maps from layer to layer,
+        # even before BatchNorm has statistics: an untrained network is well conditioned.
         for name, module in self.named_modules():
             if isinstance(module, nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
@@ -114,7 +115,7 @@ class RSUNet(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Return (n, out_channels, z, y, x) of (n, in_channels, z, y, x), of equal size.
+        """Map (n, in_channels, z, y, x) to (n, out_channels, z, y, x) of the same size.
 
         Raises:
             ValueError: a size is not a multiple of `divisor`.
@@ -134,7 +135,7 @@ class RSUNet(nn.Module):
             maps = module(maps)
         factor = [float(f) for f in self.pooling]
         for level in reversed(range(len(self.up))):
-            # A 1x1x1 convolution and linear enlargement commute; the small map is cheaper.
+            # A 1x1x1 convolution and linear upsampling commute; the small map is cheaper.
             maps = self.project[level](maps)
             maps = functional.interpolate(
                 maps, scale_factor=factor, mode="trilinear", align_corners=False
@@ -162,7 +163,7 @@ class _Conv(nn.Module):
 
 
 class _Residual(nn.Module):
-    """One module R of the drawing."""
+    """One module R of the diagram in `RSUNet`."""
 
     def __init__(self, cin: int, cout: int, norm: Norm) -> None:
         super().__init__()
@@ -196,7 +197,7 @@ def create(
     """Return a variant in evaluation mode; see `chunkflow_py.inference.models.create_model`.
 
     Raises:
-        ModelError: the channels of *state* are not those asked for, or *config* has a wrong key.
+        ModelError: the channels of *state* are not the requested ones, or *config* is invalid.
     """
     settings: dict[str, Any] = {
         "in_channels": num_input_channels,
@@ -218,11 +219,11 @@ def create(
     ):
         if settings[key] != asked:
             msg = (
-                f"the weights are of an RSUNet with {key} {settings[key]}, {option} is {asked}; "
-                f"give {option} {settings[key]}"
+                f"the weights belong to an RSUNet with {key} {settings[key]}, but {option} is "
+                f"{asked}; use {option} {settings[key]}"
             )
             raise ModelError(msg)
-    # The same weights each time, without touching anybody else's random numbers.
+    # The same weights each time, without changing PyTorch's global random state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
@@ -233,15 +234,15 @@ def create(
 
 def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
     given = str(settings)[:400]
-    msg = f"no RSUNet can be made of {given}: {error}; check config in the weight file"
+    msg = f"cannot create an RSUNet from {given}: {error}; check config in the weight file"
     return ModelError(msg)
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Refuse invalid constructor arguments, and those of a network too large for any machine.
+    """Refuse constructor arguments that are invalid or beyond the limits above.
 
     Raises:
-        ValueError: names the first such argument.
+        ValueError: an argument is refused; the message names the first one.
     """
     one = settings.get("in_channels"), settings.get("out_channels")
     widths, norm = settings.get("widths", WIDTHS), settings.get("norm", "batch")
@@ -255,10 +256,10 @@ def _check(settings: Mapping[str, Any]) -> None:
     for name, values, (least, longest), most in arguments:
         is_list = isinstance(values, tuple | list) and least <= len(values) <= longest
         if not is_list or not all(type(each) is int and 1 <= each <= most for each in values):
-            msg = f"{name} must be {least} to {longest} whole numbers from 1 to {most}"
+            msg = f"{name} must be {least} to {longest} integers from 1 to {most}"
             raise ValueError(msg)
     if norm not in get_args(Norm) or type(settings.get("sigmoid", True)) is not bool:
-        msg = f"norm must be {', '.join(get_args(Norm))}, and sigmoid true or false"
+        msg = f"norm must be one of {', '.join(get_args(Norm))}, and sigmoid true or false"
         raise ValueError(msg)
 
 
@@ -266,7 +267,7 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
     """Compare the number of weights with the file, before allocating memory for them.
 
     Raises:
-        ValueError: the network would have more.
+        ValueError: the network would have more weights than the file.
     """
     widths = tuple(settings.get("widths", WIDTHS))
     kernel = prod(settings["embedding"])
@@ -278,17 +279,17 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
     wanted += widths[0] * settings["out_channels"]
     there = sum(each.numel() for each in state.values())
     if wanted > there:
-        msg = f"its convolutions would have {wanted} weights, and the file holds {there}"
+        msg = f"its convolutions would have {wanted} weights, but the file has {there}"
         raise ValueError(msg)
 
 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the constructor arguments that follow from the shapes of *state*.
 
-    The pooling leaves no trace in the weights: it comes from the variant or from ``config``.
+    The pooling cannot be inferred from weights: it comes from the variant or from ``config``.
 
     Raises:
-        ModelError: *state* is not of an RSUNet.
+        ModelError: *state* does not belong to an RSUNet.
     """
     levels = sorted(
         (int(match[1]), value.shape[0])
@@ -299,7 +300,7 @@ def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     if not levels or first is None or last is None or first.ndim != 5:
         keys = ", ".join(list(state)[:3])
         msg = (
-            f"the weights are not of an RSUNet, their keys begin with {keys}; give the "
+            f"the weights do not belong to an RSUNet: their first keys are {keys}; give the "
             "Python file of their network as --convnet-model"
         )
         raise ModelError(msg)
