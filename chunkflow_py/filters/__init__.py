@@ -1,1 +1,1 @@
-"""Intensities: histograms of whole volumes, contrast, smoothing."""
+"""Filters of intensities: contrast from histograms of whole volumes, and smoothing."""

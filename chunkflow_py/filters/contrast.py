@@ -1,4 +1,4 @@
-"""Contrast from a histogram: which intensities to clip, and the table that stretches the rest."""
+"""Stretch contrast by a histogram: find the limits to clip at, and apply a lookup table."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 def clip_limits(
     counts: NDArray[Any], lower_fraction: float, upper_fraction: float
 ) -> tuple[int, int]:
-    """Return the intensities between which nothing is clipped.
+    """Return the lower and upper intensity at which to clip.
 
-    Each is the last intensity up to which at most a share of the voxels lies, as in igneous and
-    chunkflow 1.x. Voxels of value 0 hold no image and are not counted.
+    A limit is the largest intensity up to which at most a given fraction of the voxels is counted,
+    as in igneous and chunkflow 1.x. Voxels of value 0 are background and are not counted.
 
     Args:
-        counts: voxels of the intensities 0, 1, 2, …
-        lower_fraction: the share for the first.
-        upper_fraction: 1 minus the share for the second; at 0 this is the largest intensity that
-            *counts* has room for.
+        counts: number of voxels of each intensity 0, 1, 2, …
+        lower_fraction: fraction for the lower limit.
+        upper_fraction: 1 minus the fraction for the upper limit; with 0, the upper limit is the
+            last intensity of *counts*.
 
     Returns:
-        Two intensities, the second not below the first if the fractions add up to less than 1;
-        0 and 0 where nothing is counted.
+        The two limits, in order if the fractions add up to less than 1; 0 and 0 if no voxel is
+        counted.
     """
     counted = np.cumsum(np.concatenate([[0], counts[1:]]))
     if counted[-1] == 0:
@@ -41,17 +41,20 @@ def clip_limits(
 def stretch_table(
     dtype: np.dtype[Any], lower: float, upper: float, minval: float, maxval: float
 ) -> NDArray[Any]:
-    """Return the new value of each intensity of *dtype* when *lower* to *upper* are stretched.
+    """Return the table that stretches the intensities from *lower* to *upper* to [0, maxval].
 
-    The formula and its single precision are those of igneous and chunkflow 1.x: *minval* clips the
-    result and has no part in the stretching.
+    The formula and its single precision are those of igneous and chunkflow 1.x: *minval* only clips
+    the result and does not change the stretching.
 
     Args:
-        dtype: uint8 or uint16, of the intensities and of the table.
-        lower: would become 0.
-        upper: becomes *maxval*, as all above it; where it equals *lower*, nothing changes.
-        minval: what a smaller result becomes.
-        maxval: of the result.
+        dtype: uint8 or uint16, dtype of the intensities and of the table.
+        lower: intensity that becomes 0, before *minval* is applied.
+        upper: intensity from which on all become *maxval*; if it equals *lower*, nothing changes.
+        minval: smallest value of the result; smaller ones are clipped to it.
+        maxval: largest value of the result.
+
+    Returns:
+        The new value of each intensity of *dtype*.
     """
     values = np.arange(int(np.iinfo(dtype).max) + 1, dtype=np.float32)
     if lower != upper:
@@ -66,9 +69,9 @@ def apply_table(
     """Return the entry of *table* for each voxel.
 
     Args:
-        table: as long as the type of the voxels has values.
+        table: one entry for each value of the dtype of *source*.
         source: uint8 or uint16, any shape.
-        out: where to put it, contiguous; new unless given.
+        out: contiguous array to write the result to (default: a new one).
     """
     result = np.empty(source.shape, table.dtype) if out is None else out
     source = np.ascontiguousarray(source)
@@ -92,13 +95,17 @@ def stretched(
     minval: float,
     maxval: float,
 ) -> NDArray[Any]:
-    """Return an image with the intensities between limits stretched to [0, maxval].
+    """Stretch the intensities between clipping limits to [0, maxval].
 
     Args:
-        channels: (c, z, y, x), uint8 or uint16.
-        limits: for each channel those of each section, or one pair for all; see `clip_limits`.
-        minval: what a smaller result becomes.
-        maxval: what the upper limit becomes.
+        channels: image, (c, z, y, x), uint8 or uint16.
+        limits: for each channel, the pair of limits of each section, or one pair for all sections;
+            see `clip_limits`.
+        minval: smallest value of the result; smaller ones are clipped to it.
+        maxval: new value of the upper limit.
+
+    Returns:
+        A new image of the same shape and dtype.
     """
     result = np.empty(channels.shape, channels.dtype)
     for source, target, rows in zip(channels, result, limits, strict=True):
@@ -114,13 +121,13 @@ def rescaled(
     target: tuple[float, float],
     dtype: DTypeLike,
 ) -> NDArray[Any]:
-    """Return an image mapped linearly from one range to another, and clipped to that.
+    """Map an image linearly from one range to another, and clip it to that.
 
     Args:
-        array: any shape and real dtype.
-        span: two values of it, the lower one first.
-        target: what they become.
-        dtype: of the result; integers are rounded half to even.
+        array: image of any shape and real dtype.
+        span: range of *array* to map, the lower value first.
+        target: range of the result.
+        dtype: dtype of the result; integers are rounded half to even.
     """
     kind = np.dtype(dtype)
 
@@ -129,7 +136,7 @@ def rescaled(
         result: NDArray[Any] = np.clip(values, *span, dtype=number)
         result -= number.type(span[0])
         result *= number.type(target[1] - target[0])
-        result /= number.type(span[1] - span[0])  # by itself: halves are rounded as halves
+        result /= number.type(span[1] - span[0])  # a separate step keeps halves exact
         result += number.type(target[0])
         if kind.kind in "iu":
             np.rint(result, out=result)
@@ -144,13 +151,16 @@ def rescaled(
 def stretched_inside(
     section: NDArray[Any], low: float, high: float, out: NDArray[np.float32]
 ) -> None:
-    """Stretch an image between its second lowest and its second highest intensity.
+    """Stretch an image linearly so that its inner extremes become *low* and *high*.
+
+    The inner extremes are the second lowest and second highest of the intensities that occur.
 
     Args:
-        section: any shape, integers or floating point; not changed.
-        low: what the least of those values becomes.
-        high: what the largest becomes.
-        out: of the same shape; where there are no two such values, the image as it is.
+        section: image of any shape, integers or floating point; not changed.
+        low: new value of the second lowest intensity.
+        high: new value of the second highest intensity.
+        out: array of the same shape for the result; a copy of the image if the two intensities do
+            not exist or are equal.
     """
     first, last = _inner_extremes(section) if section.size else (0, 0)
     if not first < last:
@@ -163,11 +173,11 @@ def stretched_inside(
 
 
 def _inner_extremes(section: NDArray[Any]) -> tuple[Any, Any]:
-    """Return the second lowest and second highest value; 0, 0 if there are none."""
+    """Return the second lowest and second highest value; 0, 0 if they do not exist."""
     least, largest = section.min(), section.max()
     if section.dtype.kind == "u" and least < largest:
         one = section.dtype.type(1)
-        # Beyond 0 counting begins at the top again: there the extreme itself is not a minimum.
+        # Unsigned subtraction wraps around for the extreme itself, so it is not the minimum.
         first = least + one + (section - least - one).min()
         last = largest - one - (largest - one - section).min()
         return (first, last) if first < largest and last > least else (0, 0)

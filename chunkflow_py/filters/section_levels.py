@@ -1,9 +1,9 @@
-"""Histograms of whole sections, by which the contrast of a section is one over all its chunks.
+"""Histograms of whole sections, so that all chunks of a section get the same contrast.
 
-They lie below a URL, in one of two formats:
+They are stored below a URL, in one of two formats:
 
-- those of compute-statistics, one object a task: `chunkflow_py.filters.volume_statistics`;
-- the luminance levels of igneous, ``<layer>/levels/<mip>``, one JSON object a section, named by z:
+- histograms of compute-statistics, one object per task: `chunkflow_py.filters.volume_statistics`;
+- luminance levels of igneous, ``<layer>/levels/<mip>``, one JSON object per section, named by z:
   ``{"levels": [256 counts], "patch_size": …, "num_patches": …, "coverage_ratio": …}``.
 """
 
@@ -41,11 +41,11 @@ class SectionLevels:
     """Clipping limits of whole sections, from the histograms below a URL.
 
     Attributes:
-        url: of the folder or prefix.
-        lower_clip_fraction: share of the darkest counted voxels to clip.
-        upper_clip_fraction: share of the brightest.
-        per_section: limits of each section, or of all sections together.
-        min_coverage: share of a section that must have been counted.
+        url: address of the folder or prefix.
+        lower_clip_fraction: fraction of the counted voxels to clip at the dark end.
+        upper_clip_fraction: fraction of the counted voxels to clip at the bright end.
+        per_section: whether each section has its own limits, or all sections share one pair.
+        min_coverage: fraction of a section that must have been counted.
     """
 
     url: str
@@ -59,16 +59,19 @@ class SectionLevels:
 
     @property
     def place(self) -> str:
-        """The URL, the same however it was written."""
+        """Canonical form of the URL."""
         return place_of(self.url)
 
     def limits_of(self, chunk: Chunk) -> list[list[tuple[int, int]]]:
-        """Return the limits of each section of each channel of *chunk*: one, of all sections.
+        """Return, for each channel of *chunk*, the limits of each of its sections.
+
+        Without *per_section*, each channel has one pair, for all sections.
 
         Raises:
-            VolumeNotFoundError: a section has no histogram; names the command that counts it.
-            ChunkError: they are of voxels of another type, of another number of channels, or of a
-                part of the section only.
+            VolumeNotFoundError: a section has no histogram; the message names the command that
+                counts it.
+            ChunkError: the histograms have another dtype or number of channels than the chunk, or
+                cover too small a part of a section.
             VolumeError: an object is damaged.
         """
         start, stop = chunk.bbox.start.z, chunk.bbox.stop.z
@@ -77,7 +80,8 @@ class SectionLevels:
             if len(limits) not in (1, chunk.channels):
                 msg = (
                     f"the histograms of section {z} below {self.place} have {len(limits)} "
-                    f"channels, chunk {chunk.bbox} has {chunk.channels}; count this image"
+                    f"channels, but chunk {chunk.bbox} has {chunk.channels}; run "
+                    "compute-statistics on this image"
                 )
                 raise ChunkError(msg)
         return [
@@ -111,7 +115,7 @@ class SectionLevels:
             if any(counts is not None for counts in found):
                 return
             statistics = VolumeStatistics(self.url)
-            with suppress(VolumeNotFoundError):  # then the section that is missing is the error
+            with suppress(VolumeNotFoundError):  # the caller reports the missing section
                 if statistics.regions:
                     self._statistics = statistics
         if self._statistics is None:
@@ -138,14 +142,14 @@ class SectionLevels:
         if counted != dtype:
             msg = (
                 f"the histograms below {self.place} are of {counted} voxels, but the chunk is "
-                f"{dtype}; count the voxels that are to be normalised"
+                f"{dtype}; run compute-statistics on the image that you normalise"
             )
             raise ChunkError(msg)
-        # Rounding in the last digits of a share is not a missing voxel.
+        # Allow for rounding in the last digits.
         if covered < self.min_coverage - 1e-12:
             msg = (
-                f"{what} is counted below {self.place} in {covered:.4g} of its extent, less than "
-                f"--min-coverage {self.min_coverage:g}; finish compute-statistics, or give "
+                f"the histograms below {self.place} cover {covered:.4g} of {what}, less than "
+                f"--min-coverage {self.min_coverage:g}; finish compute-statistics, or use "
                 f"--min-coverage {np.floor(covered * 1000) / 1000:g}"
             )
             raise ChunkError(msg)
@@ -163,7 +167,7 @@ class SectionLevels:
         if counts[levels:].any():
             msg = (
                 f"the histograms below {self.place} have {len(counts)} intensities, but {dtype} "
-                f"has {levels}; give those of this image"
+                f"has {levels}; give the address of the histograms of this image"
             )
             raise ChunkError(msg)
         dense = np.zeros(levels, np.int64)
@@ -191,8 +195,8 @@ class SectionLevels:
             is_good = False
         if not is_good:
             msg = (
-                f"{self.place}/{key} holds no luminance levels, which are JSON such as "
-                '{"levels": [0, 12, …]}; make them again'
+                f"{self.place}/{key} does not contain luminance levels, which are JSON such as "
+                '{"levels": [0, 12, …]}; compute them again'
             )
             raise VolumeError(msg)
         return counts.astype(np.int64)

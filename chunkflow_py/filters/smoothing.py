@@ -1,7 +1,7 @@
 """Gaussian and median filters of arrays.
 
-To the last bit, the result for a voxel depends on its neighbours only, not on where in the array it
-is, so that filtering chunks with a margin is filtering the whole.
+The result for a voxel depends only on its neighbourhood, not on its position in the array, to the
+last bit. So filtering chunks with a margin gives the same bytes as filtering the whole volume.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-TRUNCATE = 4.0  # standard deviations at which the bell curve is cut off
-_STRIP_BYTES = 2**18  # of what is worked on at a time: it stays in the cache of a core
+TRUNCATE = 4.0  # standard deviations at which the Gaussian is cut off
+_STRIP_BYTES = 2**18  # size of a strip that is filtered at once: it fits in the cache of a core
 _MOST_THREADS = 8
 
 
@@ -33,9 +33,9 @@ def gaussian_radius(sigma: float) -> int:
 
 
 def gaussian_weights(sigma: float) -> NDArray[np.float64]:
-    """Return the weights of a voxel and of its neighbours, by their distance.
+    """Return the weights of the voxels at distance 0, 1, 2, … from the centre.
 
-    w(k) = exp(-k² / 2σ²) / Σ, cut off at 4σ: those of `scipy.ndimage.gaussian_filter`.
+    w(k) = exp(-k² / 2σ²) / Σ, cut off at 4σ, as in `scipy.ndimage.gaussian_filter`.
     """
     distance = np.arange(gaussian_radius(sigma) + 1)
     weights = np.exp(-0.5 * np.square(distance / sigma)) if sigma else np.ones(1)
@@ -43,19 +43,19 @@ def gaussian_weights(sigma: float) -> NDArray[np.float64]:
 
 
 def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
-    """Return a volume blurred by a Gaussian; its mirror image continues it beyond its edges.
+    """Blur a volume with a Gaussian; voxels beyond its edges are mirrored.
 
     Args:
-        array: (z, y, x), real, integers of at most 32 bits.
-        sigma: standard deviations in voxels, zyx; 0 leaves an axis alone.
+        array: (z, y, x), real; integers of at most 32 bits.
+        sigma: standard deviations in voxels, zyx; 0 does not blur along that axis.
 
     Returns:
-        An array of the same dtype; integers are rounded half to even.
+        A new array of the same dtype; integers are rounded half to even.
     """
     result = np.empty(array.shape, array.dtype)
     if not result.size:
         return result
-    # Single precision, unless the voxels themselves are finer.
+    # Single precision, unless the voxels need more.
     work = np.result_type(array.dtype, np.float32)
     if sigma[0]:
         array = _blurred_across(array, gaussian_weights(sigma[0]).astype(work))
@@ -66,7 +66,7 @@ def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
 
 
 def _blurred_across(array: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Return the weighted means over sections, in the precision of the weights."""
+    """Blur along z only, in the precision of the weights."""
     reach = len(weights) - 1
     result = np.empty(array.shape, weights.dtype)
     rows = _rows(array.shape[0] + 2 * reach, array.shape[2], weights)
@@ -93,7 +93,7 @@ def _blur_section(
 
 
 def _weighted(padded: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Return weighted sums along the first axis, which shrinks by their reach."""
+    """Return weighted sums along the first axis, which becomes shorter by the padding."""
     reach = len(weights) - 1
     stop = len(padded) - reach
     result: NDArray[Any] = padded[reach:stop] * weights[0]
@@ -113,12 +113,12 @@ def _rows(height: int, width: int, weights: NDArray[Any]) -> int:
 
 
 def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
-    """Return the medians of boxes around each voxel, as `scipy.ndimage.median_filter` does.
+    """Return the median of a box around each voxel, as `scipy.ndimage.median_filter` does.
 
     Args:
         array: (z, y, x), real.
-        size: extent of the box, voxels, zyx; of an even number of voxels the upper median counts.
-        mode: what lies beyond the edges: ``reflect``, ``nearest``, ``mirror``, ``constant`` (0) or
+        size: size of the box, voxels, zyx; for an even number of voxels, the upper median.
+        mode: padding beyond the edges: ``reflect``, ``nearest``, ``mirror``, ``constant`` (0) or
             ``wrap``.
 
     Raises:
@@ -127,7 +127,7 @@ def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
     with needs_extra("segmentation", "median-filter"):
         from scipy import ndimage
 
-    if array.dtype == np.float16:  # which SciPy does not know; the wider type holds it exactly
+    if array.dtype == np.float16:  # not supported by SciPy; float32 represents it exactly
         return median(array.astype(np.float32), size, mode).astype(np.float16)
     if sorted(size) == [1, 1, 3] and mode != "wrap" and array.shape[list(size).index(3)] > 1:
         return _median_of_three(array, list(size).index(3), mode)

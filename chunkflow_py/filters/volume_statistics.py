@@ -1,4 +1,4 @@
-"""Statistics of a volume from the histograms that its tasks have stored below a URL."""
+"""Statistics of a volume, from the histograms that compute-statistics stores for each task."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def count_chunk(
     """Return the histograms of the part of *chunk* inside *region*, ready to be stored.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), any real dtype; channels are counted by themselves.
-        region: inside of the chunk and of the mask.
-        mask: (z, y, x) or (1, z, y, x); voxels where it is 0 are not counted.
-        bins: for floating point; see `histogram_of`.
-        per_section: a histogram a section (z), or one for all.
+        chunk: (z, y, x) or (c, z, y, x), any real dtype; each channel is counted separately.
+        region: region to count, inside the chunk and the mask.
+        mask: (z, y, x) or (1, z, y, x); voxels where it is 0 are not counted (default: all are).
+        bins: bins for floating point voxels; see `histogram_of`.
+        per_section: whether to make one histogram per section (z), or one for all sections.
 
     Raises:
         ChunkError: the voxels cannot be counted without bins, or the mask has several channels.
@@ -47,7 +47,7 @@ def count_chunk(
     inside = None
     if mask is not None:
         if mask.channels != 1:
-            msg = f"a mask has one channel, not {mask.channels}; choose one of them"
+            msg = f"a mask must have one channel, but it has {mask.channels}; select one channel"
             raise ChunkError(msg)
         inside = mask.cut(region.bbox).array.reshape(region.bbox.size) != 0
     array = chunk.cut(region.bbox).array
@@ -69,7 +69,7 @@ def count_chunk(
 
 
 def histogram_in(counts: Counts) -> Histogram:
-    """Return the histogram that `count_chunk` has put into *counts*."""
+    """Return the histogram that `count_chunk` stored in *counts*."""
     bins, arrays = counts.settings["bins"], counts.arrays
     return Histogram(
         arrays["counts"].astype(np.int64),
@@ -86,33 +86,34 @@ def _compact(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @dataclass
 class VolumeStatistics:
-    """What compute-statistics has stored below one URL.
+    """Reads the histograms that compute-statistics stored below one URL.
 
     Attributes:
-        url: of the folder or prefix.
+        url: address of the folder or prefix.
     """
 
     url: str
 
     @cached_property
     def counts(self) -> CountStore:
-        """Store of the counts of all tasks."""
+        """Store with the counts of each task."""
         return CountStore(self.url, KIND)
 
     @cached_property
     def regions(self) -> list[Region]:
-        """Where was counted; see `CountStore.regions`."""
+        """Regions of the tasks that have counts; see `CountStore.regions`."""
         return self.counts.regions()
 
     def sections(self, start: int, stop: int) -> dict[int, tuple[Histogram, float, str]]:
-        """Return histogram, covered share and dtype of each section that was counted.
+        """Return histogram, coverage in [0, 1] and dtype of each counted section, by z.
 
         Args:
-            start: the first section, voxels.
-            stop: the end, exclusive.
+            start: first section, voxels.
+            stop: end of the sections, exclusive.
 
         Raises:
-            VolumeError: an object is damaged, or sections were counted together (--whole).
+            VolumeError: an object is damaged.
+            ChunkError: the sections of a task were counted together.
         """
         touched = [
             region
@@ -124,8 +125,8 @@ class VolumeStatistics:
         for counts, histogram in self._read(touched):
             if not counts.settings["per_section"]:
                 msg = (
-                    f"{self.counts.place} holds histograms of whole tasks, not of their sections; "
-                    "count again with compute-statistics --per-section"
+                    f"{self.counts.place} has one histogram per task, not one per section; count "
+                    "again with compute-statistics --per-section"
                 )
                 raise ChunkError(msg)
             box = counts.region.bbox
@@ -136,7 +137,11 @@ class VolumeStatistics:
         return {z: (sums[z], _section_coverage(z, touched, domain), dtype) for z in sums}
 
     def whole(self) -> tuple[Histogram, dict[str, Any]]:
-        """Return the sum over all tasks, and the settings and coverage that it was counted with.
+        """Return the histogram of all tasks together, and a dict that describes it.
+
+        Returns:
+            The histogram; and the settings of the counting with ``tasks``, the number of tasks, and
+            ``coverage``, the counted part of the domain in [0, 1], ``None`` if unknown.
 
         Raises:
             VolumeNotFoundError: nothing was counted.
@@ -150,11 +155,12 @@ class VolumeStatistics:
             about = counts.settings
             domains.add(counts.domain)
         if total is None:
-            msg = f"nothing was counted below {self.counts.place}"
+            msg = f"nothing was counted below {self.counts.place}; run compute-statistics first"
             raise ChunkError(msg)
         if len(domains) > 1:
             logger.warning(
-                "the tasks below %s have read volumes of %d different bounds, which are added up",
+                "the tasks below %s read volumes with %d different bounds; their sum may not "
+                "describe one volume",
                 *(self.counts.place, len(domains)),
             )
         domain = domains.pop() if len(domains) == 1 else None
@@ -178,12 +184,12 @@ def statistics_document(
     """Return the content of a statistics file for `inference --normalize-statistics`.
 
     Raises:
-        ChunkError: a channel has no voxel.
+        ChunkError: no voxel of a channel was counted.
     """
     channels = histogram.statistics(percentiles)
     for index, channel in enumerate(channels):
         if not channel["count"]:
-            msg = f"channel {index} has no voxel to take statistics of; check the mask"
+            msg = f"no voxel of channel {index} was counted; check the mask"
             raise ChunkError(msg)
     return {"version": 1, "channels": channels}
 
