@@ -1,6 +1,6 @@
-"""Suites of tests for what others add: inherit one, and pytest runs all its promises.
+"""Test suites for extensions: a test class inherits one, and pytest runs all its tests.
 
-| to add         | inherit                                               | say                     |
+| to add         | inherit                                               | define                  |
 |----------------|-------------------------------------------------------|-------------------------|
 | an operator    | `operator_contract.OperatorContract`                  | ``command``             |
 | a volume       | `volume_contract.LocalContract`, or `VolumeContract`  | ``scheme``, ``create``  |
@@ -8,7 +8,7 @@
 | a queue        | `queue_contract.QueueContract`, `queue_model`         | ``url``                 |
 | a backend      | `backend_contract.BackendContract`                    | ``make``                |
 
-For example, in a file of tests of a package with an operator ``invert``:
+For example, a test file of a package with an operator ``invert``:
 
     from chunkflow_py.testing.operator_contract import OperatorContract
     from my_package.invert import command
@@ -16,7 +16,7 @@ For example, in a file of tests of a package with an operator ``invert``:
     class TestInvert(OperatorContract):
         command = command
 
-The suites need pytest and hypothesis (``pip install 'chunkflow_py[testing]'``). To let pytest show
-the values of failing asserts, write ``pytest.register_assert_rewrite("chunkflow_py.testing")`` into
+The suites need pytest and hypothesis (``pip install 'chunkflow_py[testing]'``). To make pytest show
+the values of failing asserts, call ``pytest.register_assert_rewrite("chunkflow_py.testing")`` in
 conftest.py before the suites are imported.
 """

@@ -1,6 +1,6 @@
-"""Contract of backends: inherit the class, and provide a `backend` fixture.
+"""Contract of backends: inherit `BackendContract` and define a fixture `backend`.
 
-A result is valid until the next call, so the suite keeps copies.
+A result is valid only until the next call, so the suite copies it.
 
 ```python
 class TestMyBackend(BackendContract):
@@ -20,7 +20,15 @@ from chunkflow_py.core.geometry import Zyx
 
 
 class BackendContract:
-    """Promises of `chunkflow_py.inference.backends.backend_protocol.Backend`."""
+    """Tests of everything that `chunkflow_py.inference.backends.backend_protocol.Backend` promises.
+
+    Attributes:
+        input_patch_size: size of the input patch, voxels, zyx.
+        output_patch_size: size of the output patch, voxels, zyx.
+        num_input_channels: number of channels of a batch.
+        num_output_channels: number of channels of a result.
+        batch_size: patches in a batch; at least 3.
+    """
 
     input_patch_size = Zyx(8, 16, 16)
     output_patch_size = Zyx(4, 12, 12)
@@ -30,7 +38,7 @@ class BackendContract:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Arguments of create_backend that the suite counts on."""
+        """Arguments with which the fixture must create the backend."""
         return {
             "input_patch_size": self.input_patch_size,
             "output_patch_size": self.output_patch_size,
@@ -41,13 +49,13 @@ class BackendContract:
         }
 
     def batch(self, seed: int = 0) -> torch.Tensor:
-        """Return a batch of different patches."""
+        """Return a batch of random patches, all different."""
         generator = torch.Generator().manual_seed(seed)
         shape = (self.batch_size, self.num_input_channels, *self.input_patch_size)
         return torch.rand(shape, generator=generator)
 
     def test_returns_floats_of_either_patch_size(self, backend):
-        """A batch gives (n, channels, z, y, x), floating, of input or output patch size."""
+        """A result is floating point, (n, channels, z, y, x) of the input or output patch size."""
         result = backend(self.batch())
         assert result.dtype.is_floating_point
         assert tuple(result.shape[:2]) == (self.batch_size, self.num_output_channels)
@@ -55,7 +63,7 @@ class BackendContract:
         assert result.device == backend.device
 
     def test_leaves_its_input_alone(self, backend):
-        """A batch holds the same values after the call."""
+        """A call does not change its batch."""
         batch = self.batch()
         before = batch.clone()
         backend(batch)
@@ -68,7 +76,7 @@ class BackendContract:
         assert torch.equal(backend(self.batch()), first)
 
     def test_warming_changes_nothing(self, backend):
-        """`warm`, where there is one, runs, also from another thread, and bytes stay the same."""
+        """`warm`, if defined, works from another thread too, and does not change results."""
         warm = getattr(backend, "warm", None)
         if warm is None:
             return
@@ -87,14 +95,14 @@ class BackendContract:
         assert torch.equal(backend(batch), first)
 
     def test_position_in_the_batch_does_not_matter(self, backend):
-        """In batches of one shape a patch gives the same bytes wherever it stands."""
+        """In batches of one shape, the result of a patch does not depend on its position."""
         batch = self.batch()
         order = [2, 0, 1]
         straight = backend(batch).clone()
         assert torch.equal(straight[order], backend(batch[order].contiguous()))
 
     def test_neighbours_in_the_batch_do_not_matter(self, backend):
-        """In batches of one shape a patch gives the same bytes whatever stands beside it."""
+        """In batches of one shape, the result of a patch does not depend on the other patches."""
         batch, other = self.batch(), self.batch(seed=1)
         other[1] = batch[1]
         beside = backend(batch)[1].clone()
@@ -112,6 +120,6 @@ class BackendContract:
         assert {"torch", "device", "framework"} <= backend.profile.keys()
 
     def test_divisor_is_three_numbers_or_unknown(self, backend):
-        """The divisor is a positive Zyx, or None."""
+        """The divisor is three positive integers, or None."""
         assert backend.divisor is None or min(Zyx.of(backend.divisor)) >= 1
         assert isinstance(backend.weighted, bool)

@@ -1,4 +1,4 @@
-"""Tests that every operator passes: its help, its options, and what it does to chunks."""
+"""Contract of operators: tests of their help, their options and their effect on chunks."""
 
 import inspect
 import re
@@ -21,7 +21,7 @@ DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
 
 
 def arrays():
-    """Return one array of each kind that flows through pipelines."""
+    """Return an array and its kind for each combination of kind and axes in pipelines."""
     rng = np.random.default_rng(0)
     return {
         "image zyx": (rng.integers(0, 256, (4, 8, 8)).astype(np.uint8), "image"),
@@ -33,16 +33,16 @@ def arrays():
 
 
 def options_of(command):
-    """Return the options of a command."""
+    """Return the options of a command, without its arguments."""
     return [param for param in command.params if isinstance(param, click.Option)]
 
 
 class OperatorContract:
-    """Promises of a command that `transform`, `operator` or `source` has made.
+    """Tests of a command made by `transform`, `operator` or `source`.
 
     Attributes:
-        command: the click command.
-        takes_unknown_options: it passes options that it does not know to something else.
+        command: click command to test.
+        takes_unknown_options: whether the command passes unknown options on, as plugins do.
     """
 
     command: OperatorCommand
@@ -50,16 +50,16 @@ class OperatorContract:
 
     @pytest.fixture(name="operator")
     def _operator(self):
-        """Return the command under test."""
+        """Provide the command under test to each test."""
         return self.command
 
     def run(self, operator, *arguments):
-        """Run a command line of the operator alone, and return the result."""
+        """Run a pipeline of the operator alone, and return click's result."""
         group = click.Group("cli", commands=[operator], chain=True, params=list(cli.params))
         return CliRunner().invoke(group, [operator.name, *arguments])
 
     def test_help_shows_summary_and_example(self, operator):
-        """--help works, begins with the summary and shows an example that uses the command."""
+        """--help works, begins with the summary and has an example that uses the command."""
         result = self.run(operator, "--help")
         assert result.exit_code == 0
         text = " ".join(result.output.split())
@@ -108,7 +108,7 @@ class OperatorContract:
             assert "No such option" in result.output
 
     def test_missing_options_end_with_2(self, operator):
-        """Without an option that is required the command line is a usage error."""
+        """A missing required option is a usage error."""
         if any(option.required for option in options_of(operator)):
             result = self.run(operator)
             assert result.exit_code == 2
@@ -116,22 +116,22 @@ class OperatorContract:
 
 
 class TransformContract:
-    """Promises of a command that `transform` has made, with its default options.
+    """Tests of a command made by `transform`, with its default options.
 
     Attributes:
-        command: the click command.
+        command: click command to test.
     """
 
     command: OperatorCommand
 
     @pytest.fixture(name="operator")
     def _operator(self):
-        """Return the command under test."""
+        """Provide the command under test to each test."""
         return self.command
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_local_transform_needs_no_more_than_it_asks_for(self, operator, key):
-        """If it declares `is_local`, its output on a box follows from the input it requires."""
+        """If it declares `is_local`, its required input alone determines its output on a box."""
         made = operator.main([], standalone_mode=False)
         array, kind = arrays()[key]
         whole = Chunk(array, BOX.start, (40, 4, 4), kind, BOX)
@@ -149,7 +149,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
-        """It keeps offset and voxel size and leaves its input alone, or says what it needs."""
+        """It keeps offset and voxel size and does not change its input, or raises a clear error."""
         made = operator.main([], standalone_mode=False)
         assert isinstance(made, Operator)
         array, kind = arrays()[key]

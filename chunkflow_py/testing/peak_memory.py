@@ -1,4 +1,4 @@
-"""The memory that a piece of work holds, whatever other threads of the process do meanwhile."""
+"""Measure the peak memory of a function, without that of other threads of the process."""
 
 import os
 import resource
@@ -16,8 +16,8 @@ class Peak(NamedTuple):
     """Peak memory, in bytes above the memory in use before.
 
     Attributes:
-        traced: allocated by Python and NumPy.
-        resident: of the process, which includes what libraries allocate themselves.
+        traced: memory allocated by Python and NumPy.
+        resident: resident memory of the process, which includes allocations of other libraries.
     """
 
     traced: int
@@ -25,13 +25,13 @@ class Peak(NamedTuple):
 
 
 def peak_of(work: Callable[[], object]) -> Peak:
-    """Run *work* in a fork of this process, which has one thread, and measure its peak memory.
+    """Run *work* in a fork of this process and measure its peak memory.
 
-    Servers and clients of other tests run in threads of this process; a measurement here would
-    count what they allocate.
+    Servers and clients of other tests run in threads of this process, and a measurement here would
+    include their memory. The fork has only one thread.
 
     Raises:
-        AssertionError: The work failed, with its traceback.
+        AssertionError: *work* failed (the message is its traceback) or took too long.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def peak_of(work: Callable[[], object]) -> Peak:
             traced = tracemalloc.get_traced_memory()[1]
             after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             answer = f"{traced} {(after - before) * 1024}"
-        except BaseException:  # noqa: BLE001 whatever it is, it belongs to the test
+        except BaseException:  # noqa: BLE001 the test reports any error
             answer = traceback.format_exc()
         os.write(writing, answer[-4000:].encode(errors="replace"))
         os._exit(0)

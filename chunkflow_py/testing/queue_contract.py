@@ -1,4 +1,4 @@
-"""Contract of queues: inherit `QueueContract` and name a queue for each test."""
+"""Contract of queues: inherit `QueueContract` and define a fixture `url`, new for each test."""
 
 import os
 import signal
@@ -25,17 +25,18 @@ from chunkflow_py.testing.queue_processes import (
 
 
 class QueueContract:
-    """Tests of the promises of `chunkflow_py.queue.queue_protocol.Queue`.
+    """Tests of everything that `chunkflow_py.queue.queue_protocol.Queue` promises.
 
     Attributes:
-        short_lease_s: that a test can wait out.
-        many_messages: that are sent to see that memory stays constant; ``None`` where it cannot.
-        counts_are_exact: at once, not only after a while.
-        crosses_processes: other processes can open the queue.
-        tells_lost: which messages are not ours any more is known, not only handled.
-        delivers_stale_handles: a handle of an earlier receipt may still have an effect.
-        keeps_reasons: dead letters come with the reason that was given.
-        any_text: bodies may hold any character.
+        short_lease_s: lease, in seconds, that is short enough for a test to wait for its end.
+        many_messages: number of messages with which to test that sending needs constant memory;
+            ``None`` to skip that test.
+        counts_are_exact: whether counts are exact immediately, not only after a while.
+        crosses_processes: whether other processes can open the queue.
+        tells_lost: whether calls return the messages that the caller no longer owns.
+        delivers_stale_handles: whether the handle of an earlier receipt may still have an effect.
+        keeps_reasons: whether dead letters are stored with their reasons.
+        any_text: whether bodies may contain any character.
     """
 
     short_lease_s = 0.3
@@ -49,18 +50,18 @@ class QueueContract:
 
     @pytest.fixture
     def url(self):
-        """Return where the messages of this test go; there is no queue yet."""
-        pytest.fail("a class that inherits this contract says where")
+        """Return the address of a queue for this test, which does not exist yet."""
+        pytest.fail("a class that inherits QueueContract must define the fixture url")
 
     @pytest.fixture
     def queue(self, url):
-        """Create it."""
+        """Create the queue at *url*."""
         with closing(open_queue(url, create=True)) as queue:
             yield queue
 
     @pytest.fixture
     def stale(self, queue):
-        """Return two receipts of one message: the first has ended, the second has not."""
+        """Return two receipts of one message; only the lease of the first has ended."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a"])
@@ -69,11 +70,11 @@ class QueueContract:
         return old, new
 
     def assert_lost(self, lost, messages):
-        """Check what a call says of messages that are not ours."""
+        """Check the messages that a call reported as lost."""
         assert lost == (messages if self.tells_lost else lost)
 
     def assert_counts(self, queue, waiting, leased, dead=0):
-        """Check how many there are; wait where the queue needs time to know."""
+        """Check the counts of the queue; wait if they are not exact immediately."""
         end = time.monotonic() + (0 if self.counts_are_exact else PATIENCE_S)
         while True:
             counts = queue.counts()
@@ -84,7 +85,7 @@ class QueueContract:
             time.sleep(0.1)
 
     def test_what_it_says(self, queue):
-        """A queue knows its address, opens again by it, and how long a lease can be."""
+        """A queue has an address that opens it again, and a longest lease."""
         queue.send(["a"])
         assert "://" in queue.url
         assert queue.longest_lease_s > 3600
@@ -93,14 +94,14 @@ class QueueContract:
                 assert received(again, 1)[0].body == "a"
 
     def test_a_queue_is_made_on_request_only(self, url):
-        """Without create a missing queue is an error that says how it comes to be."""
+        """Without *create*, a missing queue is an error that names the command to create it."""
         with pytest.raises(QueueError, match="generate-tasks|submit"):
             open_queue(url)
         open_queue(url, create=True).close()
         open_queue(url).close()
 
     def test_made_by_several_at_once(self, url):
-        """Producers that start together make one queue, and all can send."""
+        """Producers that start together create one queue, and all can send to it."""
 
         def make(number):
             with closing(open_queue(url, create=True)) as mine:
@@ -112,13 +113,13 @@ class QueueContract:
             assert sorted(message.body for message in received(queue, 8)) == sorted("01234567")
 
     def test_creating_again_keeps_the_messages(self, queue, url):
-        """A producer that is run again finds what it has sent."""
+        """A producer that is run again finds the messages that it sent."""
         queue.send(["a"])
         with closing(open_queue(url, create=True)) as again:
             assert received(again, 1)[0].body == "a"
 
     def test_every_message_comes_once(self, queue):
-        """A message is received once while it is leased, and is gone when acknowledged."""
+        """A leased message is not received again, and an acknowledged one is deleted."""
         bodies = [f"0-1_0-1_{n}-{n + 1}" for n in range(43)]
         assert queue.send(iter(bodies)) == 43
         messages = received(queue, 43)
@@ -141,7 +142,7 @@ class QueueContract:
         assert list(queue.dead_letters()) == []
 
     def test_same_text_twice(self, queue):
-        """Two messages of the same text are two messages."""
+        """Two messages with the same text are separate messages."""
         assert queue.send(["a", "a"]) == 2
         messages = received(queue, 2)
         assert queue.acknowledge(messages[:1]) == []
@@ -150,7 +151,7 @@ class QueueContract:
 
     @pytest.mark.parametrize("most", [1, 3, 10])
     def test_no_more_than_asked_for(self, queue, most):
-        """A receive brings as many as are wanted at most."""
+        """A call of `receive` returns at most the requested number of messages."""
         queue.send(map(str, range(20)))
         assert 1 <= len(queue.receive(most, LONG_S, 5)) <= most
 
@@ -163,7 +164,7 @@ class QueueContract:
         assert second.handle != first.handle
 
     def test_extended_leases_last(self, queue):
-        """An extended lease outlives its first end; an extension may also make it shorter."""
+        """An extension replaces the end of a lease by a later or an earlier one."""
         queue.send(["a"])
         messages = received(queue, 1, self.short_lease_s)
         assert queue.extend(messages, LONG_S) == []
@@ -172,7 +173,7 @@ class QueueContract:
         assert [message.receives for message in received(queue, 1)] == [2]
 
     def test_extended_leases_can_be_acknowledged(self, queue):
-        """An extension, or several, does not take the handle's power."""
+        """Handles stay valid after one or several extensions."""
         queue.send(["a", "b"])
         messages = received(queue, 2)
         for _ in range(3):
@@ -190,21 +191,21 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_stale_extension(self, queue, stale):
-        """An extension after the lease has ended is reported, and leaves the new lease alone."""
+        """An extension after the lease has ended is reported, and does not change the new lease."""
         old, new = stale
         self.assert_lost(queue.extend([old], self.short_lease_s), [old])
         assert queue.receive(1, LONG_S, 2 * self.short_lease_s) == []
         assert queue.acknowledge([new]) == []
 
     def test_stale_release(self, queue, stale):
-        """A release that comes too late gives nothing back."""
+        """A release after the lease has ended does not release the new lease."""
         old, new = stale
         queue.release([old])
         assert queue.receive(1, LONG_S) == []
         assert queue.acknowledge([new]) == []
 
     def test_stale_burial(self, queue, stale):
-        """A message that somebody else works on is not put aside."""
+        """A message that another worker has leased since is not moved to the dead letters."""
         old, new = stale
         queue.bury([old], "too late")
         assert list(queue.dead_letters()) == []
@@ -223,7 +224,7 @@ class QueueContract:
         self.assert_counts(queue, 1, 0)
 
     def test_release_at_once(self, queue):
-        """Released messages can be received by others at once, their receipts counted."""
+        """Released messages can be received again immediately, with a higher count of receipts."""
         queue.send(["a"])
         for receives in (1, 2, 3):
             messages = received(queue, 1)
@@ -231,7 +232,7 @@ class QueueContract:
             queue.release(messages)
 
     def test_release_with_a_delay(self, queue):
-        """Released messages stay hidden for as long as was asked."""
+        """Messages released with a delay stay hidden for that time."""
         queue.send(["soon", "late"])
         for message in received(queue, 2):
             queue.release([message], self.short_lease_s if message.body == "soon" else LONG_S)
@@ -253,7 +254,7 @@ class QueueContract:
         assert [message.body for message in received(queue, 1)] == ["c"]
 
     def test_counts(self, queue):
-        """Messages are counted in the state that they are in."""
+        """Counts follow the state of each message."""
         queue.send(map(str, range(5)))
         self.assert_counts(queue, 5, 0)
         first, second, third = received(queue, 3)
@@ -265,7 +266,7 @@ class QueueContract:
         self.assert_counts(queue, 4, 0)
 
     def test_ended_leases_count_as_waiting(self, queue):
-        """A message whose lease has ended waits, whether anybody has looked or not."""
+        """A message whose lease has ended counts as waiting, even before anyone receives."""
         queue.send(["a"])
         received(queue, 1, self.short_lease_s)
         end = time.monotonic() + PATIENCE_S
@@ -275,14 +276,14 @@ class QueueContract:
         assert queue.counts().leased == 0
 
     def test_an_empty_receive_waits_as_long_as_asked(self, queue):
-        """Without messages a receive comes back in the end, and not before its time."""
+        """Without messages, `receive` returns after its waiting time, not before."""
         assert queue.receive(1, LONG_S) == []
         start = time.monotonic()
         assert queue.receive(1, LONG_S, 1.0) == []
         assert 0.9 < time.monotonic() - start < PATIENCE_S
 
     def test_a_waiting_receive_is_served(self, queue, url):
-        """A waiting receive returns a message that is sent meanwhile, before the time is over."""
+        """A waiting `receive` returns a message as soon as it is sent."""
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(queue.receive, 1, LONG_S, 20.0)
             time.sleep(0.3)
@@ -301,7 +302,7 @@ class QueueContract:
     )
     @given(st.lists(st.text(min_size=1), min_size=1, max_size=8))
     def test_any_text(self, queue, bodies):
-        """Bodies come back as they were sent, whatever they hold."""
+        """Bodies are received as they were sent, with any characters."""
         if not self.any_text:
             pytest.skip("this queue refuses some characters")
         queue.send(bodies)
@@ -313,12 +314,12 @@ class QueueContract:
         "body", ["0-64_0-512_0-512", "日本 ü \U0001f9e0 \"'\\ / %41 <&>", "x" * 4096]
     )
     def test_text(self, queue, body):
-        """Boxes, any script and long texts come back as they were sent."""
+        """Boxes, text in any script and long texts are received as they were sent."""
         queue.send([body])
         assert [message.body for message in received(queue, 1)] == [body]
 
     def test_many_in_constant_memory(self, queue, url):
-        """The memory of a send does not grow with the number of messages of a generator."""
+        """The memory of `send` does not grow with the number of messages from a generator."""
         if self.many_messages is None:
             pytest.skip("too many for this queue")
 
@@ -398,7 +399,7 @@ class QueueContract:
         assert max(message.receives for message in messages) == 2
 
     def test_unknown_handles(self, queue):
-        """A handle that is none of this queue's changes nothing."""
+        """Handles that this queue has not issued have no effect."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a"])

@@ -1,4 +1,4 @@
-"""Compare a queue with a small model: hypothesis searches for calls on which they differ."""
+"""Compare a queue with a simple model: hypothesis searches for calls on which they differ."""
 
 import itertools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SECONDS = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 
 @dataclass
 class Modelled:
-    """A message: its receipt is the one that may change it."""
+    """A message in the model; only the handle in *receipt* may change it."""
 
     body: str
     receives: int = 0
@@ -22,7 +22,7 @@ class Modelled:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """Calls of one queue in any order, while time goes on as it likes."""
+    """Calls methods of a queue and of the model in any order, with a simulated clock."""
 
     receipts = Bundle("receipts")
 
@@ -30,7 +30,8 @@ class QueueModel(RuleBasedStateMachine):
         """Start with an empty queue.
 
         Args:
-            open_queue: makes it, given a clock.
+            open_queue: called with a function that returns the time in seconds; returns an empty
+                queue.
         """
         super().__init__()
         self.now = 1000.0
@@ -40,7 +41,7 @@ class QueueModel(RuleBasedStateMachine):
         self.dead = []
 
     def mine(self, message):
-        """Return what a receipt may change, as long as nobody else has received it."""
+        """Return the modelled message of a receipt; ``None`` if it is no longer valid."""
         found = [each for each in self.messages if each.receipt == message.handle]
         return found[0] if found else None
 

@@ -1,11 +1,11 @@
-"""Processes that use a queue, for tests that kill them."""
+"""Start processes that use a queue, for tests that kill them."""
 
 import subprocess
 import sys
 import time
 
 LONG_S = 60.0  # a lease that no test waits out
-PATIENCE_S = 30.0  # for what must come sooner or later, on a busy machine
+PATIENCE_S = 30.0  # timeout for expected events, on a busy machine
 
 # Their arguments are the URL and a lease in seconds.
 DRAIN = """
@@ -30,7 +30,7 @@ time.sleep(600)
 
 
 def run_script(script, *arguments):
-    """Start another process that runs *script*."""
+    """Start a Python process that runs *script*, with pipes to its input and output."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -39,7 +39,7 @@ def run_script(script, *arguments):
     )
 
 
-# Takes messages, notes each before it acknowledges it, and is killed at any instant.
+# Receives messages and writes each to a file before it is acknowledged; is killed at any time.
 NOTE = """
 import os, sys
 from chunkflow_py.queue.queue_protocol import open_queue
@@ -54,7 +54,7 @@ while True:
     queue.acknowledge(messages[:3])
     queue.release(messages[3:])
 """
-# Sends batches and says when each has been sent; is killed at any instant.
+# Sends batches and reports each that was sent; is killed at any time.
 SEND = """
 import sys
 from chunkflow_py.queue.queue_protocol import open_queue
@@ -66,14 +66,14 @@ while True:
 
 
 def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
-    """Kill consumers at random instants; return all messages received, by them or at the end.
+    """Kill consumers at different times; return all messages received, by them or at the end.
 
     Args:
-        queue: with messages.
-        notes: file of what was had.
-        kills: how many are killed.
-        lease_s: of their messages.
-        before: line of Python that they run first.
+        queue: queue with messages.
+        notes: path of a file to which the consumers write the messages that they received.
+        kills: number of consumers to start and kill.
+        lease_s: lease of their messages, seconds.
+        before: Python code that the consumers run first.
     """
     for number in range(kills):
         consumer = run_script(before + NOTE, queue.url, lease_s, str(notes))
@@ -91,7 +91,7 @@ def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
 
 
 def killed_producer(url, batch):
-    """Kill a producer at a random instant; return how many messages it reported as sent."""
+    """Start a producer, kill it, and return the number of messages that it reported as sent."""
     producer = run_script(SEND, url, batch)
     try:
         for _ in range(3):
@@ -104,7 +104,7 @@ def killed_producer(url, batch):
 
 
 def received(queue, count, lease_s=LONG_S):
-    """Return *count* messages, once that many have come."""
+    """Receive until there are *count* messages, and return them."""
     end = time.monotonic() + PATIENCE_S
     messages = []
     while len(messages) < count:

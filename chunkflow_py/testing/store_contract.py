@@ -1,4 +1,4 @@
-"""Contract of stores: inherit `StoreContract` and name a place for each test's objects."""
+"""Contract of stores: inherit `StoreContract` and define a fixture `url`, new for each test."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,33 +10,33 @@ from chunkflow_py.store import open_store
 
 
 def run_together(calls):
-    """Call all at once, each in its own thread; return their results."""
+    """Run *calls* at the same time, each in a thread; return their results."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
 class StoreContract:
-    """Tests of the promises of `chunkflow_py.store.store_protocol.Store`."""
+    """Tests of everything that `chunkflow_py.store.store_protocol.Store` promises."""
 
     @pytest.fixture
     def url(self):
-        """Return where the objects of this test go; nothing is there."""
-        pytest.fail("a class that inherits this contract says where")
+        """Return the address of an empty store for this test."""
+        pytest.fail("a class that inherits StoreContract must define the fixture url")
 
     @pytest.fixture
     def store(self, url):
-        """Open it."""
+        """Open the store at *url*."""
         return open_store(url)
 
     def test_what_it_says(self, store, url):
-        """A store knows its address and how many calls at once are worth while."""
+        """A store has its address, a useful number of connections, and whether it is local."""
         assert store.url == (url if "://" in url else f"file://{url}")
         assert store.connections > 1
         assert store.is_local == store.url.startswith("file:")
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000])
     def test_round_trip(self, store, url, data):
-        """Written bytes are read back, also by a store that is opened later."""
+        """Written bytes are read back, even by a store that is opened later."""
         store.put("a/b/c", data)
         again = open_store(url)
         assert again.get("a/b/c") == data
@@ -44,7 +44,7 @@ class StoreContract:
         assert again.size("a/b/c") == len(data)
 
     def test_what_is_too_long_is_not_read(self, store):
-        """An object of more bytes than are allowed is an error that says both numbers."""
+        """An object above the size limit is refused with both numbers."""
         store.put("a/object", bytes(1000))
         assert store.get("a/object", 1000) == bytes(1000)
         with pytest.raises(VolumeError, match=r"a/object has 1000 bytes, but may have 999 at most"):
@@ -52,20 +52,20 @@ class StoreContract:
         assert store.get("a/none", 10) is None
 
     def test_views(self, store):
-        """A view of an array's bytes is written without being copied by the caller."""
+        """A memory view can be written; the caller need not copy it."""
         store.put("view", memoryview(bytearray(b"0123456789"))[2:5])
         assert store.put_if_absent("other", memoryview(b"0123456789")[5:])
         assert store.get("view") == b"234"
         assert store.get("other") == b"56789"
 
     def test_replaced(self, store):
-        """A later write replaces the whole object, also by a shorter one."""
+        """A later write replaces the whole object, even with a shorter one."""
         store.put("key", b"long content")
         store.put("key", b"short", content_type="text/plain", cache_control="no-cache")
         assert store.get("key") == b"short"
 
     def test_absent(self, store):
-        """What is not there is None, whether nothing is, or only something below or beside it."""
+        """A key that does not exist is None, even if keys below or beside it exist."""
         store.put("folder/object", b"x")
         for key in ("nothing", "folder", "fold", "folder/object/below", "folder/other"):
             assert store.get(key) is None
@@ -120,7 +120,7 @@ class StoreContract:
         assert stores[0].get("claim") == b"%d" % won.index(True)
 
     def test_update(self, store):
-        """The content is replaced by what is made of it, None where there was none."""
+        """An update replaces the content by a function of it; a missing object is None."""
         seen = []
 
         def change(old):
@@ -133,7 +133,7 @@ class StoreContract:
         assert seen == [None, b"x"]
 
     def test_no_update_is_lost(self, url):
-        """Updates at once are done one after the other, also those that make the object."""
+        """Concurrent updates are applied one after the other, even if they create the object."""
 
         def add(store):
             return lambda: [
@@ -157,7 +157,7 @@ class StoreContract:
         assert store.update("key", lambda old: old + b"er") == b"older"
 
     def test_delete(self, store):
-        """A removed object is gone; there is no error if there was none."""
+        """A deleted object no longer exists; deleting a missing one is no error."""
         store.put("a/b", b"x")
         store.delete("a/b")
         store.delete("a/b")
@@ -166,7 +166,7 @@ class StoreContract:
         assert list(store.list()) == []
 
     def test_list(self, store):
-        """A prefix is a beginning of keys, not a folder."""
+        """A prefix matches the beginning of keys; it need not be a folder."""
         keys = ["a/1", "a/10", "a/2", "ab/1", "b", "c/d/e/f"]
         for key in keys:
             store.put(key, b"x")
@@ -179,7 +179,7 @@ class StoreContract:
         assert sorted(store.list("nothing/here")) == []
 
     def test_neighbours(self, store, url):
-        """A store whose URL begins like that of another does not see its objects."""
+        """A store does not list the objects of another whose URL begins with its own."""
         open_store(f"{url}2").put("key", b"2")
         store.put("key", b"1")
         assert list(store.list()) == ["key"]
@@ -187,7 +187,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("key", ["a b", "a+b=c&d", "é/ü", "50%", "a#b?c", "c/0/0/0", ".zarray"])
     def test_odd_keys(self, store, key):
-        """Keys hold any character that a name may have."""
+        """Keys may contain any character that a file name may have."""
         store.put(key, b"x")
         assert store.get(key) == b"x"
         assert list(store.list()) == [key]
@@ -196,7 +196,7 @@ class StoreContract:
         "key", ["", "/etc/x", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b"]
     )
     def test_keys_that_lead_out(self, store, key):
-        """A key that leads out of the store is refused: metadata comes from others."""
+        """A key that leads out of the store is refused, as metadata may be malicious."""
         for call in (
             lambda: store.get(key),
             lambda: store.put(key, b"x"),
@@ -208,7 +208,7 @@ class StoreContract:
                 call()
 
     def test_many_at_once(self, store):
-        """Calls of several threads do not disturb each other."""
+        """Calls from several threads do not interfere."""
 
         def work(number):
             def call():

@@ -1,7 +1,7 @@
-"""Tests that every volume driver passes.
+"""Contract of volume drivers.
 
-A driver for folders inherits `LocalContract`; one for other places inherits `VolumeContract` and
-defines the fixture ``url``. Both say how a volume is created and opened.
+The tests of a driver for local folders inherit `LocalContract`; those of any other driver inherit
+`VolumeContract` and define a fixture `url`. Both set the attribute ``scheme``.
 """
 
 import json
@@ -77,13 +77,13 @@ def noise(bounds=BOUNDS, dtype="uint8", channels=None, seed=0):
 
 
 class VolumeContract:
-    """Tests of the promises of `chunkflow_py.volume.protocol.Volume`.
+    """Tests of everything that `chunkflow_py.volume.protocol.Volume` promises.
 
     Attributes:
-        scheme: of the format, as users write it.
-        shard_size: of the volumes that are made, or None.
-        settings: further ones of `create_volume`.
-        checked: encodings of which any damage inside of a block shows.
+        scheme: scheme of the format in addresses, such as ``precomputed``.
+        shard_size: size of the shards of the volumes that are created, or ``None`` for no shards.
+        settings: further arguments of `create_volume`.
+        checked: encodings that detect any damage inside a block.
     """
 
     scheme: str
@@ -93,12 +93,12 @@ class VolumeContract:
 
     @pytest.fixture
     def url(self):
-        """Return where the volume of this test goes."""
-        pytest.fail("a class that inherits this contract says where")
+        """Return the address of a volume for this test, which does not exist yet."""
+        pytest.fail("a class that inherits VolumeContract must define the fixture url")
 
     @property
     def unit(self):
-        """Extent of what is written whole."""
+        """Write unit: the size of a shard or block."""
         return self.shard_size or BLOCK
 
     def create(self, url, dtype="uint8", channels=None, kind="image", encoding=None, mip=0):
@@ -110,22 +110,22 @@ class VolumeContract:
         return create_volume(spec, url, mip, **self.settings)
 
     def store(self, url):
-        """Return the store below the volume."""
+        """Open the store that contains the volume."""
         return open_store(Location.parse(url).store_url)
 
     def objects(self, url):
-        """Return what is stored, keys and bytes."""
+        """Return all stored objects, bytes by key."""
         store = self.store(url)
         return {key: store.get(key) for key in store.list()}
 
     def stored_blocks(self, url):
-        """Return the keys of the objects that hold voxels."""
+        """Return the keys of all objects except metadata."""
         keys = self.objects(url)
         return sorted(key for key in keys if key.rpartition("/")[2] not in METADATA)
 
     @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
     def test_round_trip(self, url, dtype):
-        """Written voxels are read back, also from a volume that is opened later."""
+        """Written voxels are read back, even from a volume that is opened later."""
         chunk = noise(dtype=dtype)
         self.create(url, dtype).write(chunk)
         again = open_volume(url).read(BOUNDS)
@@ -134,7 +134,7 @@ class VolumeContract:
         assert again.voxel_offset == BOUNDS.start
 
     def test_what_the_volume_says(self, url):
-        """Bounds, voxel size, dtype, channels, kind and block size survive."""
+        """Bounds, voxel size, dtype, channels, kind and block size are stored."""
         self.create(url, "float32", 3, "affinity")
         volume = open_volume(url)
         assert volume.bounds == BOUNDS
@@ -148,7 +148,7 @@ class VolumeContract:
         assert volume.mips == (0,)
 
     def test_domain(self, url):
-        """A chunk knows the volume it was cut from, its voxel size and its kind."""
+        """A chunk has the bounds, voxel size and kind of the volume that it was read from."""
         volume = self.create(url)
         chunk = volume.read(BoundingBox(Zyx(0, 10, 110), Zyx(4, 12, 120)))
         assert chunk.domain == BOUNDS
@@ -156,20 +156,20 @@ class VolumeContract:
         assert chunk.kind == "image"
 
     def test_detected(self, url):
-        """The format is found out from what is stored."""
+        """The format is detected from the stored objects."""
         self.create(url).write(noise())
         address = Location.parse(url).store_url
         np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
 
     def test_offsets(self, url):
-        """A box is counted in global voxels, negative ones included, across blocks."""
+        """Boxes are in global voxels, may be negative, and may cross blocks."""
         chunk = noise()
         self.create(url).write(chunk)
         box = BoundingBox(Zyx(-1, 20, 111), Zyx(9, 26, 130))
         np.testing.assert_array_equal(open_volume(url).read(box), chunk.cut(box))
 
     def test_channels(self, url):
-        """All channels, or those asked for in that order, with a channel axis."""
+        """All channels, or the requested ones in that order, are read with a channel axis."""
         chunk = noise(channels=3)
         self.create(url, channels=3).write(chunk)
         volume = open_volume(url)
@@ -185,7 +185,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS, [0]), noise(channels=1).array[0])
 
     def test_block_by_block(self, url):
-        """Blocks written one by one, the last ones cut off by the bounds, make up the whole."""
+        """Blocks written one by one, some cut off by the bounds, make up the whole volume."""
         chunk = noise()
         volume = self.create(url)
         for box in BoxGrid.covering(BOUNDS, self.unit):
@@ -193,7 +193,7 @@ class VolumeContract:
         np.testing.assert_array_equal(open_volume(url).read(BOUNDS), chunk)
 
     def test_other_blocks_stay(self, url):
-        """A write changes the blocks it covers and no others."""
+        """A write changes only the blocks that it covers."""
         volume = self.create(url)
         volume.write(noise())
         box = BoundingBox.from_size(BOUNDS.start + self.unit, self.unit).intersection(BOUNDS)
@@ -211,7 +211,7 @@ class VolumeContract:
         assert not open_volume(url).read(BOUNDS).array.any()
 
     def test_misaligned(self, url):
-        """A write that cuts a write unit is refused with the nearest; nothing is written."""
+        """A write that cuts a write unit is refused with the nearest valid box, and not begun."""
         volume = self.create(url)
         box = BoundingBox.from_size(BOUNDS.start, self.unit - (0, 0, 4))
         nearest = BoundingBox.from_size(BOUNDS.start, self.unit)
@@ -220,7 +220,7 @@ class VolumeContract:
         assert self.stored_blocks(url) == []
 
     def test_outside(self, url):
-        """Reading or writing outside of the bounds is refused with the part that lies inside."""
+        """Reading or writing outside the bounds is refused with the part that is inside."""
         volume = self.create(url)
         box = BoundingBox(Zyx(-11, 7, 100), Zyx(5, 23, 116))
         with pytest.raises(GeometryError, match=r"outside of .*the part inside is -3-5_7-23_100"):
@@ -230,19 +230,19 @@ class VolumeContract:
 
     @pytest.mark.parametrize("wrong", [{"dtype": "uint16"}, {"channels": 2}])
     def test_wrong_chunk(self, url, wrong):
-        """A chunk of another dtype, or with other channels, is refused with both values."""
+        """A chunk with another dtype or number of channels is refused with both values."""
         volume = self.create(url)
         with pytest.raises(ChunkError, match=r"uint16, but .* uint8|2 channels, but .* has 1"):
             volume.write(noise(**wrong))
 
     def test_reading_only(self, url):
-        """A volume that was opened for reading is not written to."""
+        """A volume opened for reading refuses writes."""
         self.create(url)
         with pytest.raises(VolumeError, match="opened for reading"):
             open_volume(url).write(noise())
 
     def test_missing(self, url):
-        """A volume or level that does not exist is named, with what to do."""
+        """A volume or mip that does not exist is an error with a remedy."""
         with pytest.raises(VolumeNotFoundError, match=rf"{url} .*check the path"):
             open_volume(url)
         self.create(url)
@@ -250,7 +250,7 @@ class VolumeContract:
             open_volume(url, mip=7)
 
     def test_higher_mip(self, url):
-        """A volume made for level 2 is opened, written and read at level 2."""
+        """A volume created at mip 2 is opened, written and read at mip 2."""
         self.create(url, mip=2).write(noise())
         volume = open_volume(url, mip=2)
         assert volume.bounds == BOUNDS
@@ -258,13 +258,13 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), noise())
 
     def test_unknown_encoding(self, url):
-        """An encoding the format does not have is refused with those it has; nothing is made."""
+        """An unknown encoding is refused with the known ones, and nothing is created."""
         with pytest.raises(VolumeError, match=r"no encoding 'nonsense'; choose .*raw"):
             self.create(url, encoding="nonsense")
         assert self.objects(url) == {}
 
     def test_same_bytes(self, url):
-        """The same voxels are the same objects, byte by byte, whole or unit by unit."""
+        """The same voxels give the same bytes, whether written at once or unit by unit."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         before = self.objects(url)
@@ -286,7 +286,7 @@ class VolumeContract:
         assert again == written
 
     def test_left_out_blocks_are_reported(self, url):
-        """A unit of zeros is one of which nothing is stored, under the address it would have."""
+        """A unit of zeros is reported under its address, without length, and is not stored."""
         volume, zeros = self.create(url), noise()
         before = volume.write(noise())
         zeros.array[...] = 0
@@ -294,7 +294,7 @@ class VolumeContract:
         assert self.stored_blocks(url) == []
 
     def test_has_blocks(self, url):
-        """Units that were written are there, those beside them are not, however small the box."""
+        """A box has its blocks if every unit that it touches was written."""
         volume = self.create(url)
         first = BoundingBox.from_size(BOUNDS.start, self.unit)
         assert not volume.has_blocks(first)
@@ -307,7 +307,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("channels", [None, 3])
     def test_stored_units(self, url, channels):
-        """Units that are stored are listed with their boxes and addresses, and no others."""
+        """Exactly the stored units are listed, with their boxes and addresses."""
         volume = self.create(url, channels=channels)
         assert list(volume.stored_units()) == []
         low = BoundingBox.from_size(BOUNDS.start, self.unit)
@@ -334,7 +334,7 @@ class VolumeContract:
         assert {unit.box for unit in volume.stored_units()} == wanted - {low}
 
     def test_missing_blocks(self, url):
-        """A block that is not stored is read as zeros, or named, as the reader wants it."""
+        """A missing block is read as zeros, or with ``fill_missing=False`` is an error."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         key = self.stored_blocks(url)[0]
@@ -348,7 +348,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("left", [0, 1, 0.5, -1])
     def test_truncated_block(self, url, left):
-        """A block that was cut off is an error that names it, never zeros."""
+        """A truncated block is an error that names it, never zeros."""
         self.create(url).write(noise())
         store, key = self.store(url), self.stored_blocks(url)[0]
         data = store.get(key)
@@ -359,7 +359,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("damage", ["flipped bit", "zeros at the end", "garbage"])
     def test_corrupt_block(self, url, damage):
-        """A block that was changed is an error that names it: never zeros, nor other voxels."""
+        """A damaged block is an error that names it, never zeros or other voxels."""
         for encoding in self.checked:
             place = f"{url}-{encoding}"
             self.create(place, encoding=encoding).write(noise())
@@ -378,7 +378,7 @@ class VolumeContract:
             assert key.removesuffix(".gz") in str(caught.value)
 
     def test_cache(self, url):
-        """Blocks that are kept are not fetched again; what was written since is seen."""
+        """Cached blocks are not fetched again, and later writes are visible."""
         self.create(url).write(noise())
         volume = open_volume(url, mode="r+", opening=VolumeOptions(cache_bytes=1 << 20))
         volume.read(BOUNDS)
@@ -390,13 +390,13 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), noise(seed=1))
 
     def test_other_process(self, url):
-        """A volume can be sent to another process, where it is opened again."""
+        """A volume can be pickled and is opened again when it is unpickled."""
         self.create(url).write(noise())
         again = pickle.loads(pickle.dumps(open_volume(url)))
         np.testing.assert_array_equal(again.read(BOUNDS), noise())
 
     def test_many_threads(self, url):
-        """Reads and writes of several threads at once do not disturb each other."""
+        """Reads and writes from several threads do not interfere."""
         from concurrent.futures import ThreadPoolExecutor
 
         volume, chunk = self.create(url), noise()
@@ -411,7 +411,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), chunk)
 
     def test_created_again(self, url):
-        """To create what is there already changes nothing; to create something else is refused."""
+        """Creating an equal volume again changes nothing; creating a different one is refused."""
         self.create(url).write(noise())
         before = self.objects(url)
         self.create(url)
@@ -421,7 +421,7 @@ class VolumeContract:
         assert self.objects(url) == before
 
     def test_created_by_many(self, url):
-        """Processes that create the same volume at once all succeed, and it is whole."""
+        """Processes that create the same volume at once all succeed, and its metadata is whole."""
         import time
 
         store = self.store(url)
@@ -429,7 +429,7 @@ class VolumeContract:
             [sys.executable, "-c", CREATE, url, str(BOUNDS)], stderr=subprocess.PIPE
         )
         while creating.poll() is None:
-            for key in METADATA:  # whoever looks meanwhile sees none, or one that is whole
+            for key in METADATA:  # a reader sees no metadata, or complete metadata
                 json.loads(store.get(key) or "{}")
             time.sleep(0.002)
         _, errors = creating.communicate()
@@ -444,15 +444,15 @@ class VolumeContract:
 
 
 class LocalContract(VolumeContract):
-    """Further promises of volumes in local folders."""
+    """Further tests, for volumes in local folders."""
 
     @pytest.fixture
     def url(self, tmp_path):
-        """Return where the volume of this test goes."""
+        """Return the address of a volume in a temporary folder, which does not exist yet."""
         return f"{self.scheme}://{tmp_path}/em"
 
     def test_bare_path(self, url, tmp_path):
-        """The format is found out from the files, with or without file://."""
+        """The format is detected from the files, with or without file://."""
         self.create(url).write(noise())
         for address in (str(tmp_path / "em"), f"file://{tmp_path}/em"):
             np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
@@ -464,7 +464,7 @@ class LocalContract(VolumeContract):
         assert not (tmp_path / "em").exists()
 
     def test_failing_write(self, url, tmp_path):
-        """A write that fails leaves the old blocks, no torn file, and one sentence."""
+        """A failed write keeps the old blocks, leaves no partial file, and is one clear error."""
         self.create(url).write(noise())
         before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
         run = [sys.executable, "-c", WRITE_UNDER_A_LIMIT, url]
