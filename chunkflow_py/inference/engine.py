@@ -260,7 +260,10 @@ class Engine:
     @staticmethod
     def _check_required(grid: PatchGrid, box: BoundingBox, target: BoundingBox) -> None:
         if not grid.cover.contains(target):
-            msg = f"output {target} reaches outside {grid.cover}, the box that the patches cover"
+            msg = (
+                f"output {target} reaches outside {grid.cover}, the box that the patches cover; "
+                "give an output box inside it"
+            )
             raise GeometryError(msg)
         need = grid.required_input(target)
         if not box.contains(need):

@@ -116,7 +116,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def profile(self) -> dict[str, str] | None:
-        """Compute profile; ``None`` before the network is loaded (--backend auto: chosen)."""
+        """Compute profile; ``None`` until the network is loaded."""
         if self.engine is None:
             return None
         self.engine.wait_until_idle()  # until then it may be compiled, which changes the profile
@@ -129,7 +129,7 @@ class Inferencer(OperatorBase):
         return 0.0 if self.engine is None else self.engine.network_seconds
 
     def __enter__(self) -> Inferencer:
-        """Load the network; slow steps continue while the first chunk is read."""
+        """Load the network; it is compiled in the background while the first chunk is read."""
         if self.network.get("backend") != "auto":  # auto chooses with patches of the first chunk
             engine = self._loaded()
             self._estimate_memory(engine)

@@ -154,7 +154,7 @@ class OutputWriter:
 
     def _count(self, clamped: int) -> None:
         if clamped and not self.clamped:
-            logger.warning("%d output values outside of [0, 1] were clamped", clamped)
+            logger.warning("%d output values outside [0, 1] were clamped", clamped)
         self.clamped += clamped
 
     def _converted(

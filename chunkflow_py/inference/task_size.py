@@ -77,7 +77,7 @@ class TaskSizes:
     ) -> TaskSize:
         """Return the size with the least amplification that fits; of equals, the smallest.
 
-        It is the same along y and x, unless the volume ends before.
+        The size along y and x is the same, so it may exceed the shorter axis of the volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches.

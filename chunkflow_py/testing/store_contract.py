@@ -157,7 +157,7 @@ class StoreContract:
         assert store.update("key", lambda old: old + b"er") == b"older"
 
     def test_delete(self, store):
-        """A deleted object no longer exists; deleting a missing one is no error."""
+        """A deleted object no longer exists; deleting a missing one does not fail."""
         store.put("a/b", b"x")
         store.delete("a/b")
         store.delete("a/b")

@@ -210,7 +210,7 @@ def test_patches_that_are_not_square():
 @pytest.mark.parametrize("kind", ["affinity", "vector"])
 def test_too_few_channels(kind):
     """Affinities or vectors of one channel cannot be mapped back, which is said."""
-    with pytest.raises(OptionError, match=f"--output-kind {kind} needs channels x, y and z"):
+    with pytest.raises(OptionError, match=f"--output-kind {kind} needs the channels x, y and z"):
         augmented(smoothed, noise(1, 1, 2, 4, 4), kind)
 
 

@@ -59,7 +59,7 @@ def test_shapes_must_agree():
     """Outputs of two shapes are refused with both."""
     with pytest.raises(ChunkError, match=r"\(2, 3\) and \(3, 2\)"):
         error_against(torch.zeros(2, 3), torch.zeros(3, 2))
-    with pytest.raises(ChunkError, match="hold a value"):
+    with pytest.raises(ChunkError, match="must be equal and not empty"):
         error_against(torch.zeros(0), torch.zeros(0))
 
 

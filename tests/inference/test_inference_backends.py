@@ -205,11 +205,11 @@ class TestUniversal(BackendContract):
 
 
 def test_universal_runs_pytorch_models(write, caplog):
-    """A file with InstantiatedModel and no PatchInferencer is run by pytorch, which is logged."""
+    """A file with InstantiatedModel and no PatchInferencer runs with pytorch; the log says so."""
     with caplog.at_level(logging.INFO):
         backend = create_backend("universal", model=write(NETWORK), **SIZES)
     assert backend.profile["framework"] == "pytorch"
-    assert "is run by pytorch" in caplog.text
+    assert "runs as --framework pytorch" in caplog.text
 
 
 def test_unknown_framework_names_the_nearest():
@@ -405,12 +405,12 @@ def test_two_networks_of_one_file_share_nothing(write, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import torch\nx = (", r"is not valid Python: '\(' was never closed in line 2"),
-        ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
+        ("import torch\nx = (", r"is not valid Python: '\(' was never closed on line 2"),
+        ("1 / 0", "failed when run: ZeroDivisionError: division by zero"),
         ("x = 1", "defines neither PatchInferencer .* nor InstantiatedModel"),
         ("import torch\nInstantiatedModel = torch.nn.Conv3d", "is a type, not a network"),
         ("InstantiatedModel = 5", "is a int, not a network"),
-        ("class PatchInferencer:\n    pass", "PatchInferencer of .* cannot be made: TypeError"),
+        ("class PatchInferencer:\n    pass", "PatchInferencer of .* cannot be created: TypeError"),
         ("InstantiatedModel = abs\nDIVISOR = 0", "must be one or three positive integers"),
         ("def load_model(path):\n    1 / 0\nInstantiatedModel = None", "InstantiatedModel"),
     ],
@@ -441,7 +441,7 @@ def test_damaged_program(write, name):
 def test_weights_given_as_the_model(tmp_path):
     """A state dict given as the model is recognised."""
     torch.save(torch.nn.Conv3d(1, 3, 3).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(ModelError, match="it holds weights: give it as --convnet-weight-path"):
+    with pytest.raises(ModelError, match="it is a weight file: give it as --convnet-weight-path"):
         create_backend("universal", model=str(tmp_path / "w.pt"), **SIZES)
 
 
@@ -450,11 +450,14 @@ def test_weights_given_as_the_model(tmp_path):
     [
         (
             "x.repeat(1, 2, 1, 1, 1)",
-            r"returned 2 channels, --num-output-channels is 3; give --num-output-channels 2",
+            r"returned 2 channels, but --num-output-channels is 3; use --num-output-channels 2",
         ),
         ("x[..., 1:].repeat(1, 3, 1, 1, 1)", r"size \(8, 16, 15\), neither .*-size 8 16 15"),
         ("x[0]", r"returned shape \(1, 8, 16, 16\) for a batch of shape \(2, 1, 8, 16, 16\)"),
-        ("[x, x]", "returned a list of 2 items, not one tensor; name .* or define post_process"),
+        (
+            "[x, x]",
+            "returned a list of 2 items, not one tensor; name .* or select one",
+        ),
         ("{'a': x, 'b': x}", r"returned a dict of 2 items \(a, b\), not one tensor"),
         ("None", "returned a NoneType, not one tensor"),
         ("x.nothing", r"failed on a batch of shape \(2, 1, 8, 16, 16\).*'nothing'"),
@@ -601,8 +604,8 @@ def test_weights_that_do_not_match(write, tmp_path):
         create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
     message = str(caught.value)
     assert "the weights lack conv.bias;" in message
-    assert "the model has no extra0, extra1, extra2 and 2 more;" in message
-    assert "conv.weight is (3, 2, 3, 3, 3) in the weights and (3, 1, 3, 3, 3) here" in message
+    assert "the model lacks extra0, extra1, extra2 and 2 more;" in message
+    assert "conv.weight is (3, 2, 3, 3, 3) in the weights, (3, 1, 3, 3, 3) in the model" in message
 
 
 class Payload:
@@ -621,7 +624,7 @@ def test_code_in_a_weight_file_is_not_run(write, tmp_path):
     """A pickle with code is refused, its code does not run, and --trust-weights is named."""
     flag = tmp_path / "owned"
     torch.save({"state_dict": Payload(flag)}, tmp_path / "w.pt")
-    with pytest.raises(ModelError, match="--trust-weights reads it, which runs the code"):
+    with pytest.raises(ModelError, match="--trust-weights, which executes any code"):
         create_backend("pytorch", model=write(NETWORK), weights=str(tmp_path / "w.pt"), **SIZES)
     assert not flag.exists()
 
@@ -634,16 +637,16 @@ def test_trusted_weights_are_unpickled(write, tmp_path, caplog):
     settings = {"model": path, "weights": str(tmp_path / "w.pt"), **SIZES}
     with pytest.raises(ModelError, match=r"more than weights \(torch\.nn\.\w+"):
         create_backend("pytorch", **settings)
-    with pytest.raises(ModelError, match=r"the model has no 0\.weight, 0\.bias"):
+    with pytest.raises(ModelError, match=r"the model lacks 0\.weight, 0\.bias"):
         create_backend("pytorch", trust_weights=True, **settings)
-    assert "is run if there is any" in caplog.text
+    assert "any code in" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", b"# a script", b"PK\x03\x04 broken"])
 def test_damaged_weight_file(write, tmp_path, content):
     """Bytes that are no weights are refused in one sentence."""
     (tmp_path / "w.pt").write_bytes(content)
-    with pytest.raises(ModelError, match=r"w\.pt is damaged, or was not made by torch\.save"):
+    with pytest.raises(ModelError, match=r"w\.pt is damaged, or was not written by torch\.save"):
         create_backend("pytorch", model=write(NETWORK), weights=str(tmp_path / "w.pt"), **SIZES)
 
 
@@ -660,7 +663,7 @@ def test_cut_off_weight_file(write, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "holds a list, not a state dict"),
+        ([1, 2], "contains a list, not a state dict"),
         ({"net": {"a": torch.zeros(1)}, "epoch": 1}, "net, epoch are not tensors"),
         ({}, "it is empty"),
     ],
@@ -800,7 +803,7 @@ def test_a_prefix_of_other_weights_is_an_error(write, tmp_path):
     first, *others = state
     torch.save({f"net.{first}": state[first], **{f"loss.{k}": state[k] for k in others}},
                tmp_path / "w.pt")  # fmt: skip
-    with pytest.raises(ModelError, match="the model has no net"):
+    with pytest.raises(ModelError, match="the model lacks net"):
         create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
 
 
@@ -870,7 +873,7 @@ def test_a_patch_that_the_divisor_forbids_is_one_sentence(write, said, monkeypat
 def test_a_network_of_other_dimensions_names_spatial_dims(write, text, dims, other):
     """Whether kernels have two or three axes is seen, and the option that fits is named."""
     backend = create_backend("pytorch", model=write(text), spatial_dims=dims, **SIZES)
-    with pytest.raises(ModelError, match=f"is {dims}; give --spatial-dims {other}$"):
+    with pytest.raises(ModelError, match=f"is {dims}; use --spatial-dims {other}$"):
         backend.warm()
 
 

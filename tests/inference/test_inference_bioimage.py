@@ -244,9 +244,9 @@ def test_sizes_that_the_network_takes(tmp_path):
         package.check_sizes(Zyx(20, 32, 64), Zyx(16, 24, 64), 1)
     with pytest.raises(OptionError, match=r"\(16, 24, 64\) .* use --output-patch-size 16 24 64"):
         package.check_sizes(Zyx(16, 32, 64), Zyx(16, 32, 64), 1)
-    with pytest.raises(OptionError, match=r"leaves nothing within the margin of \(0, 4, 0\)"):
+    with pytest.raises(OptionError, match=r"leaves nothing inside the margin \(0, 4, 0\)"):
         package.check_sizes(Zyx(16, 8, 64), Zyx(16, 8, 64), 1)
-    with pytest.raises(OptionError, match="takes 1 at a time, but a batch holds 2; .*size 1"):
+    with pytest.raises(OptionError, match="batch of at most 1, but a batch has 2; .*size 1"):
         package.check_sizes(Zyx(16, 32, 64), Zyx(16, 24, 64), 2)
 
 
@@ -294,7 +294,7 @@ def test_the_first_weights_that_are_on_the_disk(tmp_path):
     )
     assert read_package(path).weights.format == "torchscript"
     assert read_package(path, "pytorch_state_dict").weights.format == "pytorch_state_dict"
-    with pytest.raises(ModelError, match="weights in pytorch_state_dict, torchscript; onnx can be"):
+    with pytest.raises(ModelError, match="torchscript, but only onnx can be run"):
         read_package(path, "onnx")
 
 
@@ -314,27 +314,39 @@ def test_running_code_is_said(tmp_path, caplog):
     """A warning names the code of the package that is run."""
     folder = write_package(tmp_path / "net", describe("0.5.0"), kind="pytorch_state_dict")
     read_package(str(folder)).load()
-    assert f"{folder}: running its code, code.py" in caplog.text
+    assert f"{folder}: executing its code in code.py" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.clear(), "weights in none; torchscript, onnx and pytorch_state_dict can be"),
-        (lambda w: w.update(keras_hdf5=w.pop("pytorch_state_dict")), "weights in keras_hdf5; "),
-        (lambda w: w["pytorch_state_dict"].update(source="../x.pth"), "lie inside of it"),
-        (lambda w: w["pytorch_state_dict"].update(source="/etc/passwd"), "lie inside of it"),
-        (lambda w: w["pytorch_state_dict"].update(source="no.pth"), "the package holds no no.pth"),
+        (
+            lambda w: w.clear(),
+            "in none, but only torchscript, onnx and pytorch_state_dict can",
+        ),
+        (
+            lambda w: w.update(keras_hdf5=w.pop("pytorch_state_dict")),
+            "weights in keras_hdf5, but only",
+        ),
+        (lambda w: w["pytorch_state_dict"].update(source="../x.pth"), "must be inside the"),
+        (
+            lambda w: w["pytorch_state_dict"].update(source="/etc/passwd"),
+            "must be inside the",
+        ),
+        (
+            lambda w: w["pytorch_state_dict"].update(source="no.pth"),
+            "package has no file no.pth",
+        ),
         (lambda w: w["pytorch_state_dict"].pop("source"), "source is missing; it must be a string"),
         (
             lambda w: w["pytorch_state_dict"].update(
                 architecture={"import_from": "os", "callable": "system", "kwargs": {}}
             ),
-            r"architecture is .* from a \.py file of the package only",
+            r"architecture is .* must be a \.py file of the package",
         ),
         (
             lambda w: w["pytorch_state_dict"].update(architecture="os.system"),
-            r"architecture is 'os.system'; code is run from a \.py file",
+            r"architecture is 'os.system'; the code must be a \.py file",
         ),
     ],
 )
@@ -371,8 +383,8 @@ def test_what_is_no_package(tmp_path):
     (tmp_path / "fake.zip").write_bytes(b"nothing")
     assert not any(is_package(str(tmp_path / name)) for name in ("folder", "net.pt", "none"))
     for name, message in [
-        ("folder", "holds no rdf.yaml"),
-        ("fake.zip", "is not a zip archive; give a folder or .zip that holds rdf.yaml"),
+        ("folder", "contains no rdf.yaml"),
+        ("fake.zip", "is not a zip archive; give a folder or .zip that contains rdf.yaml"),
         ("none", "does not exist"),
     ]:
         with pytest.raises(ModelError, match=message):
@@ -406,18 +418,21 @@ SPACE_LAST = {"type": "space", "id": "x", "size": {"min": 4, "step": 2}}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format_version="0.3.6"), "format_version is '0.3.6'; formats 0.4 and"),
+        (
+            lambda d: d.update(format_version="0.3.6"),
+            "format_version is '0.3.6'; supported formats are 0.4",
+        ),
         (lambda d: d.pop("format_version"), "format_version is missing"),
         (lambda d: d.update(type="dataset"), "type is 'dataset'; only a model"),
         (lambda d: d.update(inputs=d["inputs"] * 2), "inputs is .* one input tensor"),
-        (lambda d: d.update(outputs=[]), "outputs is .*there must be an output"),
+        (lambda d: d.update(outputs=[]), "outputs is .*must have an output"),
         (lambda d: d.update(inputs={"a": 1}), "inputs is .* must be a list"),
         (lambda d: d["inputs"][0].pop("axes"), "inputs.0.axes is missing"),
         (lambda d: d["inputs"][0]["axes"].pop(), "inputs.0.axes is .*z, y, x or y, x"),
         (lambda d: d["inputs"][0]["axes"].append(SPACE_LAST), "inputs.0.axes is .* each once"),
         (
             lambda d: d["inputs"][0]["axes"][2].update(type="time", id="t"),
-            "inputs.0.axes.2 is .*axes are batch, channel, and the spaces",
+            "inputs.0.axes.2 is .*an axis must be batch, channel, or space",
         ),
         (
             lambda d: d["inputs"][0]["axes"][2].update(size={"tensor_id": "raw", "axis_id": "y"}),
@@ -426,7 +441,7 @@ SPACE_LAST = {"type": "space", "id": "x", "size": {"min": 4, "step": 2}}
         (lambda d: d["outputs"][0]["axes"].pop(2), "outputs.0.axes is .* of the input, bczyx"),
         (
             lambda d: d["outputs"][0]["axes"][2]["size"].update(axis_id="y"),
-            "outputs.0.axes.2.size is .* must be that of 'raw' along z",
+            "outputs.0.axes.2.size is .* must refer to 'raw' along z",
         ),
         (
             lambda d: d["outputs"][0]["axes"][2]["size"].update(offset=-3),
@@ -434,15 +449,15 @@ SPACE_LAST = {"type": "space", "id": "x", "size": {"min": 4, "step": 2}}
         ),
         (
             lambda d: d["outputs"][0]["axes"][2].update(size=8),
-            "outputs.0 is .* size is fixed along z",
+            "outputs.0 is .* fixed size along z",
         ),
         (
             lambda d: d["outputs"][0]["axes"][2].update(scale=2),
-            "outputs.0.axes.2.scale is 2; the output must have the voxels of the input",
+            "outputs.0.axes.2.scale is 2; the output must have the voxel size of the input",
         ),
         (
             lambda d: d["inputs"][0]["axes"][2].update(unit="parsec"),
-            "inputs.0.axes.2.unit is 'parsec'; units that are known",
+            "inputs.0.axes.2.unit is 'parsec'; it must be one of",
         ),
     ],
 )
@@ -457,19 +472,19 @@ def test_descriptions_of_format_0_5_that_cannot_be_run(tmp_path, change, message
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda i, o: i.update(axes="btczyx"), "inputs.0.axes is 'btczyx'; axes are b, c"),
+        (lambda i, o: i.update(axes="btczyx"), "inputs.0.axes is 'btczyx'; axes must be b, c"),
         (lambda i, o: i["shape"]["step"].__setitem__(1, 1), "number of channels must be fixed"),
         (lambda i, o: i["shape"]["min"].pop(), "inputs.0.shape.min.4 is missing; .* an integer"),
         (
             lambda i, o: o["shape"].update(reference_tensor="other"),
-            "outputs.0.shape.reference_tensor is 'other'; only the input, 'raw'",
+            "outputs.0.shape.reference_tensor is 'other'; it must be the input, 'raw'",
         ),
         (
             lambda i, o: o["shape"]["scale"].__setitem__(2, 2.0),
-            "outputs.0.shape.scale is .* the voxels of the input",
+            "outputs.0.shape.scale is .* the voxel size of the input",
         ),
-        (lambda i, o: o.update(shape=[1, 2, 8, 8, 8]), "outputs.0 is .* fixed along z"),
-        (lambda i, o: o.update(data_type="uint8"), "ends with uint8 voxels, but blended values"),
+        (lambda i, o: o.update(shape=[1, 2, 8, 8, 8]), "outputs.0 is .* fixed size along z"),
+        (lambda i, o: o.update(data_type="uint8"), "last dtype is uint8, but blended values"),
     ],
 )
 def test_descriptions_of_format_0_4_that_cannot_be_run(tmp_path, change, message):

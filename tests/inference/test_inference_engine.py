@@ -132,7 +132,7 @@ def test_one_voxel_less_than_the_required_input_is_refused(case, data):
         else BoundingBox(need.start, need.stop - step)
     )
     image = np.zeros(less.size, np.uint8)
-    with pytest.raises(GeometryError, match="load a margin of"):
+    with pytest.raises(GeometryError, match="load it with a margin of"):
         Engine(identity(setting), setting).run(image, less, output_box=box, domain=domain)
 
 
@@ -230,7 +230,7 @@ def test_uint8_output_follows_the_fixed_rule(caplog):
     assert output.ravel().tolist() == rounded.tolist()
     assert output.ravel()[[0, 1, 5, 6]].tolist() == [0, 0, 255, 255]
     assert engine.voxels_clamped == 2
-    assert "2 output values outside of [0, 1] were clamped" in caplog.text
+    assert "2 output values outside [0, 1] were clamped" in caplog.text
 
 
 def test_float16_output_is_the_rounded_float32_output():
@@ -363,7 +363,7 @@ def test_output_where_there_is_no_patch_is_refused(axis):
     """An output box that reaches outside of the domain is an error, not NaN."""
     stop = [BOX.stop[a] + (a == axis) for a in range(3)]
     engine = Engine(Network(lambda b: b), EngineSettings(ONE, num_output_channels=1))
-    with pytest.raises(GeometryError, match=f"reaches outside of {BOX}"):
+    with pytest.raises(GeometryError, match=f"reaches outside {BOX}"):
         engine.run(np.zeros(BOX.size, np.uint8), BOX, output_box=BoundingBox(BOX.start, stop))
 
 
@@ -960,7 +960,7 @@ class Small(Network):
 def test_a_batch_that_does_not_fit_names_the_one_that_may():
     """Without --lower-batch memory that ends is an error with the batch to use."""
     engine = Engine(Small(convolution()), replace(SMALL, batch_size=5))
-    with pytest.raises(OutOfMemoryError, match="--batch-size 5; give --batch-size 2, or --lower"):
+    with pytest.raises(OutOfMemoryError, match="--batch-size 5; use --batch-size 2, or --lower"):
         engine.run(*voxels((9, 20, 20)))
 
 
@@ -973,4 +973,4 @@ def test_lower_batch_goes_on_with_a_warning_and_the_same_result(caplog):
     np.testing.assert_array_equal(engine.run(image, box), expected)
     np.testing.assert_array_equal(engine.run(image, box), expected)
     assert {shape[0] for shape in network.shapes} == {2}
-    assert caplog.text.count("going on with 2: the compute profile changed") == 1
+    assert caplog.text.count("continuing with 2. The compute profile has changed") == 1

@@ -123,7 +123,7 @@ def test_a_wrong_patch_number_names_the_size_that_fits():
     """--patch-num is checked against the chunk, and the error says which chunk would hold it."""
     geometry = PatchGeometry(Zyx(20, 256, 256), Zyx(20, 256, 256), Zyx(4, 64, 64))
     chunk = Chunk(np.zeros((36, 448, 449), np.uint8))
-    with pytest.raises(OptionError, match=r"holds \(2, 2, 3\) patches .* \(36, 448, 448\) voxels"):
+    with pytest.raises(OptionError, match=r"has \(2, 2, 3\) patches .* chunk of \(36, 448, 448\)"):
         create(geometry, patch_num=Zyx(2, 2, 2))(chunk)
     create(geometry, patch_num=Zyx(2, 2, 3))(chunk)
 
@@ -138,7 +138,7 @@ def test_a_patch_number_of_the_corner_selects_the_patches_of_the_corner(caplog):
         output = old(image(box, box))
         assert output.bbox == expected.bbox
         np.testing.assert_array_equal(output.array, expected.array)
-    assert caplog.text.count("as by --grid chunk") == 1
+    assert caplog.text.count("as with --grid chunk") == 1
     assert create(geometry)(image(box, box)).bbox == box
     with pytest.raises(OptionError, match=r"--patch-num is \(5, 3, 3\)"):
         create(geometry, grid="anchored", patch_num=Zyx(5, 3, 3))(image(box, box))
@@ -159,7 +159,7 @@ def test_no_padding_limits_the_output_to_what_lies_deep_enough():
     task = BoundingBox.from_size(DOMAIN.start, (6, 9, 9))
     assert inferencer(image(), task).bbox == BoundingBox(DOMAIN.start + (1, 2, 2), task.stop)
     corner = BoundingBox.from_size(DOMAIN.start, (1, 2, 2))
-    with pytest.raises(GeometryError, match="no voxel in common"):
+    with pytest.raises(GeometryError, match="does not intersect"):
         inferencer(image(), corner)
 
 
@@ -167,13 +167,13 @@ def test_broken_congruence_is_said_with_the_alternative(caplog):
     """A divisor that stride or last patch break is warned of once; the padded grid keeps it."""
     geometry = PatchGeometry(Zyx(8, 16, 16), Zyx(8, 16, 16), Zyx(4, 8, 8))
     create(geometry, own={"patch_divisor": Zyx(4, 8, 8)})(image())
-    assert "--grid padded keeps them congruent" in caplog.text
+    assert "less well than they could; use --grid padded" in caplog.text
     caplog.clear()
     create(geometry, grid="padded", own={"patch_divisor": Zyx(4, 8, 8)})(image())
     assert "congruent" not in caplog.text
     odd = PatchGeometry(Zyx(8, 16, 16), Zyx(8, 16, 16), Zyx(3, 7, 8))
     create(odd, grid="padded", own={"patch_divisor": Zyx(4, 8, 8)})(image())
-    assert "--output-patch-overlap 4 8 8 keeps" in caplog.text
+    assert "use --output-patch-overlap 4 8 8" in caplog.text
 
 
 def test_wide_integers_are_warned_of(caplog):
@@ -182,7 +182,7 @@ def test_wide_integers_are_warned_of(caplog):
     inferencer = create(own={"warn_of_dtype": True})
     inferencer(chunk)
     inferencer(chunk)
-    assert caplog.text.count("are divided by 65535, the largest of their type") == 1
+    assert caplog.text.count("are divided by 65535, the maximum of their dtype") == 1
 
 
 def test_augmentation_says_what_it_takes_the_channels_for(caplog):
@@ -191,7 +191,7 @@ def test_augmentation_says_what_it_takes_the_channels_for(caplog):
     setting = EngineSettings(geometry, num_output_channels=3, augment=True)
     output = Inferencer(Placement(setting), IDENTITY)(image())
     assert output.kind == "affinity"
-    assert "takes the 3 output channels for affinity" in caplog.text
+    assert "treats the 3 output channels as affinity" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_augmentation_says_what_it_takes_the_channels_for(caplog):
         (
             lambda: create()(image(), BoundingBox.from_size((99, 0, 0), (1, 1, 1))),
             GeometryError,
-            "no voxel in common",
+            "does not intersect",
         ),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_network_is_let_go_at_the_end_and_clamping_is_summed_up(caplog):
         assert inferencer.engine is not None
         assert inferencer(chunk).array.min() == 255
     assert inferencer.engine is None
-    assert "in all, 256 output values" in caplog.text
+    assert "in total, 256 output values" in caplog.text
 
 
 def test_missing_files_are_found_before_any_work(tmp_path):
@@ -259,7 +259,7 @@ def test_networks_in_folders_are_not_taken_along(tmp_path):
     (tmp_path / "net.zip").touch()
     assert network_files({"model": archive}) == {archive: "code"}
     for path in (tmp_path, tmp_path / "rdf.yaml"):
-        with pytest.raises(OptionError, match="takes along one; zip it"):
+        with pytest.raises(OptionError, match="can include only single files; zip"):
             network_files({"model": str(path)})
 
 

@@ -184,7 +184,7 @@ def test_what_is_unknown_is_said_to_be():
     found = estimate_memory(replace(WORKLOAD, activations=None))
     assert not found.complete
     assert str(found).startswith("at least ")
-    assert str(found).endswith("and the network's activations")
+    assert str(found).endswith("plus the network's activations")
     assert found.table().splitlines()[-1].split() == ["network", "activations", "unknown"]
 
 

@@ -177,7 +177,7 @@ def test_wrong_config(tmp_path):
 
 @pytest.mark.parametrize(
     ("channels", "message"),
-    [((1, 2), "give --num-output-channels 2"), ((2, 3), "give --num-input-channels 2")],
+    [((1, 2), "use --num-output-channels 2"), ((2, 3), "use --num-input-channels 2")],
 )
 def test_channels_of_the_weights(tmp_path, channels, message):
     """Weights of a network with other channels than asked for name the option."""
@@ -196,7 +196,7 @@ def test_weights_of_the_other_variant(tmp_path):
 def test_weights_of_something_else(tmp_path):
     """Weights of another network are refused with their first keys."""
     torch.save(torch.nn.Conv3d(1, 3, 3).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(ModelError, match="not of an RSUNet, their keys begin with weight, bias"):
+    with pytest.raises(ModelError, match="not belong to an RSUNet: .* first keys are weight, bias"):
         create_backend("pytorch", model="rsunet", weights=str(tmp_path / "w.pt"), **SIZES)
 
 
@@ -224,9 +224,9 @@ def test_untrained_network_is_well_conditioned():
 
 def test_unknown_names():
     """A network or variant that does not exist is answered with those that do."""
-    with pytest.raises(OptionError, match="there are rsunet, rsunet-isotropic"):
+    with pytest.raises(OptionError, match="available: rsunet, rsunet-isotropic"):
         models.create_model("rsunet-iso", 1, 3)
-    with pytest.raises(OptionError, match="'unet'; there are rsunet"):
+    with pytest.raises(OptionError, match="'unet' does not exist; available: rsunet"):
         models.create_model("unet", 1, 3)
     assert models.is_built_in("rsunet-isotropic")
     assert not models.is_built_in("rsunet.py")
@@ -244,5 +244,5 @@ def test_as_many_weights_as_the_file_holds(widths, norm):
         "in_channels": 2, "out_channels": 3, "widths": widths, "embedding": (1, 5, 5),
     }  # fmt: skip
     _check_size(settings, {"all": torch.empty(count)})
-    with pytest.raises(ValueError, match=f"{count} weights, and the file holds {count - 1}"):
+    with pytest.raises(ValueError, match=f"{count} weights, but the file has {count - 1}"):
         _check_size(settings, {"all": torch.empty(count - 1)})

@@ -132,11 +132,11 @@ GOOD = {"mean": 1, "std": 2, "percentiles": {"1": 3, "99": 4, "50": 3}}
         ([GOOD | {"mean": float("nan")}], {}, "mean of channel 0 .* is nan"),
         ([GOOD | {"mean": True}], {}, "mean of channel 0 .* is True"),
         ([GOOD | {"std": "2"}], {}, "std of channel 0 .* is '2'"),
-        ([GOOD | {"sdt": 2}], {}, "channel 0 .* holds 'sdt'; only count, mean, std"),
+        ([GOOD | {"sdt": 2}], {}, "channel 0 .* unknown key 'sdt'; allowed are count, mean, std"),
         ([3], {}, "channel 0 .* is 3; it must be an object"),
-        ([], {}, "must list an entry for each channel"),
+        ([], {}, "must have a list 'channels' with an entry for each channel"),
         ([GOOD | {"percentiles": [1, 99]}], {}, "percentiles of channel 0 .* must be an object"),
-        ([GOOD | {"percentiles": {"1": 3, "1.0": 4}}], {}, "percentile '1.0'; .* each once"),
+        ([GOOD | {"percentiles": {"1": 3, "1.0": 4}}], {}, "percentile '1.0'; .* each given once"),
         ([GOOD | {"percentiles": {"p1": 3}}], {}, "percentile 'p1'; .* from 0 to 100"),
         ([GOOD | {"percentiles": {"101": 3}}], {}, "percentile '101'"),
         ([GOOD], {"method": "percentile", "percentiles": (2, 99)}, "no percentile 2; .*1, 50, 99"),
@@ -177,10 +177,10 @@ def test_the_warning_for_wide_integers():
     """It names divisor, what 12 bits would reach, and choices; 8 bits and floats need none."""
     text = dtype_warning("uint16")
     assert "divided by 65535" in text
-    assert "12-bit data would reach 0.062" in text
+    assert "12-bit data would reach only 0.062" in text
     assert all(f"--normalize {m}" in text for m in ("none", "zscore or percentile", "dtype"))
-    assert "reach 0.12" in dtype_warning("int16")
-    assert "voxels up to 1000, as here, reach 0.015" in dtype_warning("uint16", 1000)
+    assert "reach only 0.12" in dtype_warning("int16")
+    assert "the largest voxel sampled, 1000, becomes 0.015" in dtype_warning("uint16", 1000)
     assert dtype_warning("uint16", 60000) is None
     assert [dtype_warning(d) for d in ("uint8", "int8", "bool", "float32")] == [None] * 4
 
@@ -230,7 +230,10 @@ def test_what_has_no_statistics(chunks, message):
         ("{", "is not a JSON file"),
         ("[]", "has version None"),
         ('{"version": 2, "channels": []}', "has version 2; a statistics file has version 1"),
-        ('{"version": 1, "channels": [], "mip": 0}', "holds 'mip'; only version, channels"),
+        (
+            '{"version": 1, "channels": [], "mip": 0}',
+            "key 'mip'; allowed are version, channels",
+        ),
     ],
 )
 def test_what_is_no_statistics_file(tmp_path, text, message):

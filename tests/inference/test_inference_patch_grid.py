@@ -167,7 +167,7 @@ def test_a_domain_too_small_for_no_padding_is_refused():
         PatchGrid(geometry, domain, "none")
     with pytest.raises(GeometryError, match="beyond the domain"):
         PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (9, 9, 9)), "none", keep_stride=True)
-    with pytest.raises(GeometryError, match="holds no voxel"):
+    with pytest.raises(GeometryError, match="contains no voxels"):
         PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (0, 8, 8)))
 
 
@@ -175,7 +175,7 @@ def test_a_box_outside_of_the_grid_is_refused():
     """Asking what a far box needs is an error that names both boxes."""
     geometry = PatchGeometry(Zyx(4, 4, 4), Zyx(4, 4, 4), Zyx(0, 0, 0))
     grid = PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (8, 8, 8)))
-    with pytest.raises(GeometryError, match=r"20-21_0-1_0-1 has no voxel in common"):
+    with pytest.raises(GeometryError, match=r"20-21_0-1_0-1 does not intersect"):
         grid.required_input(BoundingBox.from_size((20, 0, 0), (1, 1, 1)))
 
 

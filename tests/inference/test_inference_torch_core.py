@@ -318,15 +318,15 @@ def test_one_output_of_several(write):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ("{'a': a}", r"a dict without b, which --outputs asks for; it holds a$"),
+        ("{'a': a}", r"a dict without b, named in --output-names; its keys are a$"),
         ("(a, a)", r"output b .* shape \(2, 2, 4, 16, 16\), but --output-channels is 1"),
         (
             "(a, b[..., ::2])",
-            r"outputs a, b .* differ in size: \(4, 16, 16\) and, of b, \(4, 16, 8",
+            r"outputs a, b .* size: the first is \(4, 16, 16\) voxels, but b is \(4, 16, 8",
         ),
         ("(a, None)", "output b of model .* is a NoneType, not a tensor"),
-        ("(a, )", "returned 2 channels, --num-output-channels is 3"),
-        ("()", "returned 0 outputs, --outputs names 2: a, b"),
+        ("(a, )", "returned 2 channels, but --num-output-channels is 3"),
+        ("()", "returned 0 outputs, but --output-names lists 2: a, b"),
     ],
 )
 def test_outputs_that_do_not_fit(write, returned, message):
@@ -342,9 +342,13 @@ def test_outputs_that_do_not_fit(write, returned, message):
 @pytest.mark.parametrize(
     ("outputs", "channels", "message"),
     [
-        (("a", "b"), (3,), r"names 2 outputs \(a, b\), --output-channels has 1 numbers"),
-        (("a", "a"), (1, 2), "names an output twice"),
-        (("a", "b"), (2, 2), "make 4, --num-output-channels is 3; give --num-output-channels 4"),
+        (("a", "b"), (3,), r"lists 2 outputs \(a, b\), but --output-channels has 1 numbers"),
+        (("a", "a"), (1, 2), "lists an output twice"),
+        (
+            ("a", "b"),
+            (2, 2),
+            "add up to 4, .* is 3; use --num-output-channels 4",
+        ),
     ],
 )
 def test_options_of_outputs_that_disagree(outputs, channels, message):

@@ -48,10 +48,10 @@ def test_the_whole_sentence():
         ((40, 16, 16), (40, 4, 4), 1, "load with --mip 3, if each .* in plane"),
         ((16, 16, 16), (8, 8, 8), 0, "load with --mip 1, if each .* along all axes"),
         ((8, 8, 8), (32, 32, 32), 2, "load with --mip 0, if each .* along all axes"),
-        ((8, 8, 8), (32, 32, 32), 1, "no mip made by factors of 2 fits"),
+        ((8, 8, 8), (32, 32, 32), 1, "no mip at factors of 2 would fit"),
         ((40, 16, 16), (40, 4, 4), None, "data 4 times coarser in plane would fit"),
         ((4, 4, 4), (8, 8, 8), None, "data 2 times finer along all axes would fit"),
-        ((30, 4, 4), (40, 8, 8), 1, "no mip made by factors of 2 fits; resample the data"),
+        ((30, 4, 4), (40, 8, 8), 1, "no mip at factors of 2 would fit; resample the data"),
         ((40, 17, 17), (40, 4, 4), 0, "load with --mip 2"),
     ],
 )

@@ -159,5 +159,5 @@ def test_counts_of_two_volumes_below_one_place_are_told(tmp_path):
         line = f"--quiet load-npy -f {tmp_path}/{name}.npy {place}"
         assert CliRunner().invoke(cli, line.split()).exit_code == 0
     told = CliRunner().invoke(cli, ["sum-statistics", f"{tmp_path}/counts"])
-    assert "have read volumes of 2 different bounds" in told.stderr
+    assert "read volumes with 2 different bounds" in told.stderr
     assert told.stdout.startswith("2 tasks; uint8")

@@ -83,19 +83,22 @@ NAMED = ["--output-names", "a,b"]
     [
         (["--output-channels", "3,1"], "--output-channels lists several outputs; name them with"),
         (["--output-kind", "logit,vector"], "--output-kind lists several .* with --output-names"),
-        (NAMED, "2 names, --output-channels 0 numbers .* one of each for every output"),
+        (NAMED, "2 names, --output-channels 0 numbers .* optionally a kind for every output"),
         ([*NAMED, "--output-channels", "3"], "2 names, --output-channels 1 numbers"),
         ([*NAMED, "--output-channels", "3,0"], "'3,0' is not a list of numbers above 0; write 3,1"),
         ([*NAMED, "--output-channels", "3,x"], "'3,x' is not a list of numbers above 0"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-kind", "affinity"],
-            "--output-kind 1 kinds; give one of each",
+            "--output-kind 1 kinds; give a name, a number of channels",
         ),
-        ([*NAMED, "--output-channels", "3,1", "--augment"], "--augment is for networks of one"),
-        ([*NAMED, "--output-channels", "3,1", "-y", 0.3], "--mask-myelin-threshold is for .* one"),
+        (
+            [*NAMED, "--output-channels", "3,1", "--augment"],
+            "--augment needs a network with one",
+        ),
+        ([*NAMED, "--output-channels", "3,1", "-y", 0.3], "--mask-myelin-threshold needs .* one"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-dtype", "argmax"],
-            "--output-dtype argmax is for networks of one output",
+            "--output-dtype argmax needs a network with one output",
         ),
         (["--output-kind", "afinity"], "'afinity' is not one of probability, affinity"),
         (["--output-kind", "affinity", "-c", 2], r"three channels .* but the output has 2; change"),
@@ -278,7 +281,7 @@ def test_empty_patches_are_skipped_and_counted(folder, capsys):
     assert not found[..., 14:].any()
     np.testing.assert_allclose(found[..., :6], 1, atol=1e-6)
     text = capsys.readouterr().err
-    assert "patches were empty and not run" in text
+    assert "patches were not run: empty or masked" in text
 
 
 @pytest.mark.parametrize("task", [(6, 18, 20), (3, 6, 10), (2, 9, 4)])
@@ -350,7 +353,7 @@ def test_networks_of_several_files_are_not_taken_along(tmp_path):
     """A network that needs files beside the one that is named is refused, with what to do."""
     (tmp_path / "net.xml").touch()
     body = read_line(f"inference -s 4 8 8 -v 0 0 0 -m {tmp_path}/net.xml".split())[0].body
-    with pytest.raises(OptionError, match=r"net.xml is in two files .* name the .onnx file"):
+    with pytest.raises(OptionError, match=r"net.xml consists of two files .* give the .onnx file"):
         _ = body.needed_files
 
 
@@ -365,4 +368,4 @@ def test_logits_of_classes_name_softmax(tmp_path, monkeypatch):
         "--input-patch-size 4 8 8 --num-output-channels 2 --output-kind probability"
     )
     output = " ".join(say(line, code=1).split())
-    assert "softmax if each voxel is of one of the channels" in output
+    assert "softmax if the channels are exclusive classes" in output

@@ -1,7 +1,7 @@
-"""Devices, number types and the compute profile, which determines the bytes of a result.
+"""Devices, dtypes and the compute profile, which determines the bytes of a result.
 
-For one backend and version, device model or CPU instruction set, number of threads, memory layout,
-number type and batch shape, the bytes do not depend on how the work is divided.
+The bytes of a result are the same, however the work is divided into tasks, if these are the same:
+backend, versions, device model or CPU instruction set, threads, memory layout, dtype, batch shape.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        msg = f"--device {name!r} is not a device; use auto, cpu, cuda, or a GPU such as cuda:1"
+        msg = f"--device {name!r} is not one of auto, cpu, cuda, or a GPU such as cuda:1"
         raise OptionError(msg) from error
     if device.type not in {"cpu", "cuda"}:
-        msg = f"--device {name!r} is not a device; use auto, cpu, cuda, or a GPU such as cuda:1"
+        msg = f"--device {name!r} is not one of auto, cpu, cuda, or a GPU such as cuda:1"
         raise OptionError(msg)
     if device.type == "cpu":
         return device

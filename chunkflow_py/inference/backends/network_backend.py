@@ -89,7 +89,7 @@ class NetworkBackend:
         """Wrap the network in its hooks and checks.
 
         Args:
-            core: core that runs the network.
+            core: the network, prepared by a library such as PyTorch or OpenVINO.
             model: name or file of the network, for messages.
             shape: shape of every batch, (n, c, z, y, x).
             output_patch_size: size of the output patch, voxels, zyx.

@@ -169,8 +169,8 @@ def _runtime() -> Any:
 def _check_dtype(dtype: str) -> None:
     if dtype != "float32":
         msg = (
-            f"--backend onnxruntime supports only --dtype float32, not {dtype}; for {dtype} choose "
-            "--backend torch or openvino"
+            f"--dtype {dtype} does not work with --backend onnxruntime; choose --dtype float32, or "
+            f"for {dtype} --backend torch or openvino"
         )
         raise OptionError(msg)
 

@@ -232,8 +232,8 @@ def _file(source: DescriptionField, sha256: DescriptionField, files: PackageFile
     elif not is_inside(name):
         source.refuse("the file must be inside the package")
     if not files.has(name):
-        where = f"download it to {name} beside {files.description}" if remote else "add the file"
-        source.refuse(f"the package contains no {name}; {where}")
+        where = f"download it to {name} beside {files.description}" if remote else "add it"
+        source.refuse(f"the package has no file {name}; {where}")
     return PackageFile(name, sha256.text() if sha256 else None)
 
 
