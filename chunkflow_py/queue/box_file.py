@@ -1,4 +1,4 @@
-"""Files of boxes: written as a NumPy array, read from NumPy, JSON and CSV files.
+"""Write the boxes of tasks to a NumPy file; read them from NumPy, JSON and CSV files.
 
 | file   | representation of a box                                                                |
 |--------|----------------------------------------------------------------------------------------|
@@ -52,12 +52,12 @@ _COLUMNS = "z0,z1,y0,y1,x0,x1"
 def write_boxes(path: str | Path, plan: Plan) -> None:
     """Write the boxes of a plan's tasks to a .npy file, atomically.
 
-    The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop. Memory does
-    not grow with the number of tasks.
+    The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop. The memory needed
+    does not grow with the number of tasks.
 
     Args:
-        path: the file; an existing one is replaced once the new one is complete.
-        plan: the tasks, in the order in which they are written.
+        path: file to write; an existing file is replaced once the new one is complete.
+        plan: tasks whose boxes are written, in the order of the plan.
 
     Raises:
         OptionError: the tasks have a time index, which the file cannot store.
@@ -66,8 +66,8 @@ def write_boxes(path: str | Path, plan: Plan) -> None:
     first = next(iter(plan), None)
     if first is not None and (region := plan.region(first)).time is not None:
         msg = (
-            f"{path} cannot store the time of {region}, only its box; send the tasks to a "
-            f"--queue-name instead"
+            f"{path} can store only boxes, but the task {region} has a time index; send the tasks "
+            f"to a queue with --queue-name instead"
         )
         raise OptionError(msg)
     header = {
@@ -97,21 +97,21 @@ def _rows(grid: BoxGrid, positions: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_regions(path: str | Path) -> list[Region]:
-    """Read the boxes of a file, in its order, without duplicates.
+    """Read the boxes of a file, in the order of the file, without duplicates.
 
     Box strings may have a time index. The number of duplicates is logged.
 
     Args:
-        path: a .csv, .json or .npy file in the format at the top of this module.
+        path: a .csv, .json or .npy file in a format that the docstring of this module describes.
 
     Raises:
-        OptionError: the file has another content; the message names the place and the problem.
+        OptionError: the file is malformed; the message names the row or item and the problem.
         VolumeError: the file cannot be read.
     """
     readers = {".csv": _from_csv, ".json": _from_json, ".npy": _from_npy}
     kind = Path(path).suffix.lower()
     if kind not in readers:
-        msg = f"{path} ends in {kind or 'nothing'}; boxes are read from .csv, .json and .npy"
+        msg = f"{path} ends in {kind or 'nothing'}; boxes are read from .csv, .json and .npy files"
         raise OptionError(msg)
     with os_errors("read", path):
         try:
@@ -122,26 +122,26 @@ def read_regions(path: str | Path) -> list[Region]:
             msg = f"{path} is not a valid {kind} file of boxes: {error}; write it again"
             raise OptionError(msg) from error
     if not boxes:
-        msg = f"{path} holds no boxes; write one box per row"
+        msg = f"{path} contains no boxes; write one box per row"
         raise OptionError(msg)
     distinct = list(dict.fromkeys(boxes))
     if duplicates := len(boxes) - len(distinct):
         logger.info(
-            "%d of the %d boxes of %s are duplicates, and are ignored", duplicates, len(boxes), path
+            "%d of the %d boxes in %s are duplicates and are ignored", duplicates, len(boxes), path
         )
     return distinct
 
 
 def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBox], int]:
-    """Read consecutive boxes of a .npy file; also return how many boxes it holds.
+    """Read consecutive boxes of a .npy file; return them and the number of boxes in the file.
 
     Args:
-        path: the file.
-        first: row of the first box.
-        count: number of boxes; fewer are returned at the end of the file.
+        path: file that `write_boxes` or `numpy.save` wrote.
+        first: row of the first box to read.
+        count: number of boxes to read; fewer are returned at the end of the file.
 
     Raises:
-        OptionError: the file has another content; the message names the place and the problem.
+        OptionError: the file is malformed; the message names the row and the problem.
         VolumeError: the file cannot be read.
     """
     with os_errors("read", path):
@@ -177,8 +177,8 @@ def _array(path: Path) -> NDArray[Any]:
         raise OptionError(msg)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.shape[1] != 6:
         msg = (
-            f"{path} holds {array.dtype} of shape {array.shape}, but boxes are integers of shape "
-            "(n, 6): z, y, x of the start, then z, y, x of the stop"
+            f"{path} contains {array.dtype} of shape {array.shape}, but boxes are integers "
+            "of shape (n, 6): z, y, x of the start, then z, y, x of the stop"
         )
         raise OptionError(msg)
     return array
@@ -187,7 +187,7 @@ def _array(path: Path) -> NDArray[Any]:
 def _from_json(path: Path) -> Iterator[Region]:
     items = parse_json(path.read_text("utf-8"), None)
     if not isinstance(items, list):
-        msg = f"{path} holds {_short(items)}, but boxes are a list; put them into [ ]"
+        msg = f"{path} contains {_short(items)} instead of a list of boxes; put the boxes into [ ]"
         raise OptionError(msg)
     for number, item in enumerate(items):
         where = f"item {number} of {path}"
@@ -238,7 +238,7 @@ def _from_csv(path: Path) -> Iterator[Region]:
 
 
 def _columns(names: list[str], where: str) -> list[int]:
-    """Return the index of the column of box strings, or of z0, z1, y0, y1, x0 and x1."""
+    """Return the index of the column of box strings, or those of z0, z1, y0, y1, x0 and x1."""
     corners = [(_NAMES[name], column) for column, name in enumerate(names) if name in _NAMES]
     boxes = [column for column, name in enumerate(names) if name in ("bbox", "box")]
     if len(boxes) == 1 and not corners:
@@ -254,7 +254,7 @@ def _columns(names: list[str], where: str) -> list[int]:
 
 def _integer(text: str, where: str) -> int:
     if not _INTEGER.fullmatch(text):
-        msg = f"{where} holds {_short(text)} instead of a whole number of voxels"
+        msg = f"{where} contains {_short(text)} instead of a whole number of voxels"
         raise OptionError(msg)
     return int(text)
 
@@ -272,13 +272,13 @@ def _box(start: Any, stop: Any, where: str) -> BoundingBox:
     for values in (start, stop):
         whole = isinstance(values, list) and all(type(value) is int for value in values)
         if not whole or len(values) != 3:
-            msg = f"{where} holds {_short(values)} instead of three whole numbers z, y, x"
+            msg = f"{where} contains {_short(values)} instead of three whole numbers z, y, x"
             raise OptionError(msg)
     for axis, low, high in zip(AXES, start, stop, strict=True):
         if not -_LARGEST <= low < high <= _LARGEST:
             msg = (
                 f"{where} goes from {low} to {high} along {axis}; the stop of a box must be larger "
-                f"than its start, and both within {_LARGEST} voxels"
+                f"than its start, and both must be within {_LARGEST} voxels of the origin"
             )
             raise OptionError(msg)
     return BoundingBox(Zyx(*start), Zyx(*stop))

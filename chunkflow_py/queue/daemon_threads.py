@@ -1,4 +1,4 @@
-"""A thread pool whose calls can be abandoned, even if they hang in a system call."""
+"""A thread pool whose callers can abandon a call, even one that hangs in a system call."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class DaemonThreads:
     """A pool of daemon threads, started on demand; they do not keep the process alive.
 
     Args:
-        max_threads: the most threads, including those that hang.
-        name: name of the threads, for debuggers.
+        max_threads: maximum number of threads, including threads that hang.
+        name: name of the threads, which debuggers show.
     """
 
     def __init__(self, max_threads: int, name: str) -> None:
-        """Start no thread yet."""
+        """Create the pool; the first call starts the first thread."""
         self._max_threads = max_threads
         self._name = name
         self._work: SimpleQueue[Any] = SimpleQueue()
@@ -31,7 +31,7 @@ class DaemonThreads:
         self._idle = 0  # idle threads minus queued calls
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Run *call* in a thread; cancelling the future abandons a call that has not begun."""
+        """Run *call* in a thread; cancelling the future drops a call that has not begun."""
         future: Future[T] = Future()
         with self._lock:
             self._idle -= 1

@@ -1,29 +1,30 @@
-"""A queue in a folder of a file system that machines share; needs no server.
+"""A queue in a folder on a file system that machines share; needs no server.
 
 ```
 queue                                  touched to read the file server's clock
 new/PACK~500                           a pack: one file with the texts of 500 messages
-opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; becomes the next folder
-open/PACK/texts                        the file of the pack
+opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; it becomes open/PACK
+open/PACK/texts                        the file of the pack, with the texts of its messages
 open/PACK/todo/7~2~ENDS~TOKEN~SINCE    its message 7, received twice, leased from SINCE to ENDS
 open/PACK/todo/8~0~0~-                 its message 8, never received; "-" also after a release
 dead/PACK-9.json                       a dead letter with its reason
 ```
 
-Every change of a message is one rename of an empty file, whose name holds the message's state. Only
-one worker can win a rename, and a kill at any moment loses nothing. A worker opens a pack when it
-finds no message in the open ones; the worker that acknowledges the last message of a pack removes
-it. So neither waiting nor finished messages need a file each, and workers rarely compete in one
-folder.
+Every change of a message is one rename of an empty file whose name encodes the message's state.
+Only one worker can win a rename, and a worker that is killed at any moment loses no message. A
+worker opens a pack when it finds no free message in the open packs. The worker that acknowledges
+the last message of a pack removes the pack. Waiting and finished messages therefore need no file
+each, and workers rarely compete in one folder.
 
-Times are milliseconds of the file server's clock, so that all machines agree when a lease ends. A
-lease that begins in the future is ignored, as the server's clock was set back after it was written.
-If the reply to a rename is lost, the network file system repeats the rename, which then fails. As
-the new name contains a token that only its worker knows, its existence proves success.
+Times are milliseconds of the file server's clock, so that all machines agree when a lease ends. If
+a lease begins in the future, the server's clock was set back after the lease was written, and the
+lease is ignored. If the reply to a rename is lost, the network file system repeats the rename,
+which then fails. The new name contains a token that only one worker knows, so its existence proves
+that the first rename succeeded.
 
-Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. After a
-power cut of the file server, recent leases and acknowledgements may be undone; these messages are
-delivered again.
+Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. A power
+cut of the file server may undo recent leases and acknowledgements; these messages are delivered
+again.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ from chunkflow_py.store.local_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-PACK = 500  # messages of one pack
+PACK = 500  # messages in a pack
 PACKS = 16  # packs that are written before their folder is synced
 MOST_PACKS = 32  # open packs that one receive searches
 OPENING_S = 10.0  # lease of a pack that is being opened, which takes a second at most
 BURYING_S = 60.0  # lease of a message that is being moved to the dead letters
-CLOCK_S = 10.0  # how long a measured offset of the clocks is used
+CLOCK_S = 10.0  # time for which a measured offset of the clocks is used
 PAUSES_S = 0.01, 1.0  # the first and the longest pause between two polls
 
 _FOLDERS = ("new", "opening", "open", "dead")
@@ -78,9 +79,9 @@ _MESSAGE = re.compile(
 )
 HANDLE = re.compile(rf"({PACK_NAME.pattern})/({_MESSAGE.pattern})")
 
-SLACK_MS = 60_000  # most by which machines may disagree about the file server's time
+SLACK_MS = 60_000  # largest tolerated disagreement of machines about the file server's time
 THREADS = 8  # concurrent calls to the file server
-# Another worker was faster; network file systems report it in either way.
+# Another worker was faster; network file systems report this in either way.
 _GONE = (errno.ENOENT, errno.ESTALE)
 
 
@@ -93,11 +94,11 @@ class DirectoryQueue:
         """Open the queue in the folder at *path*.
 
         Args:
-            path: folder that holds nothing but the queue.
+            path: folder of the queue; it must not contain other files.
             create: create the folder, with its parents, if it does not exist.
 
         Raises:
-            QueueError: the queue does not exist, or the folder holds other files.
+            QueueError: the queue does not exist, or the folder contains other files.
         """
         self._root = absolute(path)
         self.url = f"file://{self._root}"
@@ -118,7 +119,7 @@ class DirectoryQueue:
         if not create:
             msg = (
                 f"queue {self.url} does not exist; generate-tasks --queue-name and submit --queue "
-                f"create it, and chunkflow repair RUN creates that of a run again"
+                f"create it, and chunkflow repair RUN recreates the queue of a run"
             )
             raise QueueError(msg)
         make_folder(self._root)
@@ -126,7 +127,7 @@ class DirectoryQueue:
         others = [each for each in names_in(self._root) if each not in ("queue", *_FOLDERS)]
         if others:
             msg = (
-                f"queue {self.url} cannot be created in a folder that holds {min(others)!r}; "
+                f"queue {self.url} cannot be created in a folder that contains {min(others)!r}; "
                 f"use a new folder, such as {self.url}/queue"
             )
             raise QueueError(msg)
@@ -138,7 +139,7 @@ class DirectoryQueue:
             with os_errors(action, self._root):
                 yield
         except VolumeError as error:
-            msg = f"queue {self.url} fails: {error}"
+            msg = f"queue {self.url} failed: {error}"
             raise QueueError(msg) from error
 
     def _now(self) -> int:
@@ -189,7 +190,7 @@ class DirectoryQueue:
                 pack, name = self._free.pop()
             except IndexError:
                 searches += 1
-                # Search again if others have taken all that was free, but not forever.
+                # Search again if other workers took all free messages, but not forever.
                 if messages or searches > MOST_PACKS or not self._search(now):
                     break
                 continue
@@ -240,7 +241,7 @@ class DirectoryQueue:
         return texts
 
     def _open(self, now: int) -> bool:
-        """Open a pack: one whose worker was killed while opening it, or else a new one."""
+        """Open a new pack, or first a pack whose worker was killed while opening it."""
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
         for name in names_in(opening):
             match = OPENING.fullmatch(name)
@@ -275,7 +276,7 @@ class DirectoryQueue:
         return f"{self._root}/open/{pack}/todo/{name}"
 
     def _locate(self, message: Message) -> tuple[str, str, Name] | None:
-        """Return pack, path and name that a message has if its lease was not lost."""
+        """Return the pack, path and file name of a message whose lease was not lost."""
         match = HANDLE.fullmatch(message.handle)
         if match is None or match[6] == FREE:
             return None
@@ -325,7 +326,7 @@ class DirectoryQueue:
             return self._change(messages, keep)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Let others receive the messages after *delay_s*."""
+        """Make messages available to all receivers after *delay_s*."""
         with self._translate_errors("write"):
             # Without a delay, the time 0 frees them at once on every machine.
             now = self._now() if delay_s > 0 else 0
@@ -340,7 +341,7 @@ class DirectoryQueue:
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
         """Move messages to the dead letters, with the reason."""
-        # The new leases keep others away meanwhile, and show which messages were lost.
+        # The new leases keep other workers away meanwhile, and show which leases were lost.
         lost = self.extend(messages, BURYING_S)
         leased = [message for message in messages if message not in lost]
         with self._translate_errors("write"):
@@ -352,10 +353,10 @@ class DirectoryQueue:
         self.acknowledge(leased)
 
     def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 counting them is cheap
-        """Count the waiting, leased and dead messages; lists every open pack."""
+        """Count the waiting, leased and dead messages; lists the folder of every open pack."""
         with self._translate_errors("read"):
             now = self._now()
-            # A pack may move from folder to folder meanwhile: its last place counts.
+            # Another worker may move a pack during the count: the last folder it is in counts.
             packs: dict[str, tuple[int, int]] = {}
             for name in names_in(f"{self._root}/new"):
                 if match := NEW.fullmatch(name):
@@ -387,14 +388,14 @@ class DirectoryQueue:
         return leased_texts[:most]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield the dead letters without removing them."""
+        """Yield the dead letters; they stay in the queue."""
         for name in self._letters():
             with self._translate_errors("read"):
                 letter = json.loads(Path(f"{self._root}/dead/{name}").read_bytes())
             yield DeadLetter(letter["body"], letter["reason"])
 
     def _remove_if_finished(self, pack: str) -> None:
-        """Remove the folder of a pack without messages."""
+        """Remove the folder of a pack if no message of the pack is left."""
         folder = f"{self._root}/open/{pack}"
         if remove_folder(f"{folder}/todo") and "todo" not in names_in(folder):
             self._texts.pop(pack, None)
@@ -402,7 +403,7 @@ class DirectoryQueue:
             remove_folder(folder)
 
     def close(self) -> None:
-        """Do nothing; no file stays open."""
+        """Do nothing: no file stays open between calls."""
 
 
 # --- names and files ----------------------------------------------------------------------------
@@ -413,8 +414,8 @@ class Name(NamedTuple):
 
     Attributes:
         number: position of the message in its pack.
-        receives: number of times it was received.
-        ends: time before which it cannot be received.
+        receives: number of times that the message was received.
+        ends: time before which the message cannot be received.
         token: identifies the receipt; ``-`` if the message is not leased.
         since: time at which *ends* was set; 0 in names that earlier versions wrote.
     """
@@ -431,7 +432,8 @@ class Name(NamedTuple):
     def is_over(self, now: int) -> bool:
         """Return whether the lease or the delay has ended.
 
-        One that begins in the future is over, too: the clock was set back after it was written.
+        A lease that begins in the future counts as ended: the clock was set back after the lease
+        was written.
         """
         return self.ends <= now or self.since > now + SLACK_MS
 
@@ -445,7 +447,7 @@ def parse_name(name: str) -> Name | None:
 
 
 def names_in(folder: str) -> list[str]:
-    """List a folder without its temporary files; a folder that is gone is empty."""
+    """List the names in a folder, without temporary files; a missing folder counts as empty."""
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError as error:
@@ -456,7 +458,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def rename(source: str, target: str) -> bool:
-    """Rename a file; return whether this call did it, as another worker may be faster."""
+    """Rename a file; return false if another worker renamed or removed it first."""
     try:
         os.rename(source, target)  # noqa: PTH104
     except OSError as error:
@@ -483,7 +485,7 @@ def _make_empty(path: str) -> None:
 
 
 def read_texts(path: str) -> list[str] | None:
-    """Return the texts of a pack's messages, or ``None`` if the file does not exist."""
+    """Read the texts of a pack's messages; return ``None`` if the file does not exist."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -502,7 +504,7 @@ def read_texts(path: str) -> list[str] | None:
 
 
 def remove_folder(path: str) -> bool:
-    """Remove a folder if it is empty; return whether it is gone."""
+    """Remove a folder unless it contains files; return whether the folder no longer exists."""
     try:
         os.rmdir(path)  # noqa: PTH106
     except OSError as error:
@@ -516,7 +518,7 @@ def remove_folder(path: str) -> bool:
 def make_messages(folder: str, count: int) -> bool:
     """Create the files of *count* messages; return whether the folder still exists.
 
-    Another worker moves it if opening the pack takes longer than `OPENING_S`.
+    Another worker moves the folder if opening the pack takes longer than `OPENING_S`.
     """
     try:
         Path(folder).mkdir(exist_ok=True)

@@ -6,9 +6,9 @@ receipt             renewed             renewed      the queue does not answer: 
                                            |<------------------ lease ----------------->| lost
 ```
 
-A lease starts before the request that obtains it is sent, by a clock that keeps running while the
-machine sleeps. A lease that has ended is lost for good, even if the queue would still renew it:
-another worker may have received the message meanwhile.
+A lease counts from the moment before its request is sent, by a clock that keeps running while the
+machine sleeps. A lease that has ended stays lost, even if the queue would still renew it: another
+worker may have received the message in the meantime.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DROP_WAIT_S = 1.0  # longest wait for a renewal under way
 
 
 def boottime() -> float:
-    """Return the seconds since the machine started, including those in which it slept."""
+    """Return the seconds since the machine started, including the time it was asleep."""
     # Only Linux has CLOCK_BOOTTIME; elsewhere, use a clock that cannot be set.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -43,9 +43,9 @@ class Held:
     """A message whose lease is renewed; implements `chunkflow_py.core.task.Lease`.
 
     Attributes:
-        message: the message as it was received.
+        message: the message, with the handle of its receipt.
         ends: time until which the lease is certain to last, in seconds of the keeper's clock.
-        until: time after which the queue renews the lease no more, by the same clock.
+        until: time at which the queue ends the lease for good, in seconds of the same clock.
     """
 
     message: Message
@@ -72,11 +72,13 @@ class Held:
         self._keeper.drop(self)
         if self._lost or self._keeper.queue.acknowledge([self.message]):
             logger.warning(
-                "the lease of %s was lost before its task was acknowledged", self.message.body
+                "the lease of %s was lost before its task was acknowledged; another worker may "
+                "repeat the task",
+                self.message.body,
             )
 
     def release(self, delay_s: float = 0.0) -> None:
-        """Stop renewing, and let others receive the message after *delay_s*."""
+        """Stop renewing, and let all receivers take the message after *delay_s*."""
         self._keeper.drop(self)
         if not self._lost:
             self._keeper.queue.release([self.message], delay_s)
@@ -92,13 +94,14 @@ class LeaseKeeper:
     """Renews the leases of messages, each after a third of its duration.
 
     Args:
-        queue: the queue of the messages.
+        queue: queue that delivered the messages.
         lease_s: duration of a lease, and of each renewal, in seconds.
-        clock: returns seconds; must keep running while the machine sleeps.
+        clock: function that returns seconds; the clock must keep running while the machine sleeps.
         on_lost: called in the keeper's thread for each message whose lease is lost.
 
     Attributes:
-        renewals, losses: number of leases renewed and lost so far.
+        renewals: number of renewed leases.
+        losses: number of lost leases.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class LeaseKeeper:
         clock: Callable[[], float] = boottime,
         on_lost: Callable[[Held], None] | None = None,
     ) -> None:
-        """Hold no message; the first one starts the thread."""
+        """Create a keeper without messages; the first message starts its thread."""
         self.queue, self.lease_s, self.clock, self.on_lost = queue, lease_s, clock, on_lost
         self.renewals = self.losses = 0
         self._held: set[Held] = set()
@@ -133,8 +136,8 @@ class LeaseKeeper:
     def receive(self, most: int, wait_s: float = 0.0) -> list[Held]:
         """Receive up to *most* messages, and renew their leases from now on.
 
-        Waits up to *wait_s* for the first message, but at most a third of a lease: a lease counts
-        from the start of the wait, as the queue does not say when it began.
+        Waits up to *wait_s* for the first message, but at most a third of a lease, because a lease
+        counts from the start of the wait: the queue does not report when it began.
         """
         since = self.clock()
         messages = self.queue.receive(most, self.lease_s, min(wait_s, self.lease_s / 3))
@@ -145,7 +148,7 @@ class LeaseKeeper:
 
         Args:
             message: a message that was received with a lease of `lease_s`.
-            since: time of the clock before the request that received the message; ``None``: now.
+            since: time by `clock` before the request that received the message; ``None``: now.
         """
         since = self.clock() if since is None else since
         held = Held(message, since + self.lease_s, since + self.queue.longest_lease_s, self)
@@ -158,10 +161,10 @@ class LeaseKeeper:
         return held
 
     def drop(self, *held: Held) -> None:
-        """Stop renewing these leases; call it before acknowledging or releasing messages.
+        """Stop renewing these leases; call this before acknowledging or releasing the messages.
 
-        Waits up to `DROP_WAIT_S` for a renewal that is under way, which would otherwise hide a
-        message again after its release.
+        Waits up to `DROP_WAIT_S` for a renewal that is under way: if it reached the queue after the
+        release, it would hide the message again.
         """
         with self._changed:
             for each in held:
@@ -177,7 +180,7 @@ class LeaseKeeper:
         self.queue.release([each.message for each in held if not each.lost])
 
     def close(self) -> None:
-        """Stop renewing; leases that are still held expire."""
+        """Stop renewing; leases that are still held will expire."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -191,7 +194,7 @@ class LeaseKeeper:
                 if self._closed:
                     return
                 now = self.clock()
-                # Renew those that are nearly due in the same request.
+                # Renew leases that are nearly due in the same request.
                 due = [held for held in self._held if self._due(held) <= now + self.lease_s / 12]
                 if not due or now < retry_at:
                     next_s = min((self._due(held) for held in self._held), default=now + 60) - now
@@ -214,7 +217,7 @@ class LeaseKeeper:
         return held.ends - self.lease_s * 2 / 3
 
     def _renew(self, due: Sequence[Held]) -> bool:
-        """Renew leases, and mark those that are lost; return whether the queue answered."""
+        """Renew leases, and mark lost ones as lost; return whether the queue answered."""
         before = self.clock()
         self._lose([held for held in due if held.lost])
         due = [held for held in due if not held.lost]
@@ -244,7 +247,7 @@ class LeaseKeeper:
 
     def _lose(self, lost: Sequence[Held]) -> None:
         with self._changed:
-            # Leases that were dropped meanwhile are not lost: their messages are dealt with.
+            # Leases that were dropped meanwhile are not lost: their tasks have been settled.
             lost = [held for held in lost if held in self._held]
             self._held.difference_update(lost)
             self.losses += len(lost)

@@ -24,10 +24,11 @@ class _Taken:
 
     Attributes:
         body: text of the message.
-        receives: number of times it was received.
+        receives: number of times that the message was received.
         ends: time at which it can be received again, in seconds of the queue's clock.
-        is_leased: whether it is leased until then; false after a release.
-        changes: how often `ends` was set; only the latest entry in `_State.ends` is valid.
+        is_leased: whether it is leased until `ends`; false after a release.
+        changes: number of times that `ends` was set; an entry in `_State.ends` with another number
+            is outdated.
     """
 
     body: str
@@ -54,7 +55,7 @@ _STATES: dict[str, _State] = {}
 
 
 class MemoryQueue:
-    """Messages in the memory of this process; see `chunkflow_py.queue.queue_protocol.Queue`."""
+    """A queue in the memory of this process; see `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 
@@ -64,9 +65,9 @@ class MemoryQueue:
         """Open the queue called *name*.
 
         Args:
-            name: name of a queue of this process.
+            name: name of the queue, unique within this process.
             create: create the queue if it does not exist.
-            clock: returns seconds, for tests; `receive` never waits if it is given.
+            clock: function that returns seconds, for tests; with it, `receive` never waits.
 
         Raises:
             QueueError: the queue does not exist.
@@ -85,7 +86,7 @@ class MemoryQueue:
         self._waits = clock is None
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Add messages."""
+        """Add messages; return the number of messages sent."""
         sent = 0
         for sent, body in enumerate(bodies, 1):  # noqa: B007 returned below
             with self._state.changed:
@@ -131,7 +132,7 @@ class MemoryQueue:
         heappush(self._state.ends, (ends, number, taken.changes))
 
     def _find_leased(self, message: Message) -> tuple[int, _Taken] | None:
-        """Return number and entry of a message; ``None`` if its lease was lost."""
+        """Return number and entry of a message, or ``None`` if its lease was lost."""
         number, _, receives = message.handle.partition(":")
         if not (is_digits(number) and is_digits(receives)):
             return None
@@ -164,7 +165,7 @@ class MemoryQueue:
         return lost
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Let others receive the messages after *delay_s*."""
+        """Make messages available to all receivers after *delay_s*."""
         with self._state.changed:
             for message in messages:
                 if leased := self._find_leased(message):
@@ -196,8 +197,8 @@ class MemoryQueue:
             return [each.body for each in taken if each.is_leased and each.ends > now][:most]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield the dead letters without removing them."""
+        """Yield the dead letters; they stay in the queue."""
         yield from list(self._state.dead)
 
     def close(self) -> None:
-        """Do nothing; the messages stay until the process ends."""
+        """Do nothing: the messages stay in memory until the process ends."""

@@ -1,9 +1,11 @@
-"""The text of a message: a box string, or JSON with the run and the step. Never evaluated.
+"""Format and parse the text of a message: a box string, or JSON with the run and the step.
 
 ```
 0-64_0-512_0-512                                                 the format of chunkflow 1.x
 {"bbox": "0-64_0-512_0-512", "run": "3f9a…", "stage": "infer"}    a task of one step of a run
 ```
+
+The text is parsed, never evaluated as code.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _KEYS = {"bbox", "run", "stage"}
 
 
 class BodyError(QueueError, ValueError):
-    """A message is not a task; receivers move it to the dead letters with this reason."""
+    """A message is not a task; receivers move it to the dead letters with this error as reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Body:
 
 
 def body_text(box: str, run: str | None = None, stage: str | None = None) -> str:
-    """Return the text of a message: the box string alone, or JSON if run or step are given."""
+    """Return the text of a message: the box string, or JSON if a run or a step is given."""
     values = {"bbox": box, "run": run, "stage": stage}
     given = {key: value for key, value in values.items() if value is not None}
     return box if len(given) == 1 else json.dumps(given)
@@ -57,11 +59,13 @@ def parse_body(text: str) -> Body:
     """Parse the text of a message.
 
     Raises:
-        BodyError: the text is neither a box string nor JSON of the format above.
+        BodyError: the text is neither a box string nor JSON with the keys bbox, run and stage.
     """
     shown = repr(text if len(text) <= 80 else f"{text[:80]}…")
     if len(text) > LONGEST:
-        msg = f"message {shown} has {len(text)} characters; a task has at most {LONGEST}"
+        msg = (
+            f"message {shown} has {len(text)} characters; the text of a task has at most {LONGEST}"
+        )
         raise BodyError(msg)
     values: dict[str, Any] = {"bbox": text}
     if text.lstrip().startswith("{"):
@@ -90,7 +94,7 @@ def parse_body(text: str) -> Body:
 
 
 def run_of(text: str) -> str | None:
-    """Return the hash of a message's run, or ``None`` if the message has none."""
+    """Return the hash of the run in a message, or ``None`` if the message names no run."""
     try:
         return parse_body(text).run
     except BodyError:
@@ -105,6 +109,9 @@ def _region(box: str, shown: str) -> Region:
         raise BodyError(msg) from error
     corners = (*region.bbox.start, *region.bbox.stop, region.time or 0)
     if region.bbox.is_empty or max(map(abs, corners)) > _LARGEST:
-        msg = f"message {shown} is not a task: its box is empty or beyond {_LARGEST} voxels"
+        msg = (
+            f"message {shown} is not a task: its box is empty, or not within {_LARGEST} voxels of "
+            f"the origin"
+        )
         raise BodyError(msg)
     return region

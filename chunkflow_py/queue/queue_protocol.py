@@ -4,9 +4,9 @@
 |----------------------|------------------------------------------------------------------------|
 | ``name``             | Amazon SQS, by the queue's name                                        |
 | ``sqs://name``       | the same                                                               |
-| ``sqlite:///path``   | a file, for the processes of one machine; needs no server              |
+| ``sqlite:///path``   | a SQLite file, for the processes of one machine; needs no server       |
 | ``file:///path``     | a folder on a file system that machines share; needs no server         |
-| ``memory://name``    | in this process, for tests                                             |
+| ``memory://name``    | the memory of this process, for tests                                  |
 
 Receiving a message *leases* it: other receivers do not see it until it is released or the lease
 ends. Acknowledging a message removes it. Every queue delivers each message at least once, in any
@@ -37,7 +37,7 @@ SCHEMES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it was received once.
+    """One receipt of a message.
 
     Attributes:
         body: text of the message.
@@ -55,9 +55,9 @@ class Counts:
     """The numbers of messages in a queue; approximate for SQS.
 
     Attributes:
-        waiting: messages that can be received now or after a delay.
-        leased: messages whose lease has not ended.
-        dead: dead letters; ``None`` if the queue has no place for them.
+        waiting: number of messages that can be received now or after a delay.
+        leased: number of messages whose lease has not ended.
+        dead: number of dead letters; ``None`` if the queue does not store dead letters.
     """
 
     waiting: int
@@ -82,15 +82,15 @@ class Queue(Protocol):
             all extensions included, in seconds; infinite for most queues.
 
     Raises (all methods):
-        QueueError: the queue cannot be reached, or refuses the request. Transient failures have
-            been retried before.
+        QueueError: the queue cannot be reached, or refuses the request. Transient failures are
+            retried first.
     """
 
     url: str
     longest_lease_s: float
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Send messages; memory does not grow with their number.
+        """Send messages; the memory needed does not grow with their number.
 
         Args:
             bodies: texts of the messages, such as box strings.
@@ -99,7 +99,8 @@ class Queue(Protocol):
             The number of messages sent, each confirmed by the queue.
 
         Raises:
-            QueueError: a message could not be sent; the error says how many were.
+            QueueError: a message could not be sent; the error gives the number of messages sent
+                before it.
         """
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
@@ -118,23 +119,27 @@ class Queue(Protocol):
         """Make leases end *lease_s* from now; return the messages whose lease was lost."""
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Let others receive the messages after *delay_s*; ignore those whose lease was lost."""
+        """Make messages available to all receivers after *delay_s*.
+
+        Messages whose lease was lost are ignored.
+        """
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
         """Move messages to the dead letters, with the reason.
 
-        A queue without a place for dead letters removes the messages.
+        A queue that does not store dead letters deletes the messages.
         """
 
     def counts(self, *, dead: bool = True) -> Counts:
         """Count the waiting, leased and dead messages.
 
         Args:
-            dead: whether to count dead letters, if that takes an extra request.
+            dead: also count the dead letters if this needs an extra request; queues that count
+                them for free ignore this argument.
         """
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield the dead letters without removing them."""
+        """Yield the dead letters; they stay in the queue."""
 
     def close(self) -> None:
         """Close connections and files."""
@@ -149,7 +154,7 @@ class TellsLeased(Protocol):
 
 
 def address_of(url: str) -> tuple[str, str]:
-    """Split the URL of a queue into scheme and name; open nothing.
+    """Split the URL of a queue into scheme and name, without opening the queue.
 
     Raises:
         QueueError: the scheme is unknown, or the name is missing.
@@ -175,12 +180,12 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
     """Open the queue at *url*; a bare name is a queue of Amazon SQS.
 
     Args:
-        url: see the table at the top of this module.
-        create: create the queue if it does not exist; for SQS, also the queue of its dead letters.
-            For producers only: a worker with a mistyped name would create an empty queue and wait
+        url: URL in one of the forms in the table at the top of this module.
+        create: create the queue if it does not exist; for SQS, also its dead-letter queue. For
+            producers only: a worker with a mistyped name would create an empty queue and wait
             forever.
-        lease_s: default lease of a new SQS queue, for receivers that do not set one (default: two
-            minutes).
+        lease_s: lease in seconds that a new SQS queue gives to receivers that do not set one
+            (default: two minutes).
 
     Raises:
         QueueError: the scheme is unknown, or the queue does not exist.
@@ -198,9 +203,10 @@ def poll_for_messages(
     """Call *take* until it returns messages or *wait_s* has passed.
 
     Args:
-        take: returns the messages that can be received now.
-        wait_s: how long to try; with 0, *take* is called once.
-        pauses_s: the first and the longest pause between two calls; each is twice the last.
+        take: function that returns the messages that can be received now.
+        wait_s: time after which to give up, in seconds; with 0, *take* is called once.
+        pauses_s: the first and the longest pause between two calls, in seconds; each pause is
+            twice as long as the one before it.
     """
     deadline = time.monotonic() + wait_s
     pause_s, longest_s = pauses_s

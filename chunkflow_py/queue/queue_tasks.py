@@ -1,4 +1,4 @@
-"""The task source of a pipeline that receives its tasks from a queue, one at a time."""
+"""The source that receives the tasks of a pipeline from a queue, one at a time."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ USUAL_RETRIES = 30
 
 @dataclass
 class QueueTasks(SourceBase):
-    """The tasks of a queue, each with its lease.
+    """Receives tasks from a queue, and renews their leases until they have ended.
 
     Attributes:
         queue_name: URL of the queue, or name of a queue of Amazon SQS.
-        lease_s: duration of a lease in seconds: how long after a worker has died others receive
-            its task.
+        lease_s: duration of a lease in seconds: the time after which another worker receives the
+            task of a worker that has died.
         num: number of tasks to receive; -1: until the queue is empty.
-        retry_times: how often to poll an empty queue before the pipeline ends. Thirty polls take
-            longer than a lease, so that the tasks of a dead worker come back in time.
-        keep_task: acknowledge nothing; all tasks are released when the pipeline ends.
+        retry_times: number of polls of an empty queue before the pipeline ends. Thirty polls take
+            longer than a lease, so the tasks of a dead worker become available in time.
+        keep_task: do not acknowledge tasks; all tasks are released when the pipeline ends.
     """
 
     queue_name: str
@@ -62,7 +62,8 @@ class QueueTasks(SourceBase):
                 self._keeper.release_all()
             except QueueError as error:
                 logger.warning(
-                    "tasks could not be released, and come back when their leases end: %s", error
+                    "cannot release tasks: %s; other workers receive them when their leases end",
+                    error,
                 )
             finally:
                 self._keeper.close()
@@ -76,7 +77,7 @@ class QueueTasks(SourceBase):
             try:
                 region = parse_body(held.message.body).region
             except BodyError as error:
-                logger.warning("moved to the dead letters: %s", error)
+                logger.warning("moved a message to the dead letters: %s", error)
                 held.bury(str(error))
                 continue
             remaining -= 1
@@ -85,7 +86,7 @@ class QueueTasks(SourceBase):
     def _next(self) -> Held | None:
         """Return the next message, or ``None`` if the queue stays empty."""
         if self._keeper is None:
-            msg = f"{self.queue_name} is not open; iterate over its tasks inside a with block"
+            msg = f"queue {self.queue_name} is not open; iterate over its tasks inside a with block"
             raise QueueError(msg)
         end = time.monotonic() + self.retry_times * max(POLL_S, 1.1 * self.lease_s / USUAL_RETRIES)
         while not self._stopped.is_set():
@@ -93,7 +94,7 @@ class QueueTasks(SourceBase):
             if received := self._keeper.receive(1, max(0.0, min(POLL_S, remaining_s))):
                 return received[0]
             if remaining_s <= 0:
-                logger.info("%s is empty", self.queue_name)
+                logger.info("queue %s is empty", self.queue_name)
                 break
         return None
 
@@ -104,7 +105,7 @@ class QueueTasks(SourceBase):
 
     @hook
     def settle(self, task: Task) -> None:
-        """Acknowledge a task that is done or skipped; release one that failed, after a delay."""
+        """Acknowledge a done or skipped task; let workers receive a failed task after a delay."""
         held: Held = task.lease  # type: ignore[assignment]  # made by __iter__
         if held.dropped or (self.keep_task and not task.failed):
             return

@@ -5,16 +5,16 @@ send -> waiting (never received) -receive-> taken (leased or released, until `en
                                                                                bury -> dead
 ```
 
-Messages that were never received are in the table `waiting`, which needs no index: they are
+Messages that were never received are in the table `waiting`, which needs no index: messages are
 appended at its end and taken from its front, at a cost that does not grow with their number.
 
 Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. The
-other calls are atomic, so that a kill leaves a consistent file, but do not wait for the disk. A
-power cut may undo leases, which end at a restart anyway, and the last acknowledgements, whose
+other calls do not wait for the disk, but they are atomic, so a kill leaves a consistent file. A
+power cut may undo leases, which end at a restart anyway, and the last acknowledgements: their
 messages are delivered again.
 
-Leases are timed by CLOCK_BOOTTIME, which all processes of a machine share, which runs while the
-machine is suspended, and which cannot be set. It restarts with the machine, so all leases end then.
+Leases are timed by CLOCK_BOOTTIME: all processes of a machine share it, it runs while the machine
+is suspended, and it cannot be set. It restarts with the machine, so all leases end at a restart.
 The offset of a time namespace is subtracted. As a safeguard against any other fault of a clock, a
 lease that begins in the future is ignored.
 """
@@ -44,11 +44,11 @@ from chunkflow_py.store.local_files import absolute, make_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-BATCH = 20_000  # messages of one transaction: a few megabytes
-LOCK_TIMEOUT_S = 60.0  # wait for the transactions of other processes
+BATCH = 20_000  # messages in one transaction: a few megabytes
+LOCK_TIMEOUT_S = 60.0  # longest wait for the transactions of other processes
 PAUSES_S = 0.005, 0.2  # the first and the longest pause between two polls
 
-_APPLICATION_ID = 0x43464C51  # of the file: "CFLQ" in ASCII
+_APPLICATION_ID = 0x43464C51  # marks the file as a queue: "CFLQ" in ASCII
 _OLDEST = (3, 35)  # the first version of SQLite with RETURNING
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _OFFSETS = Path("/proc/self/timens_offsets")
@@ -75,8 +75,8 @@ _OWN_LEASE = "WHERE id = ? AND receives = ? AND is_leased"
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNWRITTEN = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-_SLACK_S = 1.0  # most by which the clocks of two processes of one machine may seem to differ
-_MIN_FREE_BYTES = 1 << 20  # that SQLite needs on the disk to open the file
+_SLACK_S = 1.0  # largest difference between the clocks of two processes of one machine
+_MIN_FREE_BYTES = 1 << 20  # free disk space that SQLite needs to open the file
 
 # File systems that machines share: they do not share memory, and some do not lock files either.
 SHARED_FILE_SYSTEMS = frozenset(
@@ -94,7 +94,7 @@ _FORK_LOCK = Lock()  # allows one fork at a time
 
 
 class SqliteQueue:
-    """A queue in a file of this machine; see `chunkflow_py.queue.queue_protocol.Queue`."""
+    """A queue in a file on this machine; see `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 
@@ -104,9 +104,10 @@ class SqliteQueue:
         """Open the queue in the file at *path*.
 
         Args:
-            path: the file; SQLite keeps ``-wal`` and ``-shm`` files beside it.
+            path: file of the queue; SQLite keeps files with the endings ``-wal`` and ``-shm``
+                beside it.
             create: create the file, with its parent folders, if it does not exist.
-            clock: returns seconds, for tests; `receive` never waits if it is given.
+            clock: function that returns seconds, for tests; with it, `receive` never waits.
 
         Raises:
             QueueError: the file does not exist, is not a queue, or is on a file system that
@@ -124,7 +125,7 @@ class SqliteQueue:
         elif not self._path.exists():
             msg = (
                 f"queue {self.url} does not exist; generate-tasks --queue-name and submit --queue "
-                f"create it, and chunkflow repair RUN creates that of a run again"
+                f"create it, and chunkflow repair RUN recreates the queue of a run"
             )
             raise QueueError(msg)
         _QUEUES.add(self)
@@ -140,14 +141,14 @@ class SqliteQueue:
     def _refuse_shared(self) -> None:
         if file_system_type := shared_file_system(self._path.parent):
             msg = (
-                f"queue {self.url} is on a {file_system_type} file system, on which machines "
-                f"cannot share a SQLite file; use file://{self._path.with_suffix('')}, which can "
-                f"be shared"
+                f"queue {self.url} is on a {file_system_type} file system, where several machines "
+                f"cannot share a SQLite file; use file://{self._path.with_suffix('')}, which they "
+                f"can share"
             )
             raise QueueError(msg)
         if sqlite3.sqlite_version_info < _OLDEST:
             msg = (
-                f"queue {self.url} needs SQLite 3.35, but this Python has "
+                f"queue {self.url} needs SQLite 3.35 or later, but this Python has "
                 f"{sqlite3.sqlite_version}; use file://{self._path.with_suffix('')}"
             )
             raise QueueError(msg)
@@ -210,7 +211,10 @@ class SqliteQueue:
 
     @contextmanager
     def _connected(self, action: str) -> Iterator[sqlite3.Connection]:
-        """Lend the connection to one thread at a time; *action* is a participle for errors."""
+        """Yield the connection, to one thread at a time.
+
+        *action* is a past participle that completes "queue … cannot be" in error messages.
+        """
         with self._lock, self._translate_errors(action):
             if self._connection is None:
                 self._connection = self._connect()
@@ -220,7 +224,7 @@ class SqliteQueue:
     def _transaction(
         self, action: str, *, is_durable: bool = False
     ) -> Iterator[sqlite3.Connection]:
-        """Lend the connection for one transaction; wait for the disk if it is to be durable."""
+        """Yield the connection for one transaction; a durable transaction waits for the disk."""
         with self._connected(action) as connection:
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
             with _immediate_transaction(connection):
@@ -236,14 +240,14 @@ class SqliteQueue:
             if code in _LOCKED:
                 msg += (
                     f"; another process has locked it for {LOCK_TIMEOUT_S:g} s: if that process is "
-                    "stopped, continue it (kill -CONT) or end it"
+                    "suspended, continue it (kill -CONT) or end it"
                 )
                 raise QueueUnreachableError(msg) from error
             if code in _DAMAGED:
                 name = self._path.name
                 msg += (
                     f"; if it was a queue, move {name}, {name}-wal and {name}-shm away: chunkflow "
-                    "repair RUN creates it again, and sends the tasks that are not recorded"
+                    "repair RUN then creates a new queue, and sends the tasks that are not recorded"
                 )
             if code == sqlite3.SQLITE_FULL or (code in _UNWRITTEN and self._is_disk_full()):
                 msg += "; its disk is full: free some space"
@@ -307,7 +311,7 @@ class SqliteQueue:
         return [Message(body, f"{number}:{receives}", receives) for number, body, receives in rows]
 
     def _times(self) -> dict[str, float]:
-        """Return the time, and the latest credible start of a lease, as parameters of SQL."""
+        """Return the time, and the latest plausible start of a lease, as SQL parameters."""
         now = self._clock()
         return {"now": now, "latest": now + _SLACK_S}
 
@@ -321,7 +325,7 @@ class SqliteQueue:
             " RETURNING id, body, receives",
             (ends, since, most),
         ).fetchall()
-        # Rows are removed from the front only, so that these ids have no gaps.
+        # Rows are removed only from the front, so these ids have no gaps.
         connection.execute(
             "DELETE FROM waiting WHERE id < (SELECT min(id) FROM waiting) + ?", (len(rows),)
         )
@@ -352,7 +356,7 @@ class SqliteQueue:
             return self._change_each(connection, change, (now + lease_s, now), messages)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Let others receive the messages after *delay_s*."""
+        """Make messages available to all receivers after *delay_s*."""
         with self._transaction("changed") as connection:
             now = self._clock()
             change = "UPDATE taken SET ends = ?, since = ?, is_leased = 0"
@@ -391,7 +395,7 @@ class SqliteQueue:
         return [body for (body,) in rows]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield the dead letters without removing them."""
+        """Yield the dead letters; they stay in the queue."""
         last = -1
         while True:
             with self._connected("read") as connection:
@@ -411,12 +415,12 @@ class SqliteQueue:
                 self._connection = None
 
     def _before_fork(self) -> None:
-        """Close the file: SQLite's state of its locks must not be copied to another process."""
+        """Close the file: a forked process must not inherit SQLite's state of its file locks."""
         self._lock.acquire()
         self.close()
 
     def _after_fork(self, *, is_child: bool) -> None:
-        """Allow calls again; the next one reopens the file."""
+        """Allow calls again; the next call reopens the file."""
         if is_child:
             self._lock = RLock()
         else:
@@ -457,7 +461,7 @@ def _immediate_transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 class _BootClock:
-    """Seconds since the machine was started, the same in all time namespaces."""
+    """Returns the seconds since the machine started, the same in all time namespaces."""
 
     def __init__(self) -> None:
         self._process, self._offset_s = 0, 0.0
@@ -487,12 +491,12 @@ def _boot_id() -> str:
 
 
 def file_system(path: Path, mounts: str) -> str:
-    r"""Return the type of the file system that holds *path*, such as ``ext4`` or ``nfs4``.
+    r"""Return the type of the file system that contains *path*, such as ``ext4`` or ``nfs4``.
 
     Args:
-        path: absolute, without symbolic links.
-        mounts: content of ``/proc/self/mountinfo``: a line for each mount, whose fifth field is
-            the mount point (with blanks as ``\040``), and whose first field after `` - `` is the
+        path: absolute path without symbolic links.
+        mounts: content of ``/proc/self/mountinfo``. Each line describes a mount: the fifth field
+            is the mount point (with blanks as ``\040``), and the first field after `` - `` is the
             type.
     """
     longest, file_system_type = -1, "unknown"
@@ -502,7 +506,7 @@ def file_system(path: Path, mounts: str) -> str:
             continue
         point = _OCTAL_ESCAPE.sub(lambda code: chr(int(code[1], 8)), fields.split(" ")[4])
         depth = len(PurePosixPath(point).parts)
-        # Of two mounts on one point the later hides the earlier.
+        # If two mounts share a mount point, the later one hides the earlier one.
         if depth >= longest and path.is_relative_to(point):
             longest, file_system_type = depth, source.split(" ")[0]
     return file_system_type

@@ -1,4 +1,4 @@
-"""Find or create queues of Amazon SQS by name, and suggest the nearest name."""
+"""Find or create queues of Amazon SQS by name; for an unknown name, suggest the nearest one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# SQS also counts receipts that end in a release or a drain; a low limit would end tasks early.
+# SQS also counts receipts that end in a release or a drain: a low limit would bury tasks early.
 RECEIVES = "1000"
 RETENTION_S = str(14 * 24 * 3600)
 LEASE_S = 120
@@ -26,13 +26,13 @@ LEASE_S = 120
 
 @dataclass(frozen=True)
 class Place:
-    """The name and location of a queue; boto3 chooses what is ``None``.
+    """The name and location of a queue; boto3 chooses each value that is ``None``.
 
     Attributes:
         name: name of the queue.
-        owner: account that owns the queue.
-        endpoint: address of the service.
-        region: region of the service.
+        owner: number of the AWS account that owns the queue.
+        endpoint: URL of the service.
+        region: AWS region of the service.
     """
 
     name: str
@@ -52,17 +52,17 @@ class Place:
 
 
 def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: int = LEASE_S) -> str:
-    """Return the address of a queue.
+    """Return the URL of a queue.
 
     Args:
         client: client of the service.
-        place: place of the queue.
-        create: create the queue, and one for its dead letters, if they do not exist; existing
-            queues are not changed.
-        lease_s: default lease of a new queue, for receivers that do not set one.
+        place: name and location of the queue.
+        create: create the queue and its dead-letter queue if they do not exist; existing queues
+            are not changed.
+        lease_s: lease in seconds that a new queue gives to receivers that do not set one.
 
     Raises:
-        QueueError: the queue does not exist; the message names the nearest one that does.
+        QueueError: the queue does not exist; the message suggests the nearest existing name.
     """
     address = _find(client, place.name, place.owner)
     if address is None and create:
@@ -73,7 +73,7 @@ def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: in
 
 
 def address_of_dead(client: SqsClient, address: str) -> str | None:
-    """Return the address of the dead-letter queue of a queue, or ``None``."""
+    """Return the URL of a queue's dead-letter queue, or ``None`` if it has none."""
     policy = attributes_of(client, address, "RedrivePolicy").get("RedrivePolicy")
     if not policy:
         return None
@@ -82,7 +82,7 @@ def address_of_dead(client: SqsClient, address: str) -> str | None:
 
 
 def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str]:
-    """Request some attributes of a queue; return name -> value."""
+    """Request attributes of a queue by name; return name -> value."""
     answer = client.ask("get_queue_attributes", QueueUrl=address, AttributeNames=names)
     attributes: dict[str, str] = answer.get("Attributes") or {}
     return attributes
@@ -91,7 +91,7 @@ def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str
 def _find(client: SqsClient, name: str, owner: str | None = None) -> str | None:
     account: dict[str, Any] = {"QueueOwnerAWSAccountId": owner} if owner else {}
     try:
-        # This is the first request: credentials that are refused now are wrong, not expired.
+        # This is the first request: if it is refused, the credentials are wrong, not expired.
         answer = client.ask("get_queue_url", retries_credentials=False, QueueName=name, **account)
     except SqsRefusedError as error:
         if error.code.endswith(("NonExistentQueue", "QueueDoesNotExist")):
@@ -116,7 +116,7 @@ def _create(client: SqsClient, name: str, lease_s: int) -> str:
 
 
 def _create_unless_exists(client: SqsClient, name: str, attributes: dict[str, str]) -> str:
-    """Create a queue, unless another producer has done so; return its address."""
+    """Create a queue unless another producer has created it; return its URL."""
     if (address := _find(client, name)) is not None:
         return address
     try:
@@ -142,5 +142,5 @@ def _missing(client: SqsClient, name: str) -> str:
         hint = f" (nearest: {near[0]!r})" if near else " (there are no queues at all)"
     return (
         f"queue {name!r} does not exist in {client.region}{hint}; check the name, or create the "
-        "queue with submit or generate-tasks, or that of a run with chunkflow repair RUN"
+        "queue with submit or generate-tasks; chunkflow repair RUN recreates the queue of a run"
     )

@@ -1,8 +1,8 @@
-"""A client of Amazon SQS with credentials, deadlines and retries.
+"""A client of Amazon SQS that retries requests, enforces deadlines and reloads credentials.
 
-Every try runs in a thread that can be abandoned, so that it ends by its deadline even if the answer
-trickles in or a name server is silent. When credentials are refused, the client reloads them for up
-to a minute, as those of a machine's role change during a long run.
+Each try runs in a thread that the caller can abandon, so the try ends by its deadline even if the
+answer trickles in or a name server does not answer. When credentials are refused, the client
+reloads them for up to a minute, because a machine's role gets new credentials during a long run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RETRY_POLICY = RetryPolicy(
     connect_s=5, stall_s=10, budget_s=150, unreachable_s=150, longest_wait_s=8
 )
-REFUSED_S = 60.0  # how long to reload credentials that are refused
+REFUSED_S = 60.0  # time for which refused credentials are reloaded
 RELOAD_S = 3.0  # shortest time between two reloads
 LONGEST_POLL_S = 20
 CONNECTIONS = 32
@@ -45,14 +45,19 @@ _REFUSED_CODE = re.compile(r"Token|AccessDenied|AccessKey|Signature|Unrecognized
 
 
 class SqsRefusedError(QueueError):
-    """The service refuses a request; a retry would not help.
+    """The service refuses a request, and would refuse it again.
 
     Attributes:
         code: error code of the service, such as ``ReceiptHandleIsInvalid``.
     """
 
     def __init__(self, message: str, code: str) -> None:
-        """Keep the code."""
+        """Create the error.
+
+        Args:
+            message: text for people.
+            code: error code of the service.
+        """
         super().__init__(message)
         self.code = code
 
@@ -62,15 +67,15 @@ class SqsClient:
 
     Args:
         what: subject of error messages, such as ``queue 'affinity'``.
-        endpoint: address of the service; ``None``: boto3 decides.
-        region: region of the service; ``None``: boto3 decides.
+        endpoint: URL of the service; ``None``: boto3 chooses it.
+        region: AWS region of the service; ``None``: boto3 chooses it.
     """
 
     def __init__(self, what: str, endpoint: str | None = None, region: str | None = None) -> None:
-        """Find region and credentials.
+        """Create the client; boto3 finds the region and the credentials.
 
         Raises:
-            QueueError: they are not set.
+            QueueError: no region is set, or boto3 rejects the endpoint or the configuration.
             MissingExtraError: boto3 is not installed.
         """
         self._what, self._endpoint, self._region = what, endpoint, region
@@ -131,16 +136,16 @@ class SqsClient:
 
         Args:
             action: name of the method of boto3's client.
-            wait_s: how long the service may hold the request, as in a long poll, in seconds.
-            budget_s: time for all tries together, in seconds; the last try may exceed it by as
-                much again.
-            retries_credentials: whether to retry with reloaded credentials if they are refused.
-            **request: arguments of the action.
+            wait_s: time in seconds for which the service may delay its answer, as in a long poll.
+            budget_s: time for all tries together, in seconds; the last try may end later, by up
+                to ``min(10, 2 * budget_s) + wait_s``.
+            retries_credentials: reload refused credentials and try again.
+            **request: arguments of the method.
 
         Raises:
-            QueueUnreachableError: all tries failed; a later one may succeed.
+            QueueUnreachableError: all tries failed, but a later request may succeed.
             SqsRefusedError: the service refuses the request.
-            QueueError: there are no credentials.
+            QueueError: boto3 finds no credentials.
         """
         policy = RETRY_POLICY
         if budget_s < policy.budget_s:
@@ -190,7 +195,7 @@ class SqsClient:
         try:
             return future.result(limit_s)
         except TimeoutError:
-            future.cancel()  # in case that no thread has begun
+            future.cancel()  # if no thread has begun the call
             raise
 
     def _request(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +204,7 @@ class SqsClient:
         return answer
 
     def _reload_credentials(self) -> None:
-        """Make a client with current credentials, unless that was done a moment ago."""
+        """Replace the client by one with current credentials, at most every `RELOAD_S`."""
         with self._lock:
             if time.monotonic() - self._reloaded_at < RELOAD_S:
                 return
@@ -209,9 +214,10 @@ class SqsClient:
 
 
 def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """Refuse a truncated or malformed answer, which botocore would take for an empty one.
+    """Raise an error for a truncated or malformed answer.
 
-    An error with status 200 would otherwise mean that all messages of a batch were sent.
+    botocore would parse such an answer as an empty one: an error with status 200 would mean that
+    all messages of a batch were sent.
     """
     from botocore.exceptions import IncompleteReadError
 
@@ -225,7 +231,7 @@ def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
 
 
 def _classify(error: Exception) -> Failure:
-    """Translate an exception of botocore; raise any other."""
+    """Translate an exception of botocore into a `Failure`; raise any other exception."""
     from botocore import exceptions as boto
     from botocore.parsers import ResponseParserError
 
@@ -247,7 +253,7 @@ def _classify(error: Exception) -> Failure:
         )
         raise QueueError(msg) from error
     if isinstance(error, boto.CredentialRetrievalError | boto.MetadataRetrievalError):
-        return Failure(f"credentials cannot be obtained: {error}", 403)
+        return Failure(f"cannot obtain credentials: {error}", 403)
     if isinstance(error, boto.ConnectionError):
         return Failure(str(error), is_transient=True, is_unreachable=True)
     if isinstance(error, boto.HTTPClientError | boto.IncompleteReadError | ResponseParserError):

@@ -1,7 +1,7 @@
-"""Queues of Amazon SQS, or of any server with its protocol.
+"""Queues of Amazon SQS, or of another server that implements its protocol.
 
-boto3 finds endpoint, region and credentials in ``AWS_ENDPOINT_URL``, ``AWS_DEFAULT_REGION``,
-``AWS_ACCESS_KEY_ID``, ``~/.aws`` and the machine's role.
+boto3 finds the endpoint, the region and the credentials in ``AWS_ENDPOINT_URL``,
+``AWS_DEFAULT_REGION``, ``AWS_ACCESS_KEY_ID``, ``~/.aws`` and the machine's role.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BATCH = 10  # most messages of one request
-BATCH_BYTES = 256 << 10  # most bytes of one request
+BATCH = 10  # most messages in one request
+BATCH_BYTES = 256 << 10  # most bytes in one request
 SENDERS = 8
 TRIES = 8  # for the entries of a batch that fail while others succeed
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 LONGEST_REASON = 8192  # characters
-READ_S = 60  # how long dead letters are hidden from other readers
+READ_S = 60  # seconds for which dead letters are hidden from other readers
 
-# SQS refuses the characters that XML cannot hold.
+# SQS refuses the characters that XML cannot contain.
 _UNSENDABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STALE = re.compile(r"ReceiptHandle|NotInflight|InvalidParameterValue|InvalidIdFormat")
 
@@ -51,8 +51,8 @@ class SqsQueue:
     """One queue of Amazon SQS.
 
     Attributes:
-        url: ``sqs://`` and the name.
-        longest_lease_s: 12 hours; SQS extends no lease beyond that.
+        url: ``sqs://``, followed by the name or the full URL of the queue.
+        longest_lease_s: 12 hours in seconds, the longest lease that SQS grants.
     """
 
     longest_lease_s = 12 * 3600.0
@@ -65,7 +65,7 @@ class SqsQueue:
                 ``https://sqs.us-east-1.amazonaws.com/123/name``.
             create: create the queue, and ``<name>-dead`` for its dead letters, if they do not
                 exist.
-            lease_s: default lease of a new queue, for receivers that do not set one.
+            lease_s: lease in seconds that a new queue gives to receivers that do not set one.
 
         Raises:
             QueueError: the queue does not exist, or the service cannot be reached.
@@ -90,7 +90,8 @@ class SqsQueue:
         """Send messages in concurrent batches; return the number of messages sent.
 
         Raises:
-            QueueError: a message could not be sent; the error says how many were.
+            QueueError: a message could not be sent; the error gives the number of messages sent
+                before it.
         """
         sent = 0
         waiting: deque[Future[int]] = deque()
@@ -170,15 +171,15 @@ class SqsQueue:
         return [each for each in answer.get("Messages", ()) if each.get("ReceiptHandle")]
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those whose lease SQS reports as lost, which it rarely does."""
+        """Remove messages; return those whose lease SQS reports as lost; most are not reported."""
         return self._change_messages("delete_message_batch", messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
         """Make leases end *lease_s* from now; return the messages whose lease was lost.
 
-        SQS extends no lease beyond 12 hours after receipt; such a lease counts as lost.
+        SQS does not extend a lease beyond 12 hours after receipt; such a lease counts as lost.
         """
-        # A short budget, as the caller renews other leases too, and retries in time.
+        # A short budget: the caller renews other leases too, and retries before this lease ends.
         return self._change_messages(
             "change_message_visibility_batch",
             messages,
@@ -187,8 +188,8 @@ class SqsQueue:
         )
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Let others receive the messages after *delay_s*; gives up after about 10 s."""
-        # Their leases end anyway.
+        """Make messages available to all receivers after *delay_s*; give up after about 10 s."""
+        # Giving up is harmless: the leases end anyway.
         self._change_messages(
             "change_message_visibility_batch",
             messages,
@@ -197,10 +198,10 @@ class SqsQueue:
         )
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Send messages to the queue of dead letters, then remove them from this queue.
+        """Send messages to the dead-letter queue, then remove them from this queue.
 
-        The reason becomes an attribute of the message; a long one is cut in its middle. Messages
-        whose lease was lost are ignored.
+        The reason becomes an attribute of the message; the middle of a long reason is cut out.
+        Messages whose lease was lost are ignored.
         """
         lost = {message.handle for message in self.extend(messages, READ_S)}
         messages = [message for message in messages if message.handle not in lost]
@@ -239,7 +240,7 @@ class SqsQueue:
         return visible + delayed, leased
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield each dead letter once; other readers do not see them meanwhile."""
+        """Yield each dead letter once; they are hidden from other readers meanwhile."""
         dead = self._dead_address()
         if dead is None:
             return
@@ -274,7 +275,7 @@ class SqsQueue:
     # --- batches -------------------------------------------------------------------------------
 
     def _call_concurrently(self, calls: Sequence[Any]) -> list[Any]:
-        """Make calls over several connections, and return their results in order."""
+        """Make calls over several connections; return their results in the order of the calls."""
         # The first call, which may wait for long, runs here and occupies no thread.
         futures = [self._batches.submit(call) for call in calls[1:]]
         return [call() for call in calls[:1]] + [future.result() for future in futures]
@@ -330,7 +331,8 @@ class SqsQueue:
         """Send a batch, retrying server-side failures; return rejected entries with their errors.
 
         Raises:
-            QueueError: see `SqsClient.ask`; or entries keep failing on the server's side.
+            QueueError: the request failed, as in `SqsClient.ask`, or entries keep failing on the
+                server's side.
         """
         refused: list[tuple[dict[str, Any], dict[str, Any]]] = []
         end = time.monotonic() + budget_s
@@ -338,7 +340,7 @@ class SqsQueue:
             answer = self._client.ask(
                 action, budget_s=budget_s, QueueUrl=address or self._address, Entries=entries
             )
-            # An entry that the answer does not mention may have failed.
+            # Entries that the answer does not mention may have failed.
             done = {str(each.get("Id")) for each in answer.get("Successful") or ()}
             failed = {e["Id"]: {"Code": "NotAnswered"} for e in entries if e["Id"] not in done}
             failed |= {str(each.get("Id")): each for each in answer.get("Failed") or ()}
@@ -349,20 +351,20 @@ class SqsQueue:
                 return refused
             entries = [entry for entry in entries if entry["Id"] in retryable]
             reason = _error_text(failed[entries[0]["Id"]])
-            logger.debug("%s failed %d entries (%s)", self.url, len(entries), reason)
+            logger.debug("%s: %d entries of a batch failed (%s)", self.url, len(entries), reason)
             longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
             if attempt == TRIES - 1 or time.monotonic() + longest_s > end:
                 break
             # Jitter, so that many senders do not retry at the same time.
             time.sleep(longest_s * random.uniform(0.5, 1))  # noqa: S311
         body = entries[0].get("MessageBody")
-        what = f"refused message {body[:200]!r}" if body else f"failed {len(entries)} of a batch"
+        what = f"refused message {body[:200]!r}" if body else f"refused {len(entries)} messages"
         msg = f"{self.url} {what} in each of {attempt + 1} tries ({reason})"
         raise QueueUnreachableError(msg)
 
 
 def _batched(bodies: Iterable[str], extra: int = 0) -> Iterator[list[str]]:
-    """Yield the bodies of one request at a time; each message needs *extra* bytes more."""
+    """Yield lists of bodies that fit into one request; each message needs *extra* more bytes."""
     batch: list[str] = []
     size = 0
     for body in bodies:

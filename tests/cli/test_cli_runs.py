@@ -135,7 +135,7 @@ def test_repair_makes_a_lost_queue_again(folder, queue, forget, missing):
     forget(folder)
     told = work("work r", code=2)
     assert missing in told
-    assert "chunkflow repair RUN creates that of a run again" in told
+    assert "chunkflow repair RUN recreates the queue of a run" in told
     assert "sent 5 tasks again" in say("repair r")
     assert "5 waiting" in say("status r")
     work("work r")

@@ -209,7 +209,7 @@ def test_without_a_chunk_size_each_box_is_a_task(regions, caplog):
     path = regions("9-12_0-1_0-7", "-1-2_3-4_5-6", "9-12_0-1_0-7")
     body = generate(f"--bbox-file {path}")
     assert [str(task) for task in body] == ["9-12_0-1_0-7", "-1-2_3-4_5-6"]
-    assert f"1 of the 3 boxes of {path} are duplicates, and are ignored" in caplog.text
+    assert f"1 of the 3 boxes in {path} are duplicates and are ignored" in caplog.text
     assert isinstance(body.plan, ListPlan)
     assert list(map(str, body.boxes)) == ["9-12_0-1_0-7", "-1-2_3-4_5-6"]
     assert boxes(f"--bbox-file {path} -i 1") == ["-1-2_3-4_5-6"]

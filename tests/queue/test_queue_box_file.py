@@ -100,7 +100,7 @@ def test_a_box_that_comes_again_counts_once(write, caplog):
     caplog.set_level("INFO")
     path = write("roi.csv", "0-1_0-1_0-1\n0-1_0-1_1-2\n0-1_0-1_0-1\n0-1_0-1_0-1\n")
     assert list(map(str, read_regions(path))) == ["0-1_0-1_0-1", "0-1_0-1_1-2"]
-    assert f"2 of the 4 boxes of {path} are duplicates, and are ignored" in caplog.text
+    assert f"2 of the 4 boxes in {path} are duplicates and are ignored" in caplog.text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -128,18 +128,18 @@ LONG = "9" * 5000
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.csv", "", "holds no boxes"),
-        ("a.csv", "z0,z1,y0,y1,x0,x1\n", "holds no boxes"),
+        ("a.csv", "", "contains no boxes"),
+        ("a.csv", "z0,z1,y0,y1,x0,x1\n", "contains no boxes"),
         ("a.csv", "z0,z1,y0,y1,x0\n0,1,0,1,0", "names the columns z0, z1, y0, y1, x0, but"),
         ("a.csv", "bbox,z0\n0-1_0-1_0-1,0", "names the columns bbox, z0, but"),
         ("a.csv", "z0,z_start,z1,y0,y1,x0,x1\n0,0,1,0,1,0,1", "each of z0,z1,.* once"),
         ("a.csv", "a,b,c\n1,2,3", "names the columns a, b, c, but boxes need a column bbox"),
         ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0", "line 2 .* has 5 columns, but the first row has 6"),
         ("a.csv", "0,1,0,1", "line 1 .* has 4 columns; a file without a header row"),
-        ("a.csv", "0,1,0,1,0,1\n\n0,1,0,1,0,1.5", "line 3 .* holds '1.5' instead of a whole"),
-        ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0,", "line 2 .* holds '' instead of a whole number"),
+        ("a.csv", "0,1,0,1,0,1\n\n0,1,0,1,0,1.5", "line 3 .* contains '1.5' instead of a whole"),
+        ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0,", "line 2 .* contains '' instead of a whole number"),
         ("a.csv", "0;1;0;1;0;1", "names the columns 0;1;0;1;0;1, but"),
-        ("a.csv", f"0,1,0,1,0,{LONG}", "holds '99999.*…"),
+        ("a.csv", f"0,1,0,1,0,{LONG}", "contains '99999.*…"),
         ("a.csv", f"0-1_0-1_0-{LONG}", "line 1 .* is not a box"),
         ("a.csv", "0-1_0-1_0-1-2", "line 1 .*'0-1_0-1_0-1-2' is not a box such as"),
         ("a.csv", "0,0,0,64,512,512", "line 1 .* goes from 0 to 0 along z; the stop of a box"),
@@ -148,17 +148,17 @@ LONG = "9" * 5000
         ("a.csv", '"0-1_0-1_0-1', "is not a valid .csv file of boxes: unexpected end of data"),
         ("a.json", "", "is not a valid .json file of boxes"),
         ("a.json", "[" * 100_000, "is not a valid .json file of boxes"),
-        ("a.json", "{}", "holds {}, but boxes are a list"),
-        ("a.json", "[]", "holds no boxes"),
+        ("a.json", "{}", "contains {} instead of a list"),
+        ("a.json", "[]", "contains no boxes"),
         ("a.json", '["0-1_0-1_0-1", "x"]', "item 1 .*'x' is not a box"),
         ("a.json", "[3]", "item 0 .* is 3, which is not a box; write"),
         ("a.json", '[{"start": [0, 0, 0]}]', "item 0 .* which is not a box; write"),
-        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1]}]', r"holds \[1, 1\] instead of three"),
-        ("a.json", '[{"start": [0, 0, 0], "stop": 1}]', "holds 1 instead of three whole"),
+        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1]}]', r"contains \[1, 1\] instead of three"),
+        ("a.json", '[{"start": [0, 0, 0], "stop": 1}]', "contains 1 instead of three whole"),
         ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1, true]}]', "instead of three whole"),
         ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1, "1"]}]', "instead of three whole"),
-        ("a.json", "[[[0, 1], [0, 1], [0, 1.0]]]", r"holds \[1, 1, 1.0\] instead of three whole"),
-        ("a.json", "[[[0, 1], [0, 1]]]", r"holds \[0, 0\] instead of three whole"),
+        ("a.json", "[[[0, 1], [0, 1], [0, 1.0]]]", r"contains \[1, 1, 1.0\] instead of three"),
+        ("a.json", "[[[0, 1], [0, 1]]]", r"contains \[0, 0\] instead of three whole"),
         ("a.json", "[[[0, 1], [0, 1], [0]]]", "which is not a box; write"),
         ("a.json", "[[[0, 1], [0, 1], [0, NaN]]]", "instead of three whole"),
         ("a.npy", "no array", "is not a valid .npy file of boxes"),

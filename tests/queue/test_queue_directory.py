@@ -273,7 +273,7 @@ def test_a_queue_without_its_mark(queue, root):
 def test_other_things_are_left_alone(tmp_path):
     """A folder that holds something else is not made a queue."""
     (tmp_path / "image.zarr").mkdir()
-    with pytest.raises(QueueError, match="holds 'image.zarr'; use a new folder"):
+    with pytest.raises(QueueError, match="contains 'image.zarr'; use a new folder"):
         open_queue(f"file://{tmp_path}", create=True)
     assert [path.name for path in tmp_path.iterdir()] == ["image.zarr"]
 

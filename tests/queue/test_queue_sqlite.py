@@ -310,7 +310,7 @@ def test_a_damaged_file_names_the_remedy(queue, tmp_path, at):
     content = bytearray(path.read_bytes())
     content[at : at + 8000] = bytes(8000)
     path.write_bytes(content)
-    with pytest.raises(QueueError, match="move tasks.db, .* away: chunkflow repair RUN creates it"):
+    with pytest.raises(QueueError, match="move tasks.db, .* away: chunkflow repair RUN then"):
         drain(queue.url)
 
 
