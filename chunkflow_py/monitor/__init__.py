@@ -1,1 +1,1 @@
-"""During and after a run: status, report, dashboard, metrics."""
+"""Monitor a run and report on it: status, report, dashboard and metrics."""

@@ -1,17 +1,17 @@
-"""The facts of a run that status, report and dashboard share.
+"""Compute the facts about a run that status, report and dashboard share.
 
-Every reader of a run answers the same questions, so each rule stands here once:
+Status, report and dashboard answer the same questions; this module answers each in one place:
 
-| question                            | answer                                         |
-|-------------------------------------|------------------------------------------------|
-| how far is a step, when will it end | `StepStatus`, from the sums in the ledger      |
-| is the run complete                 | `run_state`                                    |
-| which tasks failed, and why         | `failed_tasks` and `failing_tasks`             |
-| which attempts failed alike         | `ErrorGroups`: one group per kind and reason   |
-| what do all records say together    | `StepFacts`: one pass, in constant memory      |
+| question                                      | answer                                       |
+|-----------------------------------------------|----------------------------------------------|
+| How far has a step come, and when will it end | `StepStatus`, from the sums in the ledger    |
+| Is the run complete                           | `run_state`                                  |
+| Which tasks failed, and why                   | `failed_tasks` and `failing_tasks`           |
+| Which attempts failed in the same way         | `ErrorGroups`: one group per kind and reason |
+| What are the totals over all records          | `StepFacts`: one pass, in constant memory    |
 
-The sums in the ledger cost a read per segment; `StepFacts` reads every record, as only records hold
-voxels, workers and reasons.
+Reading the sums in the ledger costs one read per segment. `StepFacts` reads every record, because
+only records contain voxels, workers and reasons.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.run_spec import RunStep
 
-BINS = 1024  # of time, at most
-SLOWEST = 5  # tasks that are named
-REASONS = 1000  # different ones that are counted separately; further ones are counted together
+BINS = 1024  # most bins of time
+SLOWEST = 5  # slowest tasks that are listed
+REASONS = 1000  # different reasons that are counted separately; others are counted together
 OTHERS = "other reasons"
-_BOXES = 5  # of tasks that have read missing blocks
+_BOXES = 5  # listed boxes of tasks that have read missing blocks
 _EXAMPLES = 3  # failures kept per group
 _LONGEST_REASON = 300  # characters by which failures are grouped
-_TASKS_AT_ONCE = 256  # looked up in one request to the ledger
+_TASKS_AT_ONCE = 256  # tasks looked up in one request to the ledger
 
 
-# --- how far a step is ----------------------------------------------------------------------------
+# --- progress of a step ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StepStatus:
-    """Progress of a step, by the sums in its ledger.
+    """Progress of a step, from the sums in its ledger.
 
     Attributes:
-        name: of the step.
-        hash: that its messages and records carry.
-        tasks: in all.
-        totals: sums over the tasks that ended and the attempts that failed.
-        closed: whether all tasks ended well, so that the next step is open.
-        taken_from: URL of the run whose output was taken over.
+        name: name of the step.
+        hash: hash of the step, which its messages and records contain.
+        tasks: number of all tasks of the step.
+        totals: sums over the ended tasks and the failed attempts.
+        closed: whether all tasks ended without failure, so that the next step is open.
+        taken_from: URL of the run whose output was taken over; ``None``: this run does the step.
     """
 
     name: str
@@ -71,34 +71,37 @@ class StepStatus:
     def of(
         cls, step: RunStep, totals: LedgerCounts, *, closed: bool, taken_from: str | None
     ) -> StepStatus:
-        """Return the status of a step of a spec."""
+        """Create the status from a step of a spec and its totals."""
         return cls(step.name, step.hash, step.tasks, totals, closed, taken_from)
 
     @property
     def left(self) -> int:
-        """Tasks that have not ended."""
+        """Number of tasks that have not ended."""
         return self.tasks - self.totals.finished
 
     @property
     def tasks_per_s(self) -> float:
-        """Tasks that ended per second in the last minutes; 0 if none did or none is left."""
+        """Tasks that ended per second in the last minutes; 0 if none ended or none is left."""
         return self.totals.recent if self.left else 0.0
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds until the step ends at its recent speed; ``None`` without one."""
+        """Seconds until the step ends at its recent speed; ``None`` if no task ended recently."""
         return self.left / self.totals.recent if self.totals.recent else None
 
 
 def run_state(steps: Iterable[StepStatus]) -> str:
-    """Return ``complete``, ``complete but for failures``, or ``unfinished``."""
+    """Return ``complete``, ``complete but for failures``, or ``unfinished``.
+
+    A run is complete but for failures if no task is left, but some tasks were given up.
+    """
     for step in steps:
         if not step.closed and step.left + step.totals.dead:
             return "unfinished" if step.left else "complete but for failures"
     return "complete"
 
 
-# --- what failed ----------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,10 @@ class FailedTask:
 
     Attributes:
         stage: name of the step of the task.
-        number: of the task.
-        box: of the task.
-        reason: why it was given up; ``None``: it will be tried again.
-        attempts: that failed, the oldest first, if they were asked for.
+        number: number of the task in the plan.
+        box: box string of the task.
+        reason: why the task was given up; ``None``: the task will be tried again.
+        attempts: failed attempts, the oldest first; empty unless they were requested.
     """
 
     stage: str
@@ -127,9 +130,9 @@ def failed_tasks(
 
     Args:
         step: name of the step.
-        ledger: of the step.
-        most: number of tasks to return, at most.
-        attempts: also read their failed attempts.
+        ledger: ledger of the step.
+        most: largest number of tasks to return.
+        attempts: also read the failed attempts of these tasks.
     """
     if most <= 0:
         return []
@@ -168,11 +171,11 @@ class ErrorGroup:
     """Attempts that failed in the same way.
 
     Attributes:
-        kind: whose fault it is.
-        reason: without the box of the task and without numbers.
-        count: of the attempts.
-        last: when the last one failed, seconds since 1970.
-        examples: the latest ones, the latest first.
+        kind: kind of the failures, such as ``permanent``; see `FailureKind`.
+        reason: reason of the failures, with placeholders for the box of the task and for numbers.
+        count: number of attempts.
+        last: time of the last failure, in seconds since 1970.
+        examples: some of the latest failures, the latest first.
     """
 
     kind: str
@@ -185,12 +188,12 @@ class ErrorGroup:
 class ErrorGroups:
     """Failed attempts, grouped by kind and reason.
 
-    Two reasons are the same if they differ in the box of their task and in other numbers only.
-    After `REASONS` groups, attempts with a new reason are counted together, by kind.
+    Two reasons are the same if they differ only in the box of their task and in other numbers.
+    Once there are `REASONS` groups, attempts with a new reason are counted in one group per kind.
     """
 
     def __init__(self, failures: Iterable[FailedAttempt] = ()) -> None:
-        """Group some failures."""
+        """Create the groups of *failures*."""
         self._groups: dict[tuple[str, str], ErrorGroup] = {}
         for failure in failures:
             self.add(failure)
@@ -200,13 +203,13 @@ class ErrorGroups:
         return len(self._groups)
 
     def add(self, failure: FailedAttempt) -> None:
-        """Count one failed attempt."""
+        """Add one failed attempt to its group."""
         reason = failure.reason.replace(failure.box, "(box)") if failure.box else failure.reason
         reason = re.sub(r"(?<![A-Za-z])[0-9]+", "#", reason)[:_LONGEST_REASON]
         self._count(ErrorGroup(failure.kind, reason, 1, failure.when, [failure]))
 
     def update(self, other: ErrorGroups) -> None:
-        """Count all attempts of *other*."""
+        """Add all attempts of *other*."""
         for group in other.ranked():
             self._count(group)
 
@@ -234,16 +237,17 @@ class ErrorGroups:
         group.examples = latest[:_EXAMPLES]
 
 
-# --- what all records of a step say together ------------------------------------------------------
+# --- totals over all records of a step ------------------------------------------------------------
 
 
 @dataclass
 class OverTime:
-    """Amounts over time in at most `BINS` bins, which widen as time goes on.
+    """Amounts over time in at most `BINS` bins, which become wider as the time span grows.
 
     Attributes:
-        width_s: of a bin; a power of two, so that the bins of one width are whole bins of another.
-        bins: seconds since 1970 divided by the width -> amount.
+        width_s: width of a bin in seconds; a power of two, so that wider bins consist of whole
+            narrower ones.
+        bins: time of a bin (seconds since 1970, divided by the width) -> amount.
     """
 
     width_s: float = 1 / 64
@@ -252,7 +256,7 @@ class OverTime:
     _high: int = 0
 
     def add(self, when: float, amount: float) -> None:
-        """Add an amount at a time, seconds since 1970."""
+        """Add an amount at the time *when*, in seconds since 1970."""
         key = int(when // self.width_s)
         self._low = min(self._low, key) if self.bins else key
         self._high = max(self._high, key) if self.bins else key
@@ -270,9 +274,10 @@ class WorkerFacts:
     """Work of one worker.
 
     Attributes:
-        tasks: that it ended, in whatever way.
-        start: when its first task began, at the latest, and
-        stop: when its last task ended, seconds since 1970 by its own clock.
+        tasks: number of tasks that the worker recorded, with any outcome.
+        start: latest time at which its first task can have begun, in seconds since 1970 by the
+            clock of the worker.
+        stop: time at which its last task ended, by the same clock.
     """
 
     tasks: int = 0
@@ -282,22 +287,23 @@ class WorkerFacts:
 
 @dataclass
 class StepFacts(Totals):
-    """Facts of a step that need all its records and failures, not only their sums.
+    """Facts about a step that need all its records and failures, not only the sums of a ledger.
 
     Attributes:
-        voxels: of the boxes of tasks that are done.
-        most_s: seconds of the slowest task by operator.
-        objects, stored: number of objects written, and their bytes, by protocol of the store.
-        missing_tasks: number of tasks that have read blocks as the fill value.
-        missing_boxes: some of these tasks.
-        over_time: voxels that were done.
-        workers: by name.
+        voxels: number of voxels in the boxes of done tasks.
+        most_s: operator -> seconds that it took in its slowest task.
+        objects: protocol of the store -> number of objects written.
+        stored: protocol of the store -> bytes written.
+        missing_tasks: number of tasks that have read missing blocks as the fill value.
+        missing_boxes: boxes of some of these tasks.
+        over_time: voxels of done tasks over time.
+        workers: name of a worker -> its work.
         profiles: compute profile -> number of tasks.
-        skip_reasons: why tasks were skipped -> number of tasks.
+        skip_reasons: reason for skipping tasks -> number of tasks.
         slowest: seconds and box of the slowest tasks, the slowest first.
-        untimed: failed attempts of unknown length.
-        errors: the failed attempts.
-        failed: tasks that were given up, the first ones.
+        untimed: number of failed attempts of unknown duration.
+        errors: groups of the failed attempts.
+        failed: the first tasks that were given up.
     """
 
     voxels: int = 0
@@ -317,14 +323,14 @@ class StepFacts(Totals):
 
     @classmethod
     def of_step(cls, step: str, ledger: Ledger, most: int) -> StepFacts:
-        """Return the facts in the ledger of a step, with at most *most* dead tasks."""
+        """Collect the facts from the ledger of a step; list at most *most* given-up tasks."""
         facts = cls.of(ledger.records(), ledger.failures())
         facts.failed = failed_tasks(step, ledger, most)
         return facts
 
     @classmethod
     def of(cls, records: Iterable[Record], failures: Iterable[FailedAttempt] = ()) -> StepFacts:
-        """Return the facts in *records* and *failures*, which may come in any order."""
+        """Collect the facts from *records* and *failures*, which may be in any order."""
         facts = cls()
         for record in records:
             facts._add_record(record)
@@ -337,29 +343,30 @@ class StepFacts(Totals):
 
     @property
     def start(self) -> float | None:
-        """When the first task began, seconds since 1970; ``None`` if no task ended."""
+        """Time at which the first task began, in seconds since 1970; ``None`` if no task ended."""
         return min((each.start for each in self.workers.values()), default=None)
 
     @property
     def wall_s(self) -> float:
-        """From the start of the first task to the end of the last one."""
+        """Seconds from the start of the first task to the end of the last one."""
         return 0.0 if self.start is None or self.last is None else self.last - self.start
 
     @property
     def machine_s(self) -> float:
-        """From the start of each worker's first task to the end of its last, of all workers."""
+        """Seconds from the start of each worker's first task to the end of its last, added up."""
         return sum(each.stop - each.start for each in self.workers.values())
 
     @property
     def mean_s(self) -> float:
-        """Seconds of all operators on a task that is done, on average."""
+        """Mean seconds of all operators together on a done task."""
         return sum(self.seconds.values()) / self.done if self.done else 0.0
 
     @property
     def wasted_s(self) -> float:
-        """Seconds of all operators on attempts that failed.
+        """Seconds of all operators on failed attempts.
 
-        Those of unknown length, such as of workers that died, count as much as a task that is done.
+        An attempt of unknown duration, such as one whose worker died, counts as the mean duration
+        of a done task.
         """
         return self.failed_s + self.untimed * self.mean_s
 
@@ -395,11 +402,11 @@ class StepFacts(Totals):
 
 
 def voxels_of(record: Record) -> int:
-    """Return the voxels of the box of a task."""
+    """Return the number of voxels in the box of a task."""
     return Region.parse(record.box).bbox.voxels
 
 
 def count_bounded(counter: Counter[str], text: str) -> None:
-    """Count a text; new texts are counted together once there are `REASONS` different ones."""
+    """Count *text*; once *counter* has `REASONS` texts, count each new one as `OTHERS`."""
     known = text in counter or len(counter) < REASONS
     counter[text if known else OTHERS] += 1

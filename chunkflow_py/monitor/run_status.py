@@ -1,4 +1,4 @@
-"""The status of a run: finished tasks from its records, open ones from its queue."""
+"""The status of a run: finished tasks from its ledger, waiting tasks from its queue."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class RunStatus:
     """Progress of a run.
 
     Attributes:
-        address: of the run, with its digest.
+        address: address of the run, with the hash of its spec.
         stages: status of each step.
-        queue: what waits there and what is leased; ``None`` if it cannot be asked.
-        queue_url: of the queue.
+        queue: number of messages in the queue; ``None`` if there is no queue or it cannot be read.
+        queue_url: URL of the queue; empty if there is none.
         failures: the first tasks that were given up.
-        failing: the first tasks with failed attempts that will be tried again, if they were asked
-            for.
+        failing: the first tasks with failed attempts that will be tried again; empty unless they
+            were requested.
     """
 
     address: str
@@ -50,11 +50,11 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """``complete``, ``complete but for failures``, or ``unfinished``."""
+        """State of the run: ``complete``, ``complete but for failures``, or ``unfinished``."""
         return run_state(self.stages)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON values."""
+        """Return the status as values for JSON."""
         return {
             "address": self.address,
             "stages": [_step_json(step) for step in self.stages],
@@ -77,7 +77,7 @@ class RunStatus:
                 f"flight{dead}"
             )
         elif self.queue_url:
-            yield f"  queue {self.queue_url}: cannot be asked"
+            yield f"  queue {self.queue_url}: cannot be read; a warning on stderr says why"
         for task in (*self.failures, *self.failing):
             yield from _task_lines(task)
 
@@ -86,9 +86,10 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
     """Return the progress of a run.
 
     Args:
-        home: of the run.
-        most: number of failed tasks to list, at most.
-        attempts: also read the failed attempts of each, and list tasks that will be tried again.
+        home: run directory.
+        most: largest number of failed tasks to list.
+        attempts: also read the failed attempts of each task, and list the tasks that will be tried
+            again.
     """
     steps: list[StepStatus] = []
     failures: list[FailedTask] = []
@@ -110,7 +111,7 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
 
 def _queue_counts(url: str) -> Counts | None:
-    """Return the counts of a queue, if it can be asked: reading a run needs no access to it."""
+    """Return the counts of a queue, or ``None`` if this machine cannot read the queue."""
     try:
         with closing(open_queue(url)) as queue:
             return queue.counts()
@@ -164,7 +165,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
 
 
 def _task_lines(task: FailedTask) -> Iterator[str]:
-    """Yield a failed task, and its attempts with their tracebacks."""
+    """Yield the lines about a failed task, and about its attempts with their tracebacks."""
     if task.reason is None:
         yield f"  to be tried again {task.stage} {task.box}"
     else:

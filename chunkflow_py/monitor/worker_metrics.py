@@ -1,7 +1,7 @@
-"""Prometheus metrics of a worker: counters and their server.
+"""Prometheus metrics of a worker, and the server that exposes them.
 
-Names and meanings: docs/progress.md. The response has text format 0.0.4, or OpenMetrics if
-the client accepts it. prometheus_client makes it, and is imported only if metrics are enabled.
+docs/progress.md lists their names and meanings. The response has text format 0.0.4, or OpenMetrics
+if the client accepts it. The module prometheus_client is imported only if metrics are enabled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.supervisor import WorkerSnapshot
     from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
-# Seconds of one operator on one task: from a crop to an hour of inference.
+# Upper bounds for the seconds of one operator on one task: from a crop to an hour of inference.
 BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
@@ -32,32 +32,32 @@ class Metrics:
 
     Args:
         run: address of the run, without secrets.
-        worker: its name.
+        worker: name of the worker.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
     """
 
     def __init__(self, run: str, worker: str) -> None:
-        """Create the metrics at zero."""
+        """Create all metrics with the value zero."""
         with needs_extra("metrics", "--metrics-port"):
             import prometheus_client as prometheus
-        disable: Any = prometheus.disable_created_metrics  # series that nobody would read
+        disable: Any = prometheus.disable_created_metrics  # unused time series
         disable()
         self.registry = prometheus.CollectorRegistry()
         kept: dict[str, Any] = {"registry": self.registry, "namespace": "chunkflow"}
         counter, gauge, histogram = prometheus.Counter, prometheus.Gauge, prometheus.Histogram
-        info = prometheus.Info("worker", "Who this is.", **kept)
+        info = prometheus.Info("worker", "Identity of the worker.", **kept)
         info.info({"run": run, "worker": worker, "version": version("chunkflow_py")})
         stage = ["stage"]
-        self._planned = gauge("stage_tasks", "Tasks of the stage in all.", stage, **kept)
+        self._planned = gauge("stage_tasks", "Number of tasks of the step.", stage, **kept)
         self._tasks = counter(
             "tasks", "Tasks that this worker has recorded.", ["stage", "outcome"], **kept
         )
-        self._failures = counter("failures", "Attempts that failed.", ["stage", "kind"], **kept)
+        self._failures = counter("failures", "Failed attempts.", ["stage", "kind"], **kept)
         self._seconds = histogram(
             "operator_seconds",
-            "Seconds of one operator on one task.",
+            "Seconds of one operator on one recorded task.",
             ["stage", "operator"],
             buckets=BUCKETS,
             **kept,
@@ -67,7 +67,7 @@ class Metrics:
             "written_bytes", "Bytes that recorded tasks have stored.", stage, **kept
         )
         self._read = counter(
-            "read_bytes", "Bytes that loaders have fetched, as stored.", stage, **kept
+            "read_bytes", "Stored bytes that loaders have read, if they count them.", stage, **kept
         )
         self._network = counter(
             "network_seconds", "Seconds in which the networks of all processes ran.", stage, **kept
@@ -75,16 +75,16 @@ class Metrics:
         self._ready = counter(
             "process_seconds", "Seconds in which processes could take tasks.", stage, **kept
         )
-        self._leases = gauge("leases_held", "Leases of messages that it keeps.", **kept)
+        self._leases = gauge("leases_held", "Current leases of the worker.", **kept)
         self._renewed = counter("leases_renewed", "Renewals of leases.", **kept)
-        self._lost = counter("leases_lost", "Leases that were lost.", **kept)
+        self._lost = counter("leases_lost", "Lost leases.", **kept)
         self._visible = gauge(
             "queue_visible",
-            "Messages that wait, when the queue was last asked; NaN before.",
+            "Waiting messages at the last query of the queue; NaN before the first query.",
             **kept,
         )
         self._in_flight = gauge(
-            "queue_in_flight", "Messages leased by anybody, when it was last asked.", **kept
+            "queue_in_flight", "Messages leased by any worker at the last query.", **kept
         )
         for each in (self._visible, self._in_flight):
             each.set(math.nan)
@@ -93,7 +93,9 @@ class Metrics:
         self._memory = gauge("process_memory_bytes", "Host memory of a process.", process, **kept)
         self._begun = gauge("process_tasks", "Tasks that a process has begun.", process, **kept)
         gpu = ["gpu"]
-        self._busy = gauge("gpu_busy_ratio", "Share of time in which a kernel ran.", gpu, **kept)
+        self._busy = gauge(
+            "gpu_busy_ratio", "Share of the time in which a kernel ran.", gpu, **kept
+        )
         self._gpu_memory = gauge("gpu_memory_bytes", "Memory of the GPU in use.", gpu, **kept)
         self._stage = ""
         self._counted: dict[int, tuple[float, float, float]] = {}  # process id -> its last totals
@@ -114,7 +116,7 @@ class Metrics:
         self._leases_of_stage = (0, 0)
 
     def task_ended(self, record: Record) -> None:
-        """Count a task that is recorded."""
+        """Count a task whose outcome is in the ledger."""
         outcome = "given up" if record.state == "dead" else record.state
         self._tasks.labels(self._stage, outcome).inc()
         if record.state == "dead":
@@ -125,11 +127,11 @@ class Metrics:
         self._written.labels(self._stage).inc(record.stored_bytes)
 
     def task_failed(self, failure: FailedAttempt) -> None:
-        """Count an attempt that failed."""
+        """Count a failed attempt."""
         self._failures.labels(self._stage, failure.kind).inc()
 
     def update(self, snapshot: WorkerSnapshot) -> None:
-        """Update the metrics by a snapshot of the worker."""
+        """Update the metrics from a snapshot of the worker."""
         renewed, lost = self._leases_of_stage
         self._leases_of_stage = snapshot.renewed, snapshot.lost
         self._renewed.inc(snapshot.renewed - renewed)
@@ -145,7 +147,7 @@ class Metrics:
             self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
-        """Set the GPU gauges: number, share of busy time, bytes in use."""
+        """Set the gauges of GPUs, given the number, busy share of time and used bytes of each."""
         for number, busy, used in found:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)
@@ -163,16 +165,17 @@ class Metrics:
 
     @contextmanager
     def served(self, port: int, address: str = "127.0.0.1") -> Iterator[str]:
-        """Serve the metrics inside of the context, and yield their URL.
+        """Serve the metrics while the context is open, and yield their URL.
 
-        On loopback, only requests to loopback host names are answered (DNS rebinding).
+        On a loopback address, the server answers only requests to loopback host names, as a
+        protection against DNS rebinding.
 
         Args:
-            port: to listen on; 0: one that is free.
-            address: to listen on; the default can be reached from this machine alone.
+            port: port to listen on; 0 selects a free port.
+            address: address to listen on; only this machine can reach the default.
 
         Raises:
-            OptionError: the port cannot be listened on; the message names port and address.
+            OptionError: the server cannot listen on the port; the message names port and address.
         """
         from prometheus_client import start_http_server
 
@@ -180,8 +183,8 @@ class Metrics:
             server, thread = start_http_server(port, address, self.registry)
         except OSError as error:
             msg = (
-                f"--metrics-port {port} at {address} cannot be listened on: {error}; choose "
-                "another port, or 0 for one that is free"
+                f"--metrics-port {port} at {address} cannot be used: {error}; choose another port, "
+                "or 0 to select a free one"
             )
             raise OptionError(msg) from error
         if is_loopback(address):
@@ -196,12 +199,12 @@ class Metrics:
 
 
 def _private(page: Any) -> Any:
-    """Return a WSGI application that shows *page* only to requests to a loopback host name."""
+    """Return a WSGI application that serves *page* only for requests to a loopback host name."""
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
         if asks_loopback(environ.get("HTTP_HOST", "")):
             return page(environ, start)
         start("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"ask by 127.0.0.1 or localhost\n"]
+        return [b"use the host name 127.0.0.1 or localhost\n"]
 
     return answer

@@ -1,10 +1,10 @@
-"""A run on a web page: its tasks as a map, its workers, errors, speed and cost.
+"""A web page that shows a run: a map of its tasks, its workers, errors, speed and cost.
 
 ```
-ledger -- task_states (of headers and the journal) ------+
-       -- task_history (of whole segments, bit by bit) --+--> run_watch --> server, page
-queue  -- leases, where it can list them ----------------+
+ledger -- task_states (headers and journal) -------------+
+       -- task_history (whole segments, gradually) ------+--> run_watch --> server, page
+queue  -- leases, if the queue can list them ------------+
 ```
 
-Nothing is read while nobody watches: the page requests updates, and pauses while it is hidden.
+The run is read only when the page requests an update, and the page pauses while it is hidden.
 """

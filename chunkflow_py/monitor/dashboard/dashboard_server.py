@@ -1,17 +1,19 @@
-"""The web server of a dashboard: four files, and the data of the page as JSON and bytes.
+"""The web server of a dashboard: four static files, and the data of the page.
 
 ```
-GET /                                       the page; its style and script beside it
-GET /status.json?stage=S                    all numbers
-GET /layout.json?stage=S                    how the map is drawn
-GET /cells.bin?stage=S                      where tasks of a list lie in the map
-GET /map.bin?stage=S&since=VERSION          states: all, or those that have changed
-GET /brief.json, /task.json?stage=S&number=N
-GET /health                                 version and resident memory; reads nothing of the run
+GET /                                       the page; /page.css, /page.js and /map.js belong to it
+GET /status.json?stage=S                    all numbers, with details of step S
+GET /layout.json?stage=S                    layout of the map
+GET /cells.bin?stage=S                      positions of the tasks of a list in the map
+GET /map.bin?stage=S&since=VERSION          states of all tasks, or of those that have changed
+GET /brief.json?stage=S&number=N            known facts about task N
+GET /task.json?stage=S&number=N             the same, with its record and failures, which are read
+GET /health                                 version and resident memory; does not read the run
 ```
 
-The server answers only GET, and changes nothing. On loopback it answers only requests to loopback
-host names, so that a page of another site cannot read it by DNS rebinding.
+The server answers only GET and HEAD, and does not change the run. On a loopback address it answers
+only requests to loopback host names, so that a page of another site cannot read the run by DNS
+rebinding.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _PAGES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/map.js": ("map.js", "text/javascript; charset=utf-8"),
 }
-# Nothing from other hosts, nothing inline: text of a task cannot run as a script.
+# The page loads nothing from other hosts and runs no inline code: text of a task cannot run.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -55,19 +57,19 @@ _JSON, _BYTES = "application/json", "application/octet-stream"
 
 
 class DashboardServer:
-    """The web server of a watched run.
+    """Serves the dashboard of one run from a thread.
 
     Args:
-        watch: the run.
-        bind_address: which machines may connect; 127.0.0.1 is this one alone.
-        port: to listen on; 0 takes a free one.
+        watch: run to show.
+        bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
+        port: port to listen on; 0 selects a free port.
     """
 
     def __init__(self, watch: RunWatch, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Start to listen.
+        """Start listening.
 
         Raises:
-            VolumeError: the address or port cannot be used.
+            VolumeError: the server cannot listen on the address or port.
         """
         self._watch = watch
         kind = _Server6 if ":" in bind_address else _Server
@@ -76,7 +78,7 @@ class DashboardServer:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-            remedy = "another --port, or none" if is_port else "a --bind-address of this machine"
+            remedy = "another --port, or omit it" if is_port else "a --bind-address of this machine"
             msg = f"cannot serve on {bind_address}:{port}: {reason}; give {remedy}"
             raise VolumeError(msg) from error
         self._server.watch = watch
@@ -89,7 +91,7 @@ class DashboardServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Stop the server, and close the connection to the queue."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -113,15 +115,15 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "chunkflow", ""
 
     def do_HEAD(self) -> None:
-        """Answer without the body."""
+        """Answer like GET, without the body."""
         self.do_GET()
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Send a file of the page, data of the run, or an error as JSON."""
         asked = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
         if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
-            self._fail(HTTPStatus.FORBIDDEN, "ask by 127.0.0.1 or localhost")
+            self._fail(HTTPStatus.FORBIDDEN, "use the host name 127.0.0.1 or localhost")
             return
         if asked.path in _PAGES:
             name, kind = _PAGES[asked.path]
@@ -156,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/task.json":
             self._send_json(watch.task(stage, int(query.get("number", "-1"))))
         else:
-            self._fail(HTTPStatus.NOT_FOUND, f"there is no {path}")
+            self._fail(HTTPStatus.NOT_FOUND, f"there is no page {path}")
 
     def _send_json(self, answer: Any) -> None:
         self._send(json.dumps(public_json(answer)).encode(), _JSON)
@@ -190,5 +192,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Log requests at debug level only."""
+        """Log a request, at debug level only."""
         logger.debug(format, *values)

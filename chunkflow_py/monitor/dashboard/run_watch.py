@@ -1,4 +1,4 @@
-"""Watch the steps and the queue of a run for the web page."""
+"""Collect the data of the dashboard from the ledger and the queue of a run."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHARE = 5  # an update that takes a second is followed by five seconds without one
-_HISTORY_S = 0.7  # spent on reading whole segments, in each update
-_LEASED = 10_000  # leased messages to request from the queue, at most
+_HISTORY_S = 0.7  # time for reading whole segments in each update
+_LEASED = 10_000  # most leased messages to request from the queue
 
-BY_LEASES = "tasks that workers hold by the leases of the queue"
-BY_MARKS = "tasks of which an attempt has begun and not ended, where workers leave such marks"
+BY_LEASES = "tasks whose messages are leased by a worker"
+BY_MARKS = "only tasks that a worker has marked as begun; workers do not mark every task"
 
 
 class StepWatch:
     """Watches one step of a run.
 
     Args:
-        home: directory of the run.
-        stage: the step to watch.
+        home: run directory.
+        stage: step to watch.
     """
 
     def __init__(self, home: RunDirectory, stage: RunStep) -> None:
-        """Read the plan of the step; `update` reads its state."""
+        """Read the plan of the step; `update` reads the states of its tasks."""
         self._home, self.stage = home, stage
         taken = home.spec.reused.get(stage.name)
         store = home.store if taken is None else open_store(taken)
@@ -61,10 +61,10 @@ class StepWatch:
         self.closed = False
 
     def update(self, bodies: Iterable[str] | None) -> None:
-        """Update the states.
+        """Update the states of the tasks.
 
         Args:
-            bodies: of the messages that are leased; ``None`` if the queue does not report them.
+            bodies: texts of the leased messages; ``None`` if the queue does not report them.
         """
         closed = self._home.is_closed(self.stage.name)
         if not (closed and self.closed):
@@ -72,7 +72,7 @@ class StepWatch:
         self.closed = closed
 
     def _numbers(self, bodies: Iterable[str]) -> set[int]:
-        """Return which tasks of this stage messages are of."""
+        """Return the numbers of the tasks of this step that *bodies* contain."""
         found = set()
         for text in bodies:
             try:
@@ -80,7 +80,7 @@ class StepWatch:
                 if body.run in (None, self.stage.hash) and body.stage in (None, self.stage.name):
                     found.add(self.plan.number(body.region))
             except (QueueError, GeometryError):
-                continue  # it is of another run on the same queue, or no task at all
+                continue  # a task of another run on the same queue, or not a task
         return found
 
     def status(self, now: float) -> StepStatus:
@@ -90,7 +90,7 @@ class StepWatch:
         return StepStatus.of(self.stage, totals, closed=self.closed, taken_from=taken_from)
 
     def summary(self, status: StepStatus) -> dict[str, Any]:
-        """Return the numbers that the page shows of the step."""
+        """Return the numbers that the page shows for the step."""
         import numpy as np
 
         counts = np.bincount(self.states.codes, minlength=len(CODES)).tolist()
@@ -115,19 +115,19 @@ class StepWatch:
 
 
 class RunWatch:
-    """A watched run; thread-safe, with data shared by all threads.
+    """Collects the data of the dashboard of a run; thread-safe.
 
     Args:
-        home: of the run.
-        price: US dollars an hour of a worker, or ``None``.
-        source: where the price comes from, as text.
+        home: run directory.
+        price: US dollars per hour of one worker; ``None`` if unknown.
+        source: text that names the source of the price.
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
-        """Prepare; `update` reads the run.
+        """Read the plans of the run; `update` reads its state.
 
         Raises:
-            OptionError: there is no such run.
+            OptionError: the run does not exist.
         """
         self._home, self._source = home, source
         self._price = None if price is None else float(f"{price:.6g}")  # as the page shows it
@@ -139,21 +139,24 @@ class RunWatch:
         self._running_source = ""
 
     def stage(self, name: str) -> StepWatch:
-        """Return a step; for an empty *name* the current one.
+        """Return the step called *name*, or for an empty name the first unfinished step.
 
         Raises:
-            OptionError: there is none of this name.
+            OptionError: the run has no step of this name.
         """
         if not name:
             open_ones = (each for each in self._stages.values() if not each.closed)
             return next(open_ones, [*self._stages.values()][-1])
         if name not in self._stages:
-            msg = f"the run has no stage {name!r}; it has {', '.join(self._stages)}"
+            msg = f"the run has no step {name!r}; its steps are {', '.join(self._stages)}"
             raise OptionError(msg)
         return self._stages[name]
 
     def update(self, name: str = "") -> StepWatch:
-        """Update all steps unless that was done a moment ago; read some history of one step.
+        """Update all steps, unless they were updated a moment ago; read some history of one step.
+
+        Returns:
+            The step called *name*, whose history was read.
 
         Raises:
             ChunkflowError: the run cannot be read.
@@ -166,7 +169,7 @@ class RunWatch:
                 for each in self._stages.values():
                     each.update(bodies)
                     if bodies and not each.closed:
-                        bodies = []  # what is leased is of the first stage that is open
+                        bodies = []  # leased messages belong to the first open step
                 took = time.monotonic() - began
                 self._next = began + max(1.0, _SHARE * took)
             stage = self.stage(name)
@@ -174,10 +177,10 @@ class RunWatch:
             return stage
 
     def _ask_queue(self) -> list[str] | None:
-        """Return the messages that are leased, or ``None`` if the queue does not report them."""
+        """Return the texts of leased messages, or ``None`` if the queue does not report them."""
         self._counts, bodies = None, None
         if not (url := self._home.spec.queue):
-            self._running_source = "the run has no queue: which tasks are running is unknown"
+            self._running_source = f"{BY_MARKS} (the run has no queue)"
             return None
         try:
             if self._queue is None:
@@ -186,7 +189,7 @@ class RunWatch:
             if isinstance(self._queue, TellsLeased):
                 bodies = self._queue.leased(_LEASED)
         except QueueError as error:
-            self._running_source = f"the queue cannot be read: {error}"
+            self._running_source = f"{BY_MARKS} (the queue cannot be read: {error})"
             logger.warning("%s", error)
             self.close()
             return None
@@ -199,10 +202,10 @@ class RunWatch:
             self._queue.close()
             self._queue = None
 
-    # What the page asks for
+    # Data that the page requests
 
     def status(self, name: str = "") -> dict[str, Any]:
-        """Return all numbers, with the details of one stage."""
+        """Return all numbers, with the details of the step called *name*."""
         watch = self.update(name)
         with self._lock:
             now = time.time()
@@ -233,21 +236,24 @@ class RunWatch:
         return self.stage(name).layout.to_json() | {"codes": CODES}
 
     def cells(self, name: str) -> bytes:
-        """Return where in the map the tasks of a stage lie, as uint32, little-endian."""
+        """Return the cell of each task in the map, as uint32, little-endian.
+
+        The result is empty if the number of a task is its cell.
+        """
         cells = self.stage(name).layout.cells
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a map and its changes, see `TaskStates.changes`."""
+        """Return the version of a map, and its changes as `TaskStates.changes` returns them."""
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)
 
     def brief(self, name: str, number: int) -> dict[str, Any]:
-        """Return the known facts about a task, without reading anything."""
+        """Return the known facts about a task, without reading the ledger."""
         watch = self.stage(name)
         if number not in watch.plan:
-            msg = f"stage {name} has no task {number}"
+            msg = f"step {name} has no task {number}"
             raise GeometryError(msg)
         with self._lock:
             code = int(watch.states.codes[number])
@@ -258,12 +264,12 @@ class RunWatch:
                 "box": watch.plan.text(number),
                 "state": CODES[code],
                 "failed_attempts": tries,
-                # A task is given up by the last attempt that has failed.
+                # The last failed attempt gives the task up; it is not an additional attempt.
                 "attempts": tries + (ended and (code != FAILED or tries == 0)),
             } | watch.history.about(number)
 
     def task(self, name: str, number: int) -> dict[str, Any]:
-        """Return a task with its record and its failures, which are read."""
+        """Return the facts about a task, with its records and failures from the ledger."""
         brief = self.brief(name, number)
         ledger = self._home.ledger(self.stage(name).stage.name)
         attempts = ledger.attempts(number)
@@ -281,10 +287,10 @@ def cost(hours: float, ended: int, tasks: int, price: float | None) -> dict[str,
     """Return the cost of a step so far, and its expected total cost.
 
     Args:
-        hours: of workers, so far.
-        ended: tasks.
-        tasks: in all.
-        price: US dollars an hour of a worker.
+        hours: hours of all workers so far.
+        ended: number of tasks that have ended.
+        tasks: number of all tasks of the step.
+        price: US dollars per hour of one worker; ``None`` if unknown.
     """
     whole = hours * tasks / ended if ended else None
     return {

@@ -1,7 +1,8 @@
-"""History of a step, summed over its records: speed over time, workers, errors.
+"""Compute the history of a step from its records: speed over time, workers, errors.
 
-This needs whole segments, so they are read bit by bit: those with failures and the latest first,
-and each again only when it has changed. Of a record three numbers are kept.
+This needs whole segments, which are read gradually: segments with failures first, then the latest.
+A segment is read again only when it has changed. Of each record, three numbers are kept in memory:
+its end, its duration and its worker.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
-_BARS = 120  # of the plot, at most
+_BARS = 120  # most bars of the plot
 _RECENT_S = 600.0
 _ENDED = (DONE, SKIPPED, FAILED)
 _GROUPS, _WORKERS, _DEAD = 100, 200, 200
@@ -39,14 +40,14 @@ _LONGEST_NAME = 300  # characters
 
 
 class TaskHistory:
-    """History of a step, summed over its records.
+    """The history of a step, computed from its records.
 
     Args:
-        states: of the stage.
+        states: states of the tasks of the step.
     """
 
     def __init__(self, states: TaskStates) -> None:
-        """Start without any record."""
+        """Create an empty history; `read` reads the records."""
         self._states = states
         span = len(states.codes)
         self.finished = np.zeros(span, np.uint32)  # seconds since 1970; 0: not known
@@ -61,7 +62,7 @@ class TaskHistory:
 
     @property
     def left(self) -> list[int]:
-        """Segments that have to be read, the most informative first."""
+        """Segments that are new or have changed, in the order in which `read` reads them."""
         headers = self._states.headers
         new = [segment for segment in headers if headers[segment] != self._headers.get(segment)]
 
@@ -72,7 +73,7 @@ class TaskHistory:
         return sorted(new, key=rank)
 
     def read(self, budget_s: float) -> None:
-        """Read segments that have changed, until about *budget_s* have passed; one at least.
+        """Read changed segments until about *budget_s* have passed, and at least one.
 
         Raises:
             VolumeError: the store cannot be reached, or the ledger is damaged.
@@ -110,7 +111,7 @@ class TaskHistory:
                 if kind != "record":
                     failures.append(FailedAttempt.from_json(text))
                     continue
-                # A whole record takes several times as long, and there may be millions.
+                # Record.from_json takes several times as long, and there may be millions.
                 record = json.loads(text)
                 if tasks.start <= task < tasks.stop:
                     self._keep(
@@ -130,20 +131,23 @@ class TaskHistory:
         self._failed_by[number] = by_worker
         self._headers[number] = segment.header
 
-    # What it says
+    # Results
 
     def _known(self) -> NDArray[np.bool_]:
         return (self.finished > 0) & np.isin(self._states.codes, _ENDED)
 
     def throughput(self, now: float) -> dict[str, Any] | None:
-        """Return the number of ended tasks in each of up to 120 time spans, by outcome."""
+        """Return the number of ended tasks by outcome in each of up to 120 time spans.
+
+        The result is ``None`` if no record has been read.
+        """
         known = self._known()
         if not known.any():
             return None
         finished, codes = self.finished[known].astype(np.int64), self._states.codes[known]
         first, last = int(finished.min()), max(int(finished.max()), int(now))
         if last - int(finished.max()) > max(3600, finished.max() - first):
-            last = int(finished.max())  # long over: the plot is of the time in which it ran
+            last = int(finished.max())  # it ended long ago: the plot covers the time of the run
         width = next((w for w in _WIDTHS_S if last - first < w * _BARS), _WIDTHS_S[-1])
         start = first - first % width
         bars = (last - start) // width + 1
@@ -154,11 +158,11 @@ class TaskHistory:
         return {"start": start, "width_s": width} | {k: v.tolist() for k, v in counts.items()}
 
     def workers(self, now: float) -> dict[str, Any]:
-        """Return the work of each worker, the most recent first, and the sum of their hours.
+        """Return the work of each worker, the latest active first, and the sum of their hours.
 
-        A worker's time is counted from the start of its first task to the end of its last one; to
-        now, if it was seen in the last ten minutes, or in three times what a task takes it, and
-        tasks are left: a stage whose tasks have all ended costs no more.
+        The hours of a worker last from the start of its first task to the end of its last task, or
+        until *now* while it is active: tasks of the step are left, and the worker has ended a task
+        within ten minutes, or within three times its mean task.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -203,7 +207,7 @@ class TaskHistory:
         }
 
     def errors(self) -> dict[str, Any]:
-        """Return attempts that failed by kind and reason, and the tasks that were given up."""
+        """Return groups of failed attempts by kind and reason, and the tasks that were given up."""
         groups = ErrorGroups(self._states.failures)
         for part in self._groups.values():
             groups.update(part)
@@ -219,7 +223,7 @@ class TaskHistory:
         }
 
     def about(self, number: int) -> dict[str, Any]:
-        """Return the known facts about a task, without reading anything."""
+        """Return worker, end and duration of a task if its record was read, else ``None`` each."""
         known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
         return {
             "worker": self.names[self.worker[number]] if known else None,
@@ -228,6 +232,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return the number of ended tasks whose record is known, and the number of ended tasks."""
+        """Return the number of ended tasks whose record was read, and of all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -1,4 +1,4 @@
-"""Where the tasks of a plan lie in a map: cells of a raster (time, z, y, x)."""
+"""Arrange the tasks of a plan as a map: cells of a raster with the axes (time, z, y, x)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 
     from chunkflow_py.tasks.task_plan import Plan
 
-_SPARSE = 16  # cells a task, above which a list is no grid with gaps
+_SPARSE = 16  # most cells per task for which a list of boxes is drawn as a grid with gaps
 
 
 @dataclass(frozen=True, eq=False)
 class TaskMap:
-    """Raster in which each task of a plan has a cell.
+    """A raster in which each task of a plan has a cell.
 
     Attributes:
-        count: cells along time, z, y and x.
-        starts: first voxels of the cells along z, y and x; empty where boxes lie on no grid, and
+        count: number of cells along time, z, y and x.
+        starts: first voxels of the cells along z, y and x; empty if the boxes form no grid and the
             cells follow the order of the list.
-        extent: of all boxes together, voxels, zyx.
+        extent: extent of all boxes together, in voxels, zyx.
         has_times: whether tasks have a time index.
-        is_task: by number, whether there is such a task.
-        cells: by number, the position in the raster; ``None``: the number itself.
+        is_task: for each number, whether the plan has a task of this number.
+        cells: for each task number, its position in the flattened raster; ``None``: the position
+            is the number.
     """
 
     count: tuple[int, int, int, int]
@@ -41,7 +42,7 @@ class TaskMap:
 
     @classmethod
     def of(cls, plan: Plan) -> TaskMap:
-        """Return that of a plan."""
+        """Create the map of a plan."""
         is_task = np.ones(plan.span, bool)
         if len(plan) != plan.span:
             is_task[:] = False
@@ -59,7 +60,7 @@ class TaskMap:
         return cls(count, (starts[0], starts[1], starts[2]), (z, y, x), bool(plan.times), is_task)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the attributes that the web page needs."""
+        """Return the attributes that the web page needs, as values for JSON."""
         return {
             "count": self.count,
             "starts": self.starts,
@@ -70,7 +71,7 @@ class TaskMap:
 
 
 def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> TaskMap:
-    """Return the raster on whose crossings the boxes of a list begin, or its order in rows."""
+    """Arrange a list of boxes on the grid of their starts, or else in rows, in list order."""
     regions = [plan.region(number) for number in range(plan.span)]
     rows = np.array([(r.time or 0, *r.bbox.start, *r.bbox.stop) for r in regions], np.int64)
     rows = rows.reshape(-1, 7)

@@ -1,14 +1,15 @@
-"""The state of every task of a step, kept up to date without reading closed segments again.
+"""Follow the state of every task of a step, without reading finished segments each time.
 
 ```
-                 read                                        when
-journal          its list; each entry once                   in every update
-segments         the header (one read of a range)            open ones in every update,
-                                                             a few closed ones in every update,
-                                                             as repair and retry reopen tasks
+                 what is read                                when
+journal          its listing, and each entry once            in every update
+segments         the header (one range request)              open segments in every update, and a
+                                                             few closed ones in turn, because
+                                                             repair and retry reopen tasks
 ```
 
-The journal is read before the headers: what a compaction moves meanwhile is in its segment then.
+The journal is read before the headers, so a record that a compaction moves meanwhile is not missed:
+it is then in the header of its segment.
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_segments import Segment
     from chunkflow_py.store.store_protocol import Store
 
-# What a byte of the map says; the web page has the same names in this order.
+# Names of the states. A byte of the map is a position in this list; layout.json contains the list.
 CODES = ("none", "missing", "done", "skipped", "failed", "running", "retry")
 NONE, MISSING, DONE, SKIPPED, FAILED, RUNNING, RETRY = range(len(CODES))
 _CODE_OF = dict(zip(STATES, (DONE, SKIPPED, FAILED), strict=True))
 _BY_HEADER = np.array([MISSING, *(_CODE_OF[state] for state in STATES)], np.uint8)
-_CLOSED_AT_ONCE = 16  # segments read again although all of their tasks have ended
+_CLOSED_AT_ONCE = 16  # closed segments read again in each update
 
 
 class TaskStates:
     """Follows the state of every task of a step.
 
     Args:
-        store: of the run.
-        stage: name of the stage.
-        is_task: by number, whether there is such a task.
-        segment_size: how many task numbers a segment of the ledger covers.
-        older: whether the ledger is of version 0.1.0.
+        store: store of the run directory.
+        stage: name of the step.
+        is_task: for each number, whether the plan has a task of this number.
+        segment_size: number of task numbers that a segment of the ledger covers.
+        older: whether version 0.1.0 wrote the ledger.
 
     Attributes:
-        codes: by number, a position in `CODES`.
-        changed: by number, the version with which it changed last.
-        version: raised by every update that finds a change.
-        records: of the journal, where the segment has none for the task, by number.
-        failures: of the journal.
-        segment_tries: by number, how many failed attempts its segment holds, as far as the history
-            has been read.
-        headers: of the segments, as they were last seen.
+        codes: for each task number, the state as a position in `CODES`.
+        changed: for each task number, the version in which its state changed last.
+        version: number that increases with every update that changes a state.
+        records: task number -> record in the journal, for tasks without a record in a segment.
+        failures: failed attempts in the journal.
+        segment_tries: for each task number, the number of failed attempts in its segment; 0 until
+            the history has read the segment.
+        headers: number of a segment -> its header at the last update.
     """
 
     def __init__(
@@ -100,8 +101,9 @@ class TaskStates:
         """Update all states from the ledger.
 
         Args:
-            leased: numbers of tasks that workers hold by the queue; ``None`` where the queue does
-                not report them: then marks of attempts that have begun show what runs.
+            leased: numbers of the tasks whose messages are leased, which are shown as running;
+                ``None`` if the queue does not report them: then the tasks that a worker has marked
+                as begun are shown as running.
 
         Raises:
             VolumeError: the store cannot be reached, or the ledger is damaged.
@@ -126,7 +128,7 @@ class TaskStates:
         there = set(names)
         self._read = {name: entry for name, entry in self._read.items() if name in there}
         for name, entry in zip(new, self._journal.read(new), strict=True):
-            # Else a compaction has moved it to its segment, or it cannot be read.
+            # Otherwise a compaction has moved the entry to its segment, or it is unreadable.
             if entry is not None and isinstance(entry.content, Record | FailedAttempt):
                 self._read[name] = entry.content
 
@@ -147,7 +149,7 @@ class TaskStates:
                 self._closed.add(segment)
 
     def settle(self) -> None:
-        """Compute the codes from the records that `update`, or a history, has read."""
+        """Compute the states from the records that `update` and the history have read."""
         codes = self._ended.copy()
         codes[(self.tries > 0) & (codes == MISSING)] = RETRY
         numbers = np.fromiter(self._running, np.int64, len(self._running))
@@ -163,7 +165,7 @@ class TaskStates:
             self.codes = codes
 
     def numbers(self, segment: int) -> slice:
-        """Return the numbers of the tasks of a segment."""
+        """Return the range of task numbers that a segment covers."""
         return slice(segment * self._size, min((segment + 1) * self._size, len(self._is_task)))
 
     @property
@@ -175,7 +177,7 @@ class TaskStates:
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return the counts of all tasks together at *now*, seconds since 1970."""
+        """Return the counts over all tasks at *now*, in seconds since 1970."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
@@ -185,8 +187,9 @@ class TaskStates:
         """Return the changes after version *since*.
 
         Returns:
-            Whether it is all: the bytes are then the codes by number. Else they are the numbers
-            that have changed (uint32, little-endian), followed by their codes (uint8).
+            Whether the bytes contain all states, and the bytes. All states are the codes of all
+            numbers (uint8). Changes are the changed numbers (uint32, little-endian), followed by
+            their codes (uint8).
         """
         new = np.flatnonzero(self.changed > since) if since else None
         if new is None or 5 * len(new) > len(self.codes):
@@ -196,12 +199,12 @@ class TaskStates:
     # For the history
 
     def segment(self, number: int) -> Segment:
-        """Return a whole segment."""
+        """Read a whole segment."""
         return self._segments.read(number)
 
 
 def _two_bits(states: bytes, count: int) -> NDArray[np.uint8]:
-    """Return the first *count* numbers of two bits, the lowest of the first byte first."""
+    """Unpack the first *count* two-bit numbers; the lowest bits of a byte come first."""
     bits = np.unpackbits(np.frombuffer(states, np.uint8), bitorder="little").reshape(-1, 2)
     codes: NDArray[np.uint8] = bits[:count, 0] + 2 * bits[:count, 1]
     return codes

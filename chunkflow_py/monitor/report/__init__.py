@@ -1,12 +1,12 @@
 """The report on a run: one HTML file with parameters, costs, and a check for visible seams.
 
-| module          | what                                                                     |
+| module          | content                                                                  |
 |-----------------|--------------------------------------------------------------------------|
-| `run_report`    | all that the report on a run says, measured                              |
+| `run_report`    | collects all measurements that a report shows                            |
 | `volume_planes` | the volumes that a step reads and writes, and images of three planes     |
-| `seam_measure`  | differences across the boundaries between tasks, against those inside    |
-| `report_page`   | the page, section by section                                             |
-| `report_markup` | HTML elements and SVG plots, in which foreign text is escaped            |
+| `seam_measure`  | intensity steps across task boundaries, relative to steps beside them    |
+| `report_page`   | the HTML page, section by section                                        |
+| `report_markup` | HTML elements and SVG plots, which escape text from the run              |
 
-Nothing that a run holds is executed, and nothing is changed.
+A report does not execute code from the run, and does not change the run.
 """

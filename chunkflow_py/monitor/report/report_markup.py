@@ -1,4 +1,4 @@
-"""HTML elements and SVG plots, in which all foreign text is escaped and secrets are removed."""
+"""Create HTML elements and SVG plots; text from the run is escaped, and secrets are removed."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ if TYPE_CHECKING:
 _VOID = frozenset({"img", "meta"})
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 
-# Of plots, in units of their view box: pixels, unless the window is narrow.
+# Sizes of plots, in units of their view box: pixels, unless the window is narrow.
 WIDTH = 760
 ROW = 20
-LEFT = 190  # for names
-RIGHT = 120  # for values
-HEIGHT = 150  # of a plot over time
+LEFT = 190  # space for names
+RIGHT = 120  # space for values
+HEIGHT = 150  # height of a plot over time
 _TICKS = 4
 
 
 class Html(str):
-    """Text that is HTML already; any other text is escaped when it becomes part of a page."""
+    """Text that already is HTML; any other text is escaped when it becomes part of a page."""
 
     __slots__ = ()
 
 
 def escaped(value: object) -> Html:
-    """Return *value* as HTML: unchanged if it is HTML, else escaped and without secrets."""
+    """Return *value* as HTML: unchanged if it already is HTML, else escaped, without secrets."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(public(str(value))))
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:
-    """Return an element.
+    """Return an HTML element.
 
     Args:
-        name: of the element.
-        content: of the element, in order.
-        attributes: by name; ``_`` stands for ``-``, and one at the end is left out (``class_``).
-            ``None`` leaves an attribute out.
+        name: name of the element, such as ``table``.
+        content: content of the element, in order.
+        attributes: attributes by name. In a name, ``_`` stands for ``-``, and a final ``_`` is
+            removed (``class_``). An attribute with the value ``None`` is omitted.
     """
     if not _NAME.fullmatch(name):
-        msg = f"{name!r} is not the name of an element"
+        msg = f"{name!r} is not the name of an HTML element"
         raise ValueError(msg)
     attribute_markup = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
@@ -61,12 +61,12 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[object], between: str = "") -> Html:
-    """Return all *parts*, one after the other."""
+    """Return the HTML of all *parts*, joined with *between*."""
     return Html(between.join(escaped(part) for part in parts))
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
-    """Return a table; without *rows* nothing."""
+    """Return a table with a header row, or empty HTML if there are no *rows*."""
     lines = [tag("tr", *(tag("td", cell) for cell in row)) for row in rows]
     if not lines:
         return Html("")
@@ -76,7 +76,7 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str 
 
 
 def facts(pairs: Iterable[tuple[object, object]]) -> Html:
-    """Return a list of names and values, without those that have no value."""
+    """Return a list of names and values; pairs with an empty value are omitted."""
     rows = [joined((tag("dt", name), tag("dd", value))) for name, value in pairs if value != ""]
     return tag("dl", *rows)
 
@@ -85,14 +85,14 @@ def facts(pairs: Iterable[tuple[object, object]]) -> Html:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits, such as ``12.3`` or ``4,560``."""
+    """Format a number: below 1000 with three significant digits, else as in ``4,560``."""
     if not math.isfinite(value):
         return "infinite" if value > 0 else "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it, such as ``12.3 s``, ``4.5 min`` or ``6.7 h``."""
+    """Return a duration in a suitable unit, such as ``12.3 s``, ``4.5 min`` or ``6.7 h``."""
     for unit, factor in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * factor:
             return f"{seconds / factor:,.1f} {unit}"
@@ -100,11 +100,11 @@ def duration(seconds: float) -> str:
 
 
 def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Html:
-    """Return horizontal bars.
+    """Return a plot of horizontal bars.
 
     Args:
-        rows: name, length (0 or more) and the text after the bar.
-        title: what is shown, for screen readers.
+        rows: name, length (0 or more) and label of each bar; the label stands after the bar.
+        title: description of the plot, for screen readers.
     """
     most = max((length for _, length, _ in rows), default=0.0) or 1.0
     room = WIDTH - LEFT - RIGHT
@@ -120,12 +120,12 @@ def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Html:
 
 
 def over_time(bins: Sequence[tuple[float, float, float]], unit: str, title: str) -> Html:
-    """Return vertical bars over time.
+    """Return a plot of vertical bars over time.
 
     Args:
-        bins: start and stop, seconds from the beginning, and height.
-        unit: of the height.
-        title: what is shown.
+        bins: start, stop and height of each bar; times are seconds from the beginning.
+        unit: unit of the height.
+        title: description of the plot, for screen readers.
     """
     end, most = bins[-1][1], max(height for _, _, height in bins) or 1.0
     step = _round_step(most / _TICKS)
@@ -148,12 +148,12 @@ def over_time(bins: Sequence[tuple[float, float, float]], unit: str, title: str)
 
 
 def spans(rows: Sequence[tuple[str, float, float, str]], end: float, title: str) -> Html:
-    """Return a bar a row from its start to its stop.
+    """Return a plot with one horizontal bar per row, from its start time to its stop time.
 
     Args:
-        rows: name, start and stop in seconds from the beginning, and the text after the bar.
-        end: of all of them, seconds from the beginning.
-        title: what is shown.
+        rows: name, start, stop and label of each bar; times are seconds from the beginning.
+        end: end of the time axis, in seconds from the beginning.
+        title: description of the plot, for screen readers.
     """
     room, base = WIDTH - LEFT - RIGHT, len(rows) * ROW + 4.0
     parts = _time_ticks(LEFT, room, base, end)
@@ -168,7 +168,7 @@ def spans(rows: Sequence[tuple[str, float, float, str]], end: float, title: str)
 
 
 def _time_ticks(left: float, room: float, base: float, end: float) -> list[Html]:
-    """Return the ticks of an axis of seconds, in a unit that suits its length."""
+    """Return the ticks of a time axis of *end* seconds, in a suitable unit."""
     unit, factor = next(
         ((name, each) for name, each in (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
          if end >= 2 * each),
@@ -191,7 +191,7 @@ def _round_step(least: float) -> float:
 
 def _svg(height: float, title: str, *parts: Html) -> Html:
     box = f"0 0 {WIDTH} {height:g}"
-    # The name is written in full: what is inside of HTML needs no name space.
+    # SVG inside HTML needs no XML namespace.
     return tag("svg", tag("title", title), *parts, viewBox=box, role="img", width=WIDTH)
 
 

@@ -1,7 +1,7 @@
-"""The page of a report: one HTML file with all that was measured, which loads nothing else.
+"""Write the page of a report: one HTML file that loads no other files.
 
-Its sections, in order: what ran (a run can be repeated from it), how long it took and what it cost,
-what went wrong, slices of input and output, seams between tasks, and what `verify` found.
+Its sections, in order: what ran (enough to repeat the run), how long it took and what it cost, what
+went wrong, slices of input and output, seams between tasks, and the findings of `verify`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.prices import Prices
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt
 
-# What the page may load: nothing. Browsers keep to it whatever a page holds.
+# The page may load nothing; browsers enforce this policy, whatever the page contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """
 :root { color-scheme: light; }
@@ -70,46 +70,50 @@ img { image-rendering: pixelated; display: block; background: #000; }
 @media print { details > * { display: block; } body { max-width: none; } }
 """
 _SHOWN_PROFILES = 10
-_COLUMNS = 120  # bars of a plot over time, at most
-_TASKS = 4  # that end in the time of a bar, on average, at least
-_WORKERS = 25  # that are shown, those with most tasks
+_COLUMNS = 120  # most bars of a plot over time
+_TASKS = 4  # least number of tasks per bar, on average
+_WORKERS = 25  # workers that are shown: those with the most tasks
 
 _MACHINES = (
-    "Machine hours are from the start of each worker's first task to the end of its last, added up "
-    "over workers: starting up, and waiting after the last task, are not in them."
+    "Machine hours last from the start of each worker's first task to the end of its last task, "
+    "added up over workers. The time before the first and after the last task is not included."
 )
 _WASTED = (
-    "A failed attempt of unknown length counts as much as a task that is done takes on average. "
-    "Attempts of workers that died before they could record them are not counted."
+    "A failed attempt of unknown duration counts as the mean duration of a done task. "
+    "Attempts of a worker that died before it recorded them are not counted."
 )
 _REASONS = 20
 _SIDE = 300  # pixels of the longest side of all planes of a volume
 
 _FORMULA = (
-    f"Measured on slabs of {2 * REACH + 2} voxels across faces between two tasks that are done, "
-    f"at most {WINDOW} x {WINDOW} voxels wide, at a sample of boundaries along each axis. "
-    "Across: the mean absolute difference of the two neighbouring voxels on both sides of a face "
-    "(labels: the share of such pairs whose labels differ). Inside: the same of the pairs beside "
-    f"it, up to {REACH} voxels from the face, along the same axis. Seam measure: the sum of the "
-    "former over faces, divided by that of the latter. 1: task boundaries look like the "
-    "inside; 2: a step across them is twice as large. The range holds the measure for 95 % of "
-    "samples of these faces drawn with replacement (bootstrap)."
+    f"Measured at a sample of faces between two done tasks along each axis, on slabs of "
+    f"{2 * REACH + 2} voxels across the face, at most {WINDOW} x {WINDOW} voxels wide. "
+    "Across: the mean absolute difference of two neighbouring voxels on both sides of a face "
+    "(labels: the share of such pairs with different labels). Inside: the same for the pairs "
+    f"beside the face, up to {REACH} voxels away, along the same axis. Seam measure: the sum of "
+    '"across" over the faces, divided by the sum of "inside". 1: task boundaries look like the '
+    "inside of tasks; 2: the step across them is twice as large. The range contains the measure "
+    "for 95 % of the samples of these faces drawn with replacement (bootstrap)."
 )
 
 
 def page_of(report: RunReport, now: float | None = None) -> str:
-    """Return the page; the same for the same report, but for the date.
+    """Return the HTML of the page; the same report gives the same page, except for the date.
 
     Args:
-        report: what was measured.
-        now: seconds since 1970, for the date (default: this machine's clock).
+        report: measurements to show.
+        now: date of the report, in seconds since 1970 (default: this machine's clock).
     """
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     title = f"Report on {public(report.address.partition('#')[0])}"
     body = (
         tag("h1", title),
         *_state(report),
-        tag("p", f"Written on {when}. All times are UTC, by the clocks of workers.", class_="note"),
+        tag(
+            "p",
+            f"Written on {when}. All times are in UTC, by the clocks of the workers.",
+            class_="note",
+        ),
         _summary(report),
         tag("h2", "What ran", id="ran"),
         *_ran_parts(report),
@@ -143,13 +147,13 @@ def _state(report: RunReport) -> Iterator[Html]:
         ]
         text = (
             f"This run is not complete: {report.left:,} of {tasks:,} tasks have not ended "
-            f"({', '.join(waiting)}). What follows is of those that have."
+            f"({', '.join(waiting)}). This report covers the tasks that have ended."
         )
         yield tag("p", text, class_="state unfinished")
     if report.dead:
         text = f"{report.dead:,} of {tasks:,} tasks were given up; their output is missing."
         yield tag("p", text, class_="state failures")
-    if set(report.damage_kinds) - {"not recorded", "failed"}:  # which another line reports
+    if set(report.damage_kinds) - {"not recorded", "failed"}:  # reported above
         text = "Stored objects differ from the records; see Verified."
         yield tag("p", text, class_="state damaged")
     if not report.left and not report.dead:
@@ -157,7 +161,7 @@ def _state(report: RunReport) -> Iterator[Html]:
 
 
 def _summary(report: RunReport) -> Html:
-    head = ["stage", "tasks", "done", "skipped", "failed", "left", "Gvoxel", "time", "Mvoxel/s"]
+    head = ["step", "tasks", "done", "skipped", "failed", "left", "Gvoxel", "time", "Mvoxel/s"]
     head += ["machine hours", "stored"]
     price = report.options.price
     rows = []
@@ -179,19 +183,19 @@ def _summary(report: RunReport) -> Html:
 
 
 def _ran_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the run and its stages."""
+    """Yield the description of the run and of each step."""
     spec = report.spec
     yield facts([
         ("run", report.address.partition("#")[0]),
         ("SHA-256 of the spec", spec.digest),
         ("chunkflow_py", spec.version),
         ("submitted in", spec.folder),
-        ("queue", spec.queue or "none: handed out by a Dask scheduler"),
-        ("taken over", "; ".join(f"stage {n} from {url}" for n, url in spec.reused.items())
-         or "nothing: all stages were done by this run"),
+        ("queue", spec.queue or "none: a Dask scheduler distributes the tasks"),
+        ("taken over", "; ".join(f"step {n} from {url}" for n, url in spec.reused.items())
+         or "nothing: this run does all steps itself"),
     ])  # fmt: skip
     for stage in report.stages:
-        yield tag("h3", f"Stage {stage.stage.name}")
+        yield tag("h3", f"Step {stage.stage.name}")
         yield from _ran_stage(stage)
 
 
@@ -201,18 +205,18 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
     argv = [_named(word, names) for word in (*stage.source, *stage.arguments)]
     yield tag("pre", shlex.join(["chunkflow", *argv]))
     yield facts([
-        ("hash of the stage", stage.hash),
-        ("hash of the stage before", stage.previous),
+        ("hash of the step", stage.hash),
+        ("hash of the previous step", stage.previous),
         ("taken over from", report.taken_from or ""),
         ("tasks", f"{stage.tasks:,}: {_plan_text(stage.plan)}"),
         ("workers", "all with one compute profile" if stage.device_class == "same"
-         else "mixed: bytes may differ within a tolerance"),
-        ("code that is not built in", "; ".join(stage.code)),
+         else "mixed compute profiles: bytes may differ within a tolerance"),
+        ("code outside of chunkflow_py", "; ".join(stage.code)),
         *((f"{place.role} ({place.operator})", f"{place.address} at mip {place.mip}")
           for place in report.volumes),
-        *(("also", other) for other in report.others),
+        *(("other data", other) for other in report.others),
     ])  # fmt: skip
-    head = ["file", "is", "SHA-256"]
+    head = ["file", "role", "SHA-256"]
     yield table(head, ([f.name, f.role, tag("code", f.sha256)] for f in stage.files))
     if report.profile:
         yield tag("h4", "Compute profile")
@@ -220,7 +224,7 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
     profiles = [(p, n) for p, n in report.facts.profiles.most_common() if p]
     if len(profiles) > 1:
         rows = ((profile, f"{count:,}") for profile, count in profiles[:_SHOWN_PROFILES])
-        yield table(["profile of workers", "tasks"], rows)
+        yield table(["compute profile of workers", "tasks"], rows)
     options = [
         (operator, f"--{name.replace('_', '-')}", _option_text(value, names))
         for operator, chosen in stage.options
@@ -228,7 +232,7 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
         if name not in ("reads", "writes")
     ]
     inside = table(["command", "option", "value"], options)
-    yield tag("details", tag("summary", f"All {len(options)} options, defaults included"), inside)
+    yield tag("details", tag("summary", f"All {len(options)} options, including defaults"), inside)
 
 
 def _plan_text(plan: dict[str, Any]) -> str:
@@ -245,7 +249,7 @@ def _zyx(three: list[int]) -> str:
 
 
 def _named(word: str, names: dict[str, str]) -> str:
-    """Return an argument, with the marks that stand for files of the run replaced by names."""
+    """Return an argument, in which file names replace the placeholders for files of the run."""
     for mark, name in names.items():
         if mark in word:
             return word.replace(mark, name)
@@ -262,14 +266,14 @@ def _option_text(value: Any, names: dict[str, str]) -> str:
 
 
 def money(dollars: float) -> str:
-    """Return an amount in dollars."""
+    """Format an amount in US dollars, such as ``$12.30`` or ``$0.0123``."""
     return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.3g}"
 
 
 def _took_parts(report: RunReport) -> Iterator[Html]:
-    """Yield times and costs of all stages."""
+    """Yield times and costs of all steps."""
     for stage in report.stages:
-        yield tag("h3", f"Stage {stage.stage.name}")
+        yield tag("h3", f"Step {stage.stage.name}")
         if not stage.facts.finished:
             yield tag("p", "No task has ended.")
             continue
@@ -285,7 +289,7 @@ def _times(found: StepFacts) -> Iterator[Html]:
     speed = found.voxels / found.wall_s / 1e6 if found.wall_s else 0.0
     yield facts([
         ("from", _when(start)), ("to", f"{_when(stop)}, {duration(found.wall_s)}"),
-        ("voxels", f"{found.voxels:,} of tasks that are done, {number(speed)} Mvoxel/s"),
+        ("voxels", f"{found.voxels:,} in done tasks, {number(speed)} Mvoxel/s"),
     ])  # fmt: skip
     whole = sum(found.seconds.values())
     if whole:
@@ -294,8 +298,8 @@ def _times(found: StepFacts) -> Iterator[Html]:
             (name, value, f"{duration(value)}, {value / whole:.0%}")
             for name, value in found.seconds.items()
         ]
-        yield bars(rows, "seconds by operator, of all tasks together")
-        head = ["operator", "all tasks", "mean of a task", "slowest", "Mvoxel/s"]
+        yield bars(rows, "seconds by operator, over all tasks")
+        head = ["operator", "all tasks", "mean per task", "slowest", "Mvoxel/s"]
         yield table(head, (
             [name, duration(value), duration(value / found.finished), duration(found.most_s[name]),
              number(found.voxels / value / 1e6) if value else "-"]
@@ -305,11 +309,11 @@ def _times(found: StepFacts) -> Iterator[Html]:
         yield tag("p", f"The slowest tasks: {slowest}.", class_="note")
     if found.voxels and len(found.over_time.bins) > 1:
         yield tag("h4", "Throughput over time")
-        yield over_time(_columns(found), "Mvoxel/s", "millions of voxels done a second")
+        yield over_time(_columns(found), "Mvoxel/s", "millions of done voxels per second")
 
 
 def _columns(found: StepFacts) -> list[tuple[float, float, float]]:
-    """Return start and stop, seconds from the first task on, and Mvoxel/s of each column."""
+    """Return start, stop (seconds since the first task began) and Mvoxel/s of each column."""
     bins, width = found.over_time.bins, found.over_time.width_s
     low, high = int((found.start or 0.0) // width), max(bins)
     columns_wanted = min(_COLUMNS, max(2, found.finished // _TASKS))
@@ -333,9 +337,11 @@ def _workers(found: StepFacts) -> Iterator[Html]:
         (name, each.start - start, each.stop - start, f"{each.tasks:,} tasks")
         for name, each in shown
     ]
-    yield spans(rows, max(found.wall_s, 1e-3), "from the first task of a worker to its last")
+    yield spans(
+        rows, max(found.wall_s, 1e-3), "time from the first to the last task of each worker"
+    )
     if len(ranked) > len(shown):
-        yield tag("p", f"Shown are the {len(shown)} with most tasks.", class_="note")
+        yield tag("p", f"The {len(shown)} workers with the most tasks are shown.", class_="note")
 
 
 def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
@@ -344,20 +350,20 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
     yield tag("h4", "Cost")
     rows: list[tuple[str, object]] = [("machine hours", number(hours))]
     if teravoxels:
-        rows.append(("machine hours a teravoxel", number(hours / teravoxels)))
+        rows.append(("machine hours per teravoxel", number(hours / teravoxels)))
     if price is None:
-        rows.append(("dollars", "give --price, of an hour of one worker, or --instance"))
+        rows.append(("dollars", "unknown: give --price (dollars per worker hour) or --instance"))
     else:
-        rows.append(("dollars", f"{money(hours * price)} at {money(price)} an hour of a worker"))
+        rows.append(("dollars", f"{money(hours * price)} at {money(price)} per worker hour"))
         if teravoxels:
-            rows.append(("dollars a teravoxel", money(hours * price / teravoxels)))
+            rows.append(("dollars per teravoxel", money(hours * price / teravoxels)))
     objects = sum(found.objects.values())
     rows.append(("written", f"{objects:,} objects, {describe_bytes(found.stored_bytes)}"))
     if options.prices is not None:
         rows += _storage(found, options.prices)
     failures = found.failures
     if failures and not found.wasted_s:
-        rows.append(("wasted", f"{failures:,} failed attempts, of unknown length"))
+        rows.append(("wasted", f"{failures:,} failed attempts, of unknown duration"))
     elif failures:
         share = found.wasted_s / (sum(found.seconds.values()) + found.wasted_s)
         about = "about " if found.untimed else ""
@@ -367,17 +373,17 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
             # a share of the machine hours: a machine may work on several tasks at once
             rows.append(("dollars wasted", f"about {money(hours * price * share)}"))
     else:
-        rows.append(("wasted", "no attempt has failed"))
+        rows.append(("wasted", "nothing: no attempt has failed"))
     yield facts(rows)
 
 
 def _storage(found: StepFacts, prices: Prices) -> Iterator[tuple[str, str]]:
-    """Yield the cost of writing and storing the output, for clouds in the price table."""
+    """Yield the costs of writing and storing the output in each store of the price table."""
     for protocol in sorted(found.objects.keys() & prices.stores.keys()):
         store = prices.stores[protocol]
         put = found.objects[protocol] * store["put"]
         month = found.stored[protocol] / 1e9 * store["gb_month"]
-        text = f"{money(put)} to write, {money(month)} a month to keep; prices of {prices.date}"
+        text = f"{money(put)} to write, {money(month)} per month to store; prices of {prices.date}"
         yield f"dollars of {protocol}", text
 
 
@@ -391,40 +397,42 @@ def _when(seconds: float) -> str:
 def _wrong_parts(report: RunReport) -> Iterator[Html]:
     """Yield the tasks that failed, were skipped, or read missing blocks."""
     parts = [part for stage in report.stages for part in _wrong_stage(stage)]
-    yield from parts or [tag("p", "Nothing failed, was skipped, or was missing.")]
+    yield from parts or [tag("p", "No task failed or was skipped, and no block was missing.")]
 
 
 def _wrong_stage(report: StepReport) -> Iterator[Html]:
     name, found = report.stage.name, report.facts
     if found.dead:
-        yield tag("h3", f"Stage {name}: {found.dead:,} failed tasks")
+        yield tag("h3", f"Step {name}: {found.dead:,} failed tasks")
         if found.dead > len(found.failed):
-            yield tag("p", f"Shown are the first {len(found.failed)}.", class_="note")
+            yield tag("p", f"The first {len(found.failed)} are shown.", class_="note")
         for task in found.failed:
             title = f"{task.box}: {task.reason or 'no reason given'}"
             tried = (_attempt(n, each) for n, each in enumerate(task.attempts, 1))
             yield tag("details", tag("summary", title), *tried)
     if found.failures:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(found.errors.kinds().items()))
-        yield tag("h3", f"Stage {name}: {found.failures:,} failed attempts ({kinds})")
+        yield tag("h3", f"Step {name}: {found.failures:,} failed attempts ({kinds})")
         for group in found.errors.ranked()[:_REASONS]:
             example = _attempt(None, group.examples[0])
             yield tag("details", tag("summary", f"{group.count:,} x {group.reason}"), example)
     if found.skipped:
-        yield tag("h3", f"Stage {name}: {found.skipped:,} skipped tasks")
+        yield tag("h3", f"Step {name}: {found.skipped:,} skipped tasks")
         ranked = sorted(found.skip_reasons.items(), key=lambda item: (-item[1], item[0]))
         yield table(["tasks", "reason"], ((f"{n:,}", why) for why, n in ranked[:_REASONS]))
     if found.missing_blocks:
-        yield tag("h3", f"Stage {name}: {found.missing_blocks:,} blocks read as the fill value")
+        yield tag(
+            "h3", f"Step {name}: {found.missing_blocks:,} missing blocks read as the fill value"
+        )
         text = (
-            f"{found.missing_tasks:,} tasks have read blocks that are not stored, among them "
+            f"{found.missing_tasks:,} tasks have read blocks that are not stored, for example "
             f"{', '.join(found.missing_boxes)}."
         )
         yield tag("p", text)
 
 
 def _attempt(number: int | None, failure: FailedAttempt) -> Html:
-    which = f"such as that of task {failure.box}" if number is None else f"attempt {number}"
+    which = f"for example, task {failure.box}" if number is None else f"attempt {number}"
     title = tag("p", f"{which}: {failure.kind}, worker {failure.worker}: {failure.reason}")
     traceback = (tag("pre", failure.traceback),) if failure.traceback else ()
     return tag("div", title, *traceback)
@@ -441,14 +449,14 @@ def _slice_parts(report: RunReport) -> Iterator[Html]:
             shown = True
             yield from _volume_images(stage.stage.name, planes)
     if not shown:
-        yield tag("p", "The pipeline names no volume that can be shown.")
+        yield tag("p", "The run reads and writes no volume that can be shown.")
 
 
 def _volume_images(stage: str, shown: VolumePlanes) -> Iterator[Html]:
     place = shown.place
-    yield tag("h4", f"{place.role.capitalize()} of stage {stage}: {place.address}")
+    yield tag("h4", f"{place.role.capitalize()} of step {stage}: {place.address}")
     if shown.problem:
-        yield tag("p", f"It cannot be shown: {shown.problem}")
+        yield tag("p", f"This volume cannot be shown: {shown.problem}")
         return
     scale = _SIDE / max(extent for plane in shown.planes for extent in plane.extent_nm)
     yield tag("div", *(_figure(plane, scale) for plane in shown.planes), class_="planes")
@@ -467,13 +475,13 @@ def _seam_parts(report: RunReport) -> Iterator[Html]:
     """Yield the seam measures of all outputs."""
     measured = [(stage.stage.name, seams) for stage in report.stages for seams in stage.seams]
     if not measured:
-        text = "Not measured: no task is done, there is no output to read, or --faces is 0."
+        text = "Not measured: no task is done, no output can be read, or --faces is 0."
         yield tag("p", text)
         return
     head = ["axis", "seam measure", "95 % range", "faces", "across", "inside"]
     for name, seams in measured:
         what = "labels" if seams.labels else "image or map"
-        yield tag("h4", f"Output of stage {name}: {seams.place.address} ({what})")
+        yield tag("h4", f"Output of step {name}: {seams.place.address} ({what})")
         if seams.problem:
             yield tag("p", f"Not measured: {seams.problem}.")
         yield table(head, (_seam_row(each) for each in seams.axes), "numbers")
@@ -481,22 +489,22 @@ def _seam_parts(report: RunReport) -> Iterator[Html]:
 
 
 def _seam_row(seam: Seam) -> list[str]:
-    ratio = "all of one value" if seam.ratio is None else number(seam.ratio)
+    ratio = "all values equal" if seam.ratio is None else number(seam.ratio)
     spread = "-"
     if seam.low is not None and seam.high is not None:
         spread = f"{number(seam.low)} to {number(seam.high)}"
     return [seam.axis, ratio, spread, f"{seam.faces}", number(seam.across), number(seam.inside)]
 
 
-# --- what verify found ----------------------------------------------------------------------------
+# --- findings of verify ---------------------------------------------------------------------------
 
 
 def _verify_parts(report: RunReport) -> Iterator[Html]:
-    """Yield whether the stored output was compared with the records."""
+    """Yield the result of comparing the stored output with the records."""
     if report.damages is None:
         text = (
-            "What is stored was not compared with the records for this report: chunkflow report "
-            "--verify, or chunkflow verify, reads all of it."
+            "The stored output was not compared with the records. To compare it, run chunkflow "
+            "report --verify or chunkflow verify; both read all stored output."
         )
         yield tag("p", text)
     elif not report.damages:
@@ -509,6 +517,6 @@ def _verify_parts(report: RunReport) -> Iterator[Html]:
         total = sum(report.damage_kinds.values())
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(report.damage_kinds.items()))
         yield tag("p", f"{total:,} findings: {kinds}.", class_="state damaged")
-        yield table(["stage", "what"], ((name, str(damage)) for name, damage in report.damages))
+        yield table(["step", "finding"], ((name, str(damage)) for name, damage in report.damages))
         if total > len(report.damages):
-            yield tag("p", f"Shown are the first {len(report.damages)}.", class_="note")
+            yield tag("p", f"The first {len(report.damages)} are shown.", class_="note")

@@ -1,4 +1,4 @@
-"""The measurements that a report shows of a run."""
+"""Collect the measurements that the report on a run shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_FAILED = 20  # failed tasks that are listed with their attempts, and findings of verify
+MOST_FAILED = 20  # most failed tasks, and most findings of verify, that are listed
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class ReportOptions:
     """Options of a report.
 
     Attributes:
-        at: the point through which planes are shown, in voxels of the tasks, zyx (default: the
+        at: point through which the planes are drawn, in voxels of the tasks, zyx (default: the
             middle of the tasks).
-        faces: of tasks, along each axis, to look for seams at; 0: none.
-        failed: tasks that were given up, to list.
-        verify: read again all that was stored.
-        price: dollars for an hour of one worker, if known.
-        prices: of requests and storage.
+        faces: number of faces between tasks, along each axis, at which seams are measured; 0: none.
+        failed: largest number of given-up tasks to list.
+        verify: read all stored output again, and compare it with the records.
+        price: US dollars per hour of one worker; ``None`` if unknown.
+        prices: prices of requests and storage; ``None`` if unknown.
     """
 
     at: Zyx | None = None
@@ -56,15 +56,16 @@ class StepReport:
     """The contents of a report about one step.
 
     Attributes:
-        stage: of the spec.
-        facts: sums over its records.
-        profile: compute profile that its first worker has set; empty if none did.
-        taken_from: URL of the run whose output was taken over.
-        closed: whether all tasks have ended well, so that the next stage is open.
-        volumes: that it reads and writes.
-        others: what else it reads and writes, as sentences.
-        planes: of the volumes that no earlier step has shown.
-        seams: of what it has written.
+        stage: the step, as the spec describes it.
+        facts: totals over the records of the step.
+        profile: compute profile that the first worker of the step has stored; empty if no worker
+            has begun.
+        taken_from: URL of the run whose output was taken over; ``None``: this run does the step.
+        closed: whether all tasks have ended without failure, so that the next step is open.
+        volumes: volumes that the step reads and writes.
+        others: other addresses that the step reads and writes, as sentences.
+        planes: images of the volumes that no earlier step has shown.
+        seams: seam measures of the volumes that the step writes.
     """
 
     stage: RunStep
@@ -88,13 +89,13 @@ class RunReport:
     """The contents of a report about a run.
 
     Attributes:
-        address: of the run, with its digest.
-        spec: of the run.
-        options: of the report.
-        stages: of it.
-        damages: what `verify` has found, the first ones, with the name of the stage; ``None`` if
-            it was not run.
-        damage_kinds: what it has found -> how often.
+        address: address of the run, with the hash of its spec.
+        spec: spec of the run.
+        options: options of the report.
+        stages: contents of the report about each step.
+        damages: the first findings of `verify`, each with the name of its step; ``None`` if the
+            output was not verified.
+        damage_kinds: kind of a finding -> number of findings.
     """
 
     address: str
@@ -118,8 +119,8 @@ class RunReport:
 def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
     """Collect the contents of a report; the run is not changed.
 
-    Memory does not grow with the number of tasks. A volume that cannot be read becomes a problem in
-    the report.
+    The memory needed does not grow with the number of tasks. If a volume cannot be read, the report
+    shows the reason.
 
     Raises:
         ChunkflowError: the run cannot be read.
@@ -139,7 +140,7 @@ def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
 def _stage_report(
     home: RunDirectory, stage: RunStep, options: ReportOptions, shown: set[tuple[str, int]]
 ) -> StepReport:
-    logger.info("reading the records of stage %s: %d tasks", stage.name, stage.tasks)
+    logger.info("reading the records of step %s: %d tasks", stage.name, stage.tasks)
     ledger, plan = home.ledger(stage.name), home.plan(stage.name)
     taken = home.spec.reused.get(stage.name)
     store = home.store if taken is None else open_store(taken)

@@ -7,20 +7,20 @@
               inside  face  inside                   pairs of neighbouring voxels
 ```
 
-For every face of a sample, a slab of 2·(REACH + 1) voxels across it is read, at most WINDOW x
-WINDOW voxels wide. With d(k) the mean over the slab of
+For every face of a sample, a slab is read that extends REACH + 1 voxels to each side of the face,
+and is at most WINDOW x WINDOW voxels wide. Let d(k) be the mean, over all pairs of the slab at k
+voxels from the face (0: across the face), of
 
 * images and maps: the absolute difference of the two voxels of a pair, over all channels,
-* labels: 1 where the two voxels have different labels, else 0,
+* labels: 1 if the two voxels have different labels, else 0.
 
-for the pair k voxels from the face (0: across it), the seam measure of an axis is
+The seam measure of an axis is then
 
     sum over faces of d(0)  /  sum over faces of the mean of d(k), 0 < |k| <= REACH
 
-**1 means that task boundaries look like the inside**, 2 that the step across a face is
-twice as large as one inside. The spread is the range in which the measure lies for 95 % of samples
-of the faces, drawn again with replacement (bootstrap; Efron 1979): a range that holds 1 says
-nothing against 1.
+**1 means that task boundaries look like the inside of tasks**; 2 means that the step across a face
+is twice as large as one inside. The range contains the measure for 95 % of the samples of the faces
+drawn with replacement (bootstrap; Efron 1979). If it contains 1, the data show no seam.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Volume
 
 REACH = 4  # pairs on each side of a face
-WINDOW = 128  # voxels of a face along each of its axes that are read, at most
-FACES = 32  # along each axis, unless asked otherwise
-_DRAWS = 8  # candidates for each face that is wanted, as some are of tasks that are not done
+WINDOW = 128  # most voxels of a face that are read, along each of its axes
+FACES = 32  # default number of faces along each axis
+_DRAWS = 8  # candidates drawn per face, because some are faces of tasks that are not done
 _RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
 class Face:
-    """What two neighbouring tasks share.
+    """The boundary between two neighbouring tasks.
 
     Attributes:
-        axis: 0, 1 or 2: z, y or x.
-        place: of the first voxel behind the face, along the axis.
-        box: around the boxes of both tasks, across the axis.
-        time: of both tasks.
-        numbers: of both tasks.
+        axis: axis across the face; 0, 1 or 2: z, y or x.
+        place: position of the first voxel behind the face, along `axis`.
+        box: box of both tasks along `axis`, and their common box along the other axes.
+        time: time index of both tasks; ``None`` if they have none.
+        numbers: numbers of the two tasks.
     """
 
     axis: int
@@ -77,10 +77,11 @@ class Seam:
 
     Attributes:
         axis: ``z``, ``y`` or ``x``.
-        faces: that were read.
+        faces: number of faces that were read.
         across: mean step across a face.
-        inside: mean step inside.
-        low, high: between which the ratio lies for 95 % of the samples; ``None`` for one face.
+        inside: mean step between neighbouring voxels inside a task.
+        low: lower end of the range of the ratio in 95 % of the samples; ``None`` for one face.
+        high: upper end of this range.
     """
 
     axis: str
@@ -92,7 +93,7 @@ class Seam:
 
     @property
     def ratio(self) -> float | None:
-        """The seam measure; ``None`` where all is of one value, infinite where only faces are."""
+        """The seam measure; ``None`` if there are no steps, infinite if only faces have steps."""
         return _ratio(self.across, self.inside)
 
 
@@ -101,10 +102,11 @@ class Seams:
     """The seam measure of one volume.
 
     Attributes:
-        place: of the volume.
-        labels: whether it holds labels, so that steps are shares of pairs that change label.
-        axes: along which there are faces.
-        problem: why there are none.
+        place: the volume.
+        labels: whether the volume is a segmentation, so that a step is the share of pairs with
+            different labels.
+        axes: seam measure of each axis along which there are faces.
+        problem: reason why there are no seam measures; empty if there is none.
     """
 
     place: RunVolume
@@ -117,9 +119,9 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
     """Return the seam measure of a volume.
 
     Args:
-        place: of the volume.
-        faces: to look at, in voxels of the tasks.
-        seed: of what is drawn.
+        place: the volume.
+        faces: faces to measure, in voxels of the tasks.
+        seed: seed of the random windows and samples.
     """
     try:
         volume = place.open()
@@ -139,7 +141,7 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
     except ChunkflowError as error:
         return Seams(place, problem=str(error))
     if not steps:
-        problem = "there is no face between two tasks that are done, with voxels on both sides"
+        problem = "no sampled face is between two done tasks and has voxels on both sides"
         return Seams(place, labels, problem=problem)
     return Seams(
         place, labels, tuple(seam_along(axis, steps[axis], seed) for axis in sorted(steps))
@@ -147,15 +149,16 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 
 
 def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
-    """Return the mean step across the middle of a slab, and that of the pairs around it.
+    """Return the mean step across the middle of a slab, and the mean step of the pairs around it.
 
     Args:
-        array: (…, z, y, x), as many voxels on both sides of the face along the axis.
-        axis: across the face: 0 for z.
-        labels: whether voxels are labels.
+        array: slab, (…, z, y, x), with equally many voxels on both sides of the face along *axis*.
+        axis: axis across the face: 0 for z.
+        labels: whether the voxels are labels.
 
     Returns:
-        ``None`` if no pair across the face, or none inside, is of finite voxels.
+        Both means, or ``None`` if no pair across the face, or no pair inside, has two finite
+        voxels.
     """
     lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
     if labels or lines.dtype == bool:
@@ -175,9 +178,9 @@ def seam_along(axis: int, steps: Sequence[tuple[float, float]], seed: int = 0) -
     """Return the measure and its spread from the results of `steps_of` for each face.
 
     Args:
-        axis: across the faces: 0 for z.
-        steps: of one face at least.
-        seed: of the samples that are drawn.
+        axis: axis across the faces: 0 for z.
+        steps: results for at least one face.
+        seed: seed of the bootstrap samples.
     """
     values = np.array(steps)
     across, inside = values.mean(axis=0)
@@ -199,10 +202,10 @@ def _ratio(across: float, inside: float) -> float | None:
 
 
 def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> BoundingBox | None:
-    """Return the box to read for a face, or ``None`` too close to the end of the volume."""
+    """Return the box to read for a face; ``None`` if it is too close to the end of the volume."""
     axis, shrink = face.axis, place.shrink
     if face.place % shrink[axis]:
-        return None  # no face between voxels of the volume
+        return None  # the face cuts through voxels of the volume
     box = BoundingBox(-(-face.box.start // shrink), face.box.stop // shrink)
     box = box.intersection(volume.bounds)
     start, stop = [*box.start], [*box.stop]
@@ -211,7 +214,7 @@ def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> 
         if each == axis:
             start[each], stop[each] = middle - REACH - 1, middle + REACH + 1
         else:
-            # One of the windows that the face is cut into, from its start: so do blocks begin.
+            # One of the windows that tile the face from its start, where blocks begin as well.
             windows = max(1, -(-(stop[each] - start[each]) // WINDOW))
             start[each] += WINDOW * draw.randrange(windows)
             stop[each] = min(stop[each], start[each] + WINDOW)
@@ -221,20 +224,20 @@ def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> 
     return slab if box.contains(slab) else None
 
 
-# --- which faces ----------------------------------------------------------------------------------
+# --- sample of faces ------------------------------------------------------------------------------
 
 
 def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
     """Return at most *most* faces along each axis between tasks that are both done.
 
-    Tasks that overlap meet in the middle of what they share, as those do that are cropped alike
-    on both sides.
+    The face between two overlapping tasks is the middle of their overlap, which is correct for
+    tasks whose output is cropped equally on both sides.
 
     Args:
-        plan: of the stage.
-        ledger: of the stage.
-        most: faces along each axis.
-        seed: the same seed gives the same faces.
+        plan: plan of the step.
+        ledger: ledger of the step.
+        most: largest number of faces along each axis.
+        seed: seed of the sample; the same seed gives the same faces.
     """
     draw = random.Random(seed)  # noqa: S311 a sample, not a secret
     result = []
@@ -250,7 +253,7 @@ def _candidates(plan: Plan, axis: int, most: int, draw: random.Random) -> Iterat
     grid = plan.boxes
     if isinstance(grid, BoxGrid):
         shape = [*grid.count]
-        shape[axis] -= 1  # positions of the lower one of two neighbours
+        shape[axis] -= 1  # positions of the lower of two neighbours
         each = shape[0] * shape[1] * shape[2]
         total = each * (plan.times or 1)
         ahead = (grid.count.y * grid.count.x, grid.count.x, 1)[axis]
@@ -279,7 +282,7 @@ def _key(region: Region) -> tuple[int | None, ...]:
 
 
 def _face(plan: Plan, axis: int, pair: tuple[int, int]) -> Iterator[Face]:
-    """Yield the face of two neighbours, unless there is a gap between them."""
+    """Yield the face of two neighbours, unless they have a gap or an overlap of odd size."""
     lower, upper = (plan.region(number) for number in pair)
     stop, start = lower.bbox.stop[axis], upper.bbox.start[axis]
     if start > stop or (stop + start) % 2:

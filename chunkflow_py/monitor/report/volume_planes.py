@@ -3,10 +3,10 @@
 The spec of a run names the volumes; no operator of its pipeline is called.
 
 ```
-region of the tasks, at the level of the volume that shows it in SIDE voxels or less
+region of the tasks, at the finest level of the volume that shows it in SIDE voxels or less
 +-----------+   +----+
-| xy        |   | zy |     Where no level is so small, a window of SIDE voxels around the point.
-|     +     |   | +  |     Each plane is read by itself: one voxel thick.
+| xy        |   | zy |     If no level is coarse enough: a window of SIDE voxels around the point.
+|     +     |   | +  |     Each plane is read separately, one voxel thick.
 +-----------+   +----+
 | xz  +     |
 +-----------+
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Volume
 
 SIDE = 400  # voxels of the longest side of a plane
-# What the spec says of a level: an address, and of a file also its dataset.
+# An entry of the spec for a level: the address, for a file with its dataset, and the mip.
 _LEVEL = re.compile(r"(?P<address>.+) at mip (?P<mip>[0-9]+)")
 _FACTOR_OF = "downsample"  # the operator whose output has larger voxels than its input
 
 
 @dataclass(frozen=True)
 class RunVolume:
-    """A volume of a step.
+    """A volume that a step reads or writes.
 
     Attributes:
         role: ``input`` or ``output``.
-        operator: that reads or writes it.
-        address: to open it with.
-        mip: its level.
-        shrink: how many voxels of tasks make one of it, zyx.
+        operator: name of the operator that reads or writes the volume.
+        address: address with which the volume is opened.
+        mip: level of the volume.
+        shrink: size of a voxel of the volume, in voxels of the tasks, zyx.
     """
 
     role: str
@@ -71,23 +71,23 @@ class RunVolume:
     shrink: Zyx = Zyx(1, 1, 1)
 
     def open(self, mip: int | None = None) -> Volume:
-        """Return the volume, or another level of it.
+        """Open the volume at its level, or at the level *mip*.
 
         Raises:
-            ChunkflowError: it cannot be opened.
+            ChunkflowError: the volume cannot be opened.
         """
         return open_volume(self.address, self.mip if mip is None else mip)
 
 
 @dataclass(frozen=True)
 class PlaneImage:
-    """One plane.
+    """The image of one plane of a volume.
 
     Attributes:
-        axes: ``xy``, ``xz`` or ``zy``: columns, then rows.
-        where: such as ``z = 32``, in voxels of the level that is shown.
-        png: the image.
-        extent_nm: rows and columns.
+        axes: ``xy``, ``xz`` or ``zy``: the axis of the columns, then the axis of the rows.
+        where: position of the plane, such as ``z = 32``, in voxels of the level that is shown.
+        png: image as a PNG file.
+        extent_nm: extent of the image along rows and columns, in nanometres.
     """
 
     axes: str
@@ -101,10 +101,10 @@ class VolumePlanes:
     """The planes that a report shows of one volume.
 
     Attributes:
-        place: of the volume.
-        description: kind, type, level, box, black and white.
-        planes: through the point.
-        problem: why there are none.
+        place: the volume.
+        description: kind, data type and level of the volume, intensity range and box of the images.
+        planes: images of the three planes; empty if there is a problem.
+        problem: reason why there are no planes; empty if there is none.
     """
 
     place: RunVolume
@@ -117,15 +117,15 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
     """Return planes through *point*, of the part of *region* that the volume covers.
 
     Args:
-        place: of the volume.
-        region: of all tasks, in their voxels.
-        point: inside of it, in the same voxels.
+        place: the volume.
+        region: box around all tasks, in voxels of the tasks.
+        point: point inside *region*, in voxels of the tasks.
     """
     try:
         volume = place.open()
         whole = region.coarser(place.shrink).intersection(volume.bounds)
         if whole.is_empty:
-            problem = f"the tasks lie in {region}, and {volume.url} holds {volume.bounds}"
+            problem = f"the tasks cover {region}, but {volume.url} covers {volume.bounds}"
             return VolumePlanes(place, problem=problem)
         shown, factor, mip = _level(place, volume, whole)
         box = whole.coarser(factor).intersection(shown.bounds)
@@ -137,15 +137,15 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
         description, planes = _drawn(chunks, shown)
     except ChunkflowError as error:
         return VolumePlanes(place, problem=str(error))
-    level = f"mip {mip}" + ("" if window == box else ", a window, as no level is small enough")
+    level = f"mip {mip}" + ("" if window == box else ", a window, as no level is coarse enough")
     return VolumePlanes(place, f"{description}, {level}, {window}", planes)
 
 
 def _level(place: RunVolume, volume: Volume, box: BoundingBox) -> tuple[Volume, Zyx, int]:
-    """Return the finest level on which *box* is small enough, else the coarsest one.
+    """Return the finest level at which *box* has at most `SIDE` voxels, else the coarsest level.
 
     Returns:
-        The level, how many voxels of *volume* make one of it, and its number.
+        The level, the size of its voxels in voxels of *volume* (zyx), and its mip.
     """
     found = volume, Zyx(1, 1, 1), place.mip
     for mip in sorted(mip for mip in volume.mips if mip > place.mip):
@@ -166,7 +166,7 @@ def _read(volume: Volume, window: BoundingBox, middle: Zyx, axis: int) -> Chunk:
 
 
 def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneImage, ...]]:
-    """Return a description of the planes, and the planes; all share one range of intensities."""
+    """Return a description and the images of the planes, which share one intensity range."""
     kind = kind_of(chunks[0])
     arrays = [single_channel(chunk.array) for chunk in chunks]
     channels = "" if arrays[0].ndim == 3 else f" x {len(arrays[0])} channels"
@@ -176,10 +176,10 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
     if kind == "segmentation":
         for chunk in chunks:
             check_labels(chunk)
-        description += ", a colour a label"
+        description += ", one colour per label"
         limits = (0.0, 1.0)
     elif volume.dtype.kind not in "biuf":
-        msg = f"voxels of {volume.dtype} cannot be shown as intensities"
+        msg = f"voxels of type {volume.dtype} cannot be shown as intensities"
         raise ChunkError(msg)
     else:
         limits, rule = range_and_rule(np.concatenate([array.ravel() for array in arrays]), kind)
@@ -189,7 +189,7 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
     for axis, axes in enumerate(("xy", "xz", "zy")):
         cut = arrays[axis].take(0, axis=arrays[axis].ndim - 3 + axis)
         sizes = [size for k, size in enumerate(volume.voxel_size_nm) if k != axis]
-        if axes == "zy":  # columns are z, so that it stands beside xy
+        if axes == "zy":  # columns are z, so that the rows match those of xy beside it
             cut, sizes = cut.swapaxes(-1, -2), sizes[::-1]
         if kind == "segmentation":
             image = colours_of_labels(cut)
@@ -202,7 +202,7 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
 
 
 def png_of(image: NDArray[np.uint8]) -> bytes:
-    """Return an image as a PNG file (ISO/IEC 15948): no library is needed for so little.
+    """Return an image as a PNG file (ISO/IEC 15948), without an image library.
 
     Args:
         image: (rows, columns) grey, or (rows, columns, 3) red, green, blue.
@@ -224,9 +224,9 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes, and other addresses, that a step reads and writes.
+    """Return the volumes, and the other addresses, that a step reads and writes.
 
-    Of several levels that one operator writes, the finest is taken.
+    If one operator writes several levels of a volume, only the finest is returned.
     """
     found, others = [], []
     shrink = Zyx(1, 1, 1)

@@ -174,7 +174,7 @@ def test_a_task_is_told_and_nothing_of_it_runs(server, browser):
     box = PLAN.text(number((1, 1, 0)))
     assert until(lambda: "machine-2" in tip.text, True)
     assert tip.text.startswith(f"{box}\ntask {number((1, 1, 0))}: failed, given up")
-    assert "attempts 1, of which failed 1" in tip.text
+    assert "attempts: 1, failed: 1" in tip.text
     ActionChains(browser).click().perform()
     task = browser.find_element("id", "task")
     assert until(lambda: "Traceback" in task.text, True)

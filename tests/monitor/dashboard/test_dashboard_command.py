@@ -45,7 +45,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
     prices = load_prices()
     assert status["price"] == prices.instance("g5.xlarge").hour
     assert status["price_source"] == f"g5.xlarge, prices of {prices.date}, on demand"
-    assert "is unknown" in status["running"]
+    assert "the run has no queue" in status["running"]
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_one_task(server):
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("/status.json?stage=nothing", 404, "no stage 'nothing'"),
+        ("/status.json?stage=nothing", 404, "no step 'nothing'"),
         ("/task.json?stage=infer&number=24", 404, "no task 24"),
         ("/task.json?stage=infer&number=-1", 404, "no task -1"),
         ("/brief.json?stage=infer&number=x", 400, "'x'"),

@@ -63,7 +63,7 @@ def test_workers_have_their_own(history):
     assert early["seconds_a_task"] == 30.0
     assert said["hours"] == pytest.approx(((300 - 30) + (600 - 330)) / 3600)
     assert early["tasks_per_hour"] == pytest.approx(5 / (270 / 3600))
-    # One that was seen of late is at work, and is paid.
+    # A worker that was seen recently is active, and its hours count until now.
     now = history.workers(660.0)
     assert [row["active"] for row in now["rows"]] == [True, True]
     assert now["hours"] == pytest.approx(((660 - 30) + (660 - 330)) / 3600)

@@ -114,7 +114,7 @@ def test_the_page_says_what_ran(folder, page):
         spec.digest, spec.version, spec.queue, stage.hash, stage.files[0].sha256,
         "skip-all-zero plugin --name poison --file poison.py -i chunk save-zarr --store out.zarr",
         f"{folder}/image.zarr at mip 0", f"{folder}/out.zarr at mip 0",
-        "boxes of 8, 16, 16 from 0, 0, 0", "nothing: all stages were done by this run",
+        "boxes of 8, 16, 16 from 0, 0, 0", "nothing: this run does all steps itself",
     ):  # fmt: skip
         assert said in page.text
     assert "chunkflow-file:" not in page.text
@@ -128,7 +128,7 @@ def test_the_page_says_what_went_wrong(page):
     assert "1 x poison failed on task (box): " in page.text
     assert "ValueError: <script>alert(1)</script>" in page.text
     assert page.names["pre"] == 3, "the line, the traceback of the task, and that of its reason"
-    assert "1 blocks read as the fill value" in page.text
+    assert "1 missing blocks read as the fill value" in page.text
     assert re.search(r"1 skipped tasks tasks reason 1 .*zero", page.text)
     assert "was not compared with the records" in page.text
 
@@ -137,13 +137,13 @@ def test_the_page_counts_time_and_cost(page):
     """Times of every operator, workers, machine hours, and dollars by the price that was given."""
     for operator in ("load-zarr", "skip-all-zero", "poison", "save-zarr"):
         assert re.search(rf"{operator} \d\S* m?s", page.text)
-    assert "12,288 of tasks that are done" in page.text, "six of eight"
+    assert "12,288 in done tasks" in page.text, "six of eight"
     assert (
         re.search(r"Workers: 1 from .* <b>w</b> 7 tasks", page.text)
         or "<b>w</b> 8 tasks" in page.text
     )
-    assert "at $2.00 an hour of a worker" in page.text
-    assert re.search(r"dollars a teravoxel \$[\d,.]+", page.text)
+    assert "at $2.00 per worker hour" in page.text
+    assert re.search(r"dollars per teravoxel \$[\d,.]+", page.text)
     assert re.search(r"wasted 1 failed attempts, \S+ m?s \(\d", page.text), "measured"
     assert "svg" in page.names
 
@@ -159,10 +159,10 @@ def test_prices_come_from_the_table_too(folder):
     line = "report one.run -o priced.html --faces 0 --instance m.one --price-file prices.json"
     say(line)
     text = Page((folder / "priced.html").read_text()).text
-    assert "at $3.00 an hour of a worker" in text
-    assert re.search(r"dollars of file \$12.00 to write, \$\S+ a month .* 2026-01-02", text)
+    assert "at $3.00 per worker hour" in text
+    assert re.search(r"dollars of file \$12.00 to write, \$\S+ per month .* 2026-01-02", text)
     say(f"{line} --spot")
-    assert "at $1.50 an hour of a worker" in (folder / "priced.html").read_text()
+    assert "at $1.50 per worker hour" in (folder / "priced.html").read_text()
     assert "known are m.one" in say(line.replace("m.one", "m.two"), code=2)
     assert "--instance" in say("report one.run --spot", code=2)
 
@@ -191,7 +191,7 @@ def test_the_page_holds_no_secret(folder):
 def test_the_page_shows_slices_and_seams(page):
     """Three planes of input and output, and a seam measure an axis: the ramp has no seam."""
     assert len(page.loads) == 6
-    assert "Input of stage" in page.text
+    assert "Input of step" in page.text
     for axis in "xyz":
         assert re.search(rf" {axis} 1 1 to 1 2 ", page.text)
 
@@ -261,7 +261,7 @@ def test_a_volume_that_is_gone_is_said_to_be(folder):
     finally:
         os.rename("moved.zarr", "image.zarr")  # noqa: PTH104
     page = Page((folder / "gone.html").read_text())
-    assert "It cannot be shown:" in page.text
+    assert "This volume cannot be shown:" in page.text
     assert len(page.loads) == 3
 
 
@@ -284,7 +284,7 @@ def test_stages_that_were_taken_over_are_told(tmp_path, monkeypatch):
     say(f"submit --run new.run --fork old.run {first} then {second}")
     say("report new.run --faces 0")
     text = Page((tmp_path / "report.html").read_text()).text
-    assert f"taken over stage one from file://{tmp_path}/old.run" in text
+    assert f"taken over step one from file://{tmp_path}/old.run" in text
     assert "torch 2.99" in text
     assert "8 of 16 tasks have not ended (two: 8 of 8)" in text
 

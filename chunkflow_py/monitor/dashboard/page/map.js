@@ -1,12 +1,13 @@
 "use strict";
-// The map of tasks: three planes through a raster (time, z, y, x) of states, one byte a task.
+// The map of tasks: three planes through a raster (time, z, y, x) of states, one byte per task.
 
 const AXES = ["z", "y", "x"];
 // [across, down, through], as positions in zyx.
 const PLANES = { XY: [2, 1, 0], XZ: [2, 0, 1], YZ: [1, 0, 2] };
-// Of several tasks in one pixel the first of these that is among them is shown, else the mean.
+// If a pixel shows several tasks, it has the colour of the first of these states that one of them has,
+// else the mean of their colours.
 const URGENT = ["failed", "retry", "running"];
-const LEAST_CELL = 8, MOST_CELL = 24; // pixels, where there is room
+const LEAST_CELL = 8, MOST_CELL = 24; // pixels per cell, if there is room
 
 class TaskMap {
   constructor(layout, cells) {
@@ -34,7 +35,7 @@ class TaskMap {
     this.byUrgency = [null, ...[...URGENT].reverse().map((name) => layout.codes.indexOf(name))];
   }
 
-  // Take an answer of map.bin: all states, or numbers and their states.
+  // Apply a response of map.bin: all states, or changed numbers and their states.
   take(buffer, isWhole) {
     if (isWhole) {
       const states = new Uint8Array(buffer);
@@ -50,7 +51,7 @@ class TaskMap {
     }
   }
 
-  // Show the layers in which something happens.
+  // Show the layers of a running task, or else of a failed one.
   start() {
     const cell = ["running", "failed"].map((name) => this.raster.indexOf(this.layout.codes.indexOf(name)));
     const at = cell.find((each) => each >= 0);
@@ -60,7 +61,7 @@ class TaskMap {
     this.at = [Math.floor(at / (ny * nx)) % nz, Math.floor(at / nx) % ny, at % nx];
   }
 
-  // Steps in the raster along z, y, x, and where the time that is shown begins.
+  // Steps in the raster along z, y and x, and the first cell of the time point that is shown.
   steps() {
     const [nz, ny, nx] = this.count;
     return { step: [ny * nx, nx, 1], base: this.time * nz * ny * nx };
@@ -70,7 +71,7 @@ class TaskMap {
     return this.whole ? [0, this.count[through]] : [this.at[through], this.at[through] + 1];
   }
 
-  // Width and height of a plane in pixels: voxels in proportion, as far as that can be looked at.
+  // Width and height of a plane in pixels: in proportion to its voxels, unless cells become too small.
   size(name, room) {
     const [across, down] = PLANES[name];
     const extent = this.layout.extent;
@@ -78,7 +79,7 @@ class TaskMap {
     const side = (axis) => {
       const cells = this.count[axis];
       const wanted = Math.max(Math.min(room * 0.6, cells * LEAST_CELL), (room * extent[axis]) / longest);
-      // Whole pixels a cell, where there are enough.
+      // A whole number of pixels per cell, if there is room.
       return cells < wanted ? cells * Math.min(MOST_CELL, Math.floor(wanted / cells)) : Math.round(wanted);
     };
     return [side(across), side(down)];
@@ -113,7 +114,7 @@ class TaskMap {
     }
     const image = new ImageData(wide, high);
     for (let pixel = 0; pixel < wide * high; pixel++) {
-      if (!seen[pixel]) continue; // no task: what is below shows
+      if (!seen[pixel]) continue; // no task: the pixel stays transparent
       const one = urgent[pixel] ? this.colours[this.byUrgency[urgent[pixel]]] : null;
       for (let c = 0; c < 3; c++) {
         image.data[4 * pixel + c] = one ? one[c] : Math.round(sums[3 * pixel + c] / seen[pixel]);
@@ -135,7 +136,7 @@ class TaskMap {
     }
   }
 
-  // The task under a point of a canvas: the most urgent one of those that its pixel shows.
+  // The task under a point of a canvas; if the pixel shows several tasks, the most urgent one.
   find(canvas, name, px, py) {
     const [across, down, through] = PLANES[name];
     const span = (p, size, cells) => {

@@ -1,15 +1,15 @@
 "use strict";
-// The page asks for JSON now and then, and pauses while it is hidden. All that comes is put in as
-// text: nothing that a task says is ever read as HTML.
+// The page requests JSON regularly, and pauses while it is hidden. All data is inserted as text: text
+// of a task is never parsed as HTML.
 
 const OFTEN_MS = 5000, SELDOM_MS = 30000, SOON_MS = 200, AGAIN_MS = 10000;
 const WORDS = {
   done: "done", skipped: "skipped", failed: "failed, given up", retry: "failed, to be tried again",
-  running: "running", missing: "missing: not begun, or not known to be", none: "no task",
+  running: "running", missing: "missing: not ended, and not known to be running", none: "no task",
 };
 const $ = (id) => document.getElementById(id);
-const shown = new Map(); // what each part of the page shows, so that it is only made anew when it changes
-const open = new Set(); // tracebacks that are unfolded
+const shown = new Map(); // part of the page -> data that it shows; a part is rebuilt only when its data changes
+const open = new Set(); // groups of errors that are unfolded
 let stage = "", mapStage = null, mapVersion = 0, map = null, latest = null, timer = 0, isAsking = false;
 
 function make(tag, settings = {}, ...children) {
@@ -60,7 +60,7 @@ async function ask(path, settings = {}) {
   const answer = await fetch(`${path}?${new URLSearchParams(settings)}`, { cache: "no-store" });
   if (!answer.ok) {
     const said = await answer.json().catch(() => ({}));
-    throw new Error(said.error || `${path}: ${answer.status}`);
+    throw new Error(said.error || `${path}: HTTP status ${answer.status}`);
   }
   return answer;
 }
@@ -78,7 +78,7 @@ async function poll() {
     wait = latest.history.pages ? SOON_MS : latest.state === "unfinished" ? OFTEN_MS : SELDOM_MS;
   } catch (error) {
     $("trouble").hidden = false;
-    $("trouble").textContent = `${error.message || error}; trying again`;
+    $("trouble").textContent = `${error.message || error}; trying again in ${AGAIN_MS / 1000} s`;
   } finally {
     isAsking = false;
     const isAnother = stage && latest && latest.stage !== stage;
@@ -135,7 +135,7 @@ function buildMap() {
       const found = map.find(canvas, name, event.offsetX, event.offsetY);
       if (found) showTask(found.number);
     });
-    const title = make("b", {}, inOrder ? "in the order of the list" : name);
+    const title = make("b", {}, inOrder ? "tasks in the order of the list" : name);
     return make("div", { className: "plane" }, make("label", {}, title, inOrder ? null : slider, place), canvas);
   }));
 }
@@ -161,12 +161,12 @@ async function hover(event, canvas, name) {
   if (found.number === hovered) return;
   hovered = found.number;
   tip.textContent = `task ${found.number}\n${WORDS[found.state]}`;
-  await new Promise((resolve) => setTimeout(resolve, 60)); // whoever only passes by asks for nothing
+  await new Promise((resolve) => setTimeout(resolve, 60)); // a pointer that only passes by causes no request
   if (hovered !== found.number) return;
   const said = await (await ask("brief.json", { stage: mapStage, number: found.number })).json();
   if (hovered !== found.number) return;
   const lines = [said.box, `task ${said.number}: ${WORDS[said.state]}`];
-  lines.push(`attempts ${said.attempts}, of which failed ${said.failed_attempts}`);
+  lines.push(`attempts: ${said.attempts}, failed: ${said.failed_attempts}`);
   if (said.worker !== null) lines.push(`by ${said.worker}`, `${clock(said.finished)}, took ${span(said.seconds)}`);
   tip.textContent = lines.join("\n");
 }
@@ -190,7 +190,7 @@ async function showTask(number) {
     return;
   }
   const parts = [make("h2", {}, `${said.box}: ${WORDS[said.state]}`),
-    pairs([["task", said.number], ["attempts", `${said.attempts}, of which failed ${said.failed_attempts}`]])];
+    pairs([["task", said.number], ["attempts", `${said.attempts}, failed: ${said.failed_attempts}`]])];
   for (const record of said.records) {
     const sizes = record.written.map((each) => each.size || 0).reduce((a, b) => a + b, 0);
     const times = Object.entries(record.seconds).map(([name, s]) => `${name} ${few(s)} s`).join(", ");
@@ -199,11 +199,11 @@ async function showTask(number) {
       ["written", `${record.written.length} objects, ${bytes(sizes)}`], ["attempt", record.attempt],
       ["profile", record.profile], ["spec", record.spec], ["missing blocks", record.missing_blocks || null]]));
     if (record.written.length) {
-      parts.push(make("details", {}, make("summary", {}, "what was written"),
+      parts.push(make("details", {}, make("summary", {}, "written objects"),
         make("pre", {}, record.written.map((each) => `${each.url}  ${each.size ?? "-"}  ${each.checksum ?? ""}`).join("\n"))));
     }
   }
-  for (const each of said.begun) parts.push(make("h3", {}, `Begun, end unknown: attempt ${each.attempt}`));
+  for (const each of said.begun) parts.push(make("h3", {}, `Attempt ${each.attempt}: begun, no end recorded`));
   for (const failure of said.failures) parts.push(make("h3", {}, `Failed: ${failure.kind}`), ...failed(failure));
   box.replaceChildren(...parts);
 }
@@ -252,13 +252,13 @@ function render(said) {
   const end = mine.expected_s === null ? "–" : clock(said.now + mine.expected_s).slice(5, 16);
   fill("tiles", [mine, said.workers.active, said.workers.count, said.queue, end], () => [
     tile(`${whole(counts.done)} of ${whole(mine.tasks)}`, "tasks done", bar(counts, mine.tasks)),
-    tile(said.queue ? whole(said.queue.leased) : whole(counts.running), said.queue ? "in flight, says the queue" : "running, by marks"),
-    tile(whole(mine.left), "left"),
-    tile(whole(counts.failed), "failed, given up"),
+    tile(said.queue ? whole(said.queue.leased) : whole(counts.running), said.queue ? "in flight, as reported by the queue" : "running, as marked by workers"),
+    tile(whole(mine.left), "tasks left"),
+    tile(whole(counts.failed), "tasks failed, given up"),
     tile(whole(mine.failed_attempts), "failed attempts"),
-    tile(mine.tasks_per_s ? few(3600 * mine.tasks_per_s) : "–", "tasks an hour of late"),
-    tile(end, mine.left ? `expected end, in ${span(mine.expected_s)}` : "nothing is left"),
-    tile(`${whole(said.workers.active)} of ${whole(said.workers.count)}`, "workers seen of late"),
+    tile(mine.tasks_per_s ? few(3600 * mine.tasks_per_s) : "–", "tasks per hour, recently"),
+    tile(end, mine.left ? `expected end, in ${span(mine.expected_s)}` : "no task is left"),
+    tile(`${whole(said.workers.active)} of ${whole(said.workers.count)}`, "workers active recently"),
     tile(bytes(mine.stored_bytes), "stored")]);
   renderSpeed(said);
   renderCost(said);
@@ -267,15 +267,15 @@ function render(said) {
   fill("given-up", said.errors.failed_tasks, (tasks) => tasks.length ? table([["task"], ["reason"]],
     tasks.map((each) => [taskButton(each.number, each.number), each.reason])) : []);
   const notRead = said.history.ended - said.history.known;
-  const partly = notRead > 0 ? ` Of ${whole(said.history.ended)} records ${whole(notRead)} are not read yet.` : "";
+  const partly = notRead > 0 ? ` ${whole(notRead)} of ${whole(said.history.ended)} records are not read yet.` : "";
   fill("workers", [said.workers.rows, partly], ([rows]) => [
-    table([["worker"], ["tasks", 1], ["failed attempts", 1], ["last record"], ["tasks an hour", 1], ["in the last 10 min", 1], ["a task took", 1]],
+    table([["worker"], ["tasks", 1], ["failed attempts", 1], ["last record"], ["tasks per hour", 1], ["tasks in the last 10 min", 1], ["mean time per task", 1]],
       rows.map((each) => [each.name, whole(each.tasks), whole(each.failed_attempts), clock(each.last),
         each.tasks_per_hour === null ? "–" : few(each.tasks_per_hour), whole(each.recent), span(each.seconds_a_task)])),
-    make("p", { className: "note" }, `${whole(said.workers.count)} workers have recorded something`
-      + `${said.workers.count > rows.length ? `; the ${rows.length} seen last are listed` : ""}. A worker shows with its first record.${partly}`)]);
+    make("p", { className: "note" }, `${whole(said.workers.count)} workers have recorded tasks`
+      + `${said.workers.count > rows.length ? `; the ${rows.length} that were active last are listed` : ""}. A worker appears with its first record.${partly}`)]);
   fill("stages", said.stages, (stages) => table(
-    [["stage"], ["line"], ["tasks", 1], ["done", 1], ["skipped", 1], ["failed", 1], ["left", 1], ["stored", 1], ["first record"], ["last record"], ["seconds by operator"]],
+    [["step"], ["pipeline"], ["tasks", 1], ["done", 1], ["skipped", 1], ["failed", 1], ["left", 1], ["stored", 1], ["first record"], ["last record"], ["seconds by operator"]],
     stages.map((each) => [each.name + (each.taken_from ? ` (taken over from ${each.taken_from})` : each.closed ? " (closed)" : ""), each.line,
       whole(each.tasks), whole(each.counts.done), whole(each.counts.skipped), whole(each.counts.failed), whole(each.left),
       bytes(each.stored_bytes), clock(each.first), clock(each.last),
@@ -283,7 +283,7 @@ function render(said) {
 }
 
 function renderErrors(groups) {
-  if (!groups.length) return make("p", { className: "note" }, "No attempt has failed, as far as the records are read.");
+  if (!groups.length) return make("p", { className: "note" }, "No attempt has failed in the records read so far.");
   return groups.map((group) => {
     const key = `${group.kind} ${group.reason}`;
     const examples = group.examples.flatMap((each) => [make("h3", {}, taskButton(each.number, each.box)), ...failed(each)]);
@@ -311,7 +311,7 @@ function renderSpeed(said) {
   const [width, height, left, bottom] = [canvas.width, canvas.height, 46, 20];
   context.clearRect(0, 0, width, height);
   const given = said.throughput;
-  if (!given) { $("speed-note").textContent = "Nothing has ended yet."; return; }
+  if (!given) { $("speed-note").textContent = "No task has ended yet."; return; }
   const style = getComputedStyle(document.documentElement);
   const totals = given.done.map((n, k) => n + given.skipped[k] + given.failed[k]);
   const most = Math.max(1, ...totals);
@@ -338,7 +338,7 @@ function renderSpeed(said) {
     + (known < ended ? `; ${whole(known)} of ${whole(ended)} records are read so far.` : ".");
 }
 
-// --- begin ---------------------------------------------------------------------------------------
+// --- start ---------------------------------------------------------------------------------------
 
 $("stage").addEventListener("change", () => { stage = $("stage").value; poll(); });
 $("whole").addEventListener("change", () => { map.whole = $("whole").checked; drawMap(); });
