@@ -59,12 +59,12 @@ def open_volume(
         mip: resolution level, 0 the finest.
         mode: ``r`` to read, ``r+`` to write too.
         format: ``precomputed``, ``zarr``, ``n5`` or ``h5``, if the address does not name it
-            (default: by the files in the place).
+            (default: detected from the stored files).
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeNotFoundError: the volume does not exist, or has no such level.
-        VolumeError: it cannot be read, or its format is not known.
+        VolumeNotFoundError: the volume or the level does not exist.
+        VolumeError: the volume cannot be read, or its format is unknown.
     """
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import VolumeOptions
@@ -95,7 +95,8 @@ def create_volume(
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
         opening: options for reading and writing the volume.
-        settings: of the format, see `create_volume` in `precomputed_volume` and `zarr_volume`.
+        settings: settings of the format, see `create_volume` in `precomputed_volume` and
+            `zarr_volume`.
 
     Raises:
         VolumeError: the volume cannot be written, the format cannot store such voxels, or
@@ -121,8 +122,8 @@ def format_of_new(place: Location, format: str | None) -> str:
     """Return the format of a volume that is to be created.
 
     Args:
-        place: of the volume.
-        format: of it, if the address does not name it.
+        place: location of the volume.
+        format: format of the volume, if the address does not name it.
 
     Raises:
         VolumeError: the format is unknown, or can only be read.
@@ -130,20 +131,20 @@ def format_of_new(place: Location, format: str | None) -> str:
     kind = place.format or format
     if kind is None:
         msg = (
-            f"cannot create {place}: write precomputed://{place} or zarr://{place} to say its "
-            "format"
+            f"cannot create {place} without a format; write precomputed://{place} or zarr://{place}"
         )
         raise VolumeError(msg)
     if kind not in _CREATABLE:
         msg = (
-            f"cannot create {place}: {kind} volumes are only read; write precomputed:// or zarr://"
+            f"cannot create {place}: {kind} volumes can only be read; write precomputed:// or "
+            "zarr://"
         )
         raise VolumeError(msg)
     return kind
 
 
 def driver_of(format: str) -> object:
-    """Return the module that opens volumes of a format, and creates them if they can be made."""
+    """Return the module that opens and, if possible, creates volumes of a format."""
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 
@@ -155,7 +156,7 @@ def _stored_format(store: Store) -> str | None:
         try:
             return None if store.size(sign) is None else _SIGNS[sign]
         except VolumeRefusedError as error:
-            # the answer for a missing object in a bucket whose keys one may not list
+            # a bucket that does not permit listing also answers this for a missing object
             return error
 
     first, *others = _SIGNS
@@ -163,7 +164,7 @@ def _stored_format(store: Store) -> str | None:
     if not isinstance(answers[0], str):
         if store.is_local:
             answers += map(format_by, others)
-        else:  # far away, each answer takes its time
+        else:  # remote: requests are slow, so they run in parallel
             with ThreadPoolExecutor(len(others)) as pool:
                 answers += pool.map(format_by, others)
     kinds = [each for each in answers if isinstance(each, str)]
@@ -205,7 +206,8 @@ def _to_load(file: Path, named: str) -> str:
         return ""
     option = "--path" if loader == "load-png" else "--file-name"
     return (
-        f"make a volume of it first: chunkflow {loader} {option} {named} save-zarr --store OUT.zarr"
+        f"convert it to a volume first: chunkflow {loader} {option} {named} save-zarr "
+        "--store OUT.zarr"
     )
 
 

@@ -1,4 +1,4 @@
-"""Find out whether two addresses mean the same array, however they are spelled.
+"""Decide whether two addresses refer to the same array, however they are spelled.
 
 ```
 zarr://s.zarr/0    s.zarr at mip 0    file:///data/../data/s.zarr/0    a link to it    a bind mount
@@ -19,8 +19,8 @@ On this machine device and inode identify a file or folder, whatever link, mount
 to it; a file that does not exist yet is identified by its parent folder. In a bucket the key is
 the identity.
 
-By this identity a worker also knows arrays that an earlier step of its run has written (`expect`):
-there a missing block was either recorded as empty, or it is lost.
+A worker also uses this identity to recognise arrays that an earlier step of its run has written
+(`expect`): a missing block of such an array was either recorded as empty, or it is lost.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox
 
 _SPAN = "-?[0-9]+--?[0-9]+"
-_BOX = rf"(?:t[0-9]+_)?{_SPAN}_{_SPAN}_{_SPAN}"  # what stands for BOX in names of files
-_FORMATS = ("precomputed", "zarr", "n5")  # of which one folder may hold several
+_BOX = rf"(?:t[0-9]+_)?{_SPAN}_{_SPAN}_{_SPAN}"  # what replaces BOX in file names
+_FORMATS = ("precomputed", "zarr", "n5")  # one folder may contain several of these
 # Web addresses of buckets: path-style and virtual-hosted, of Amazon and Google.
 _WEB = (
     (r"s3(?:[.-][a-z0-9-]+)*\.amazonaws\.com", "s3", ""),
@@ -58,11 +58,11 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def same_array(first: str, second: str) -> bool:
-    """Return whether two addresses mean the same array, or one is a file that holds the other.
+    """Return whether two addresses refer to the same array, or one is a file with the other in it.
 
     Args:
         first: an address, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
-        second: another.
+        second: another address.
     """
     return ArrayAddress.parse(first).is_same(ArrayAddress.parse(second))
 
@@ -73,11 +73,11 @@ class ArrayAddress:
 
     Attributes:
         text: the address as given.
-        scheme: of the store: ``file``, ``s3``, ``gs``, ``https`` or ``mem``.
-        path: below the scheme; links are resolved on this machine.
-        address: for `open_volume`.
-        mip: of a level, or ``None`` for a file or folder.
-        dataset: in an HDF5 file.
+        scheme: scheme of the store: ``file``, ``s3``, ``gs``, ``https`` or ``mem``.
+        path: path after the scheme; on this machine, links are resolved.
+        address: address that `open_volume` accepts.
+        mip: number of the level, or ``None`` for a file or folder.
+        dataset: name of the dataset in an HDF5 file, if any.
     """
 
     text: str
@@ -99,19 +99,19 @@ class ArrayAddress:
             return cls(text)
         path, dataset = location.path, location.dataset
         if not mip and dataset:
-            path, dataset = f"{path}:{dataset}", None  # a file whose name looks like it
+            path, dataset = f"{path}:{dataset}", None  # a file whose name contains a colon
         elif mip and location.is_local and not os.path.exists(path):  # noqa: PTH110
-            # Of a file whose name does not say what it is, `level_name` adds the dataset too.
+            # `level_name` also adds the dataset to a file whose name does not show its format.
             file, _, name = path.rpartition(":")
             if os.path.isfile(file):  # noqa: PTH113
                 path, dataset = file, name
         scheme, path = _normal(location.protocol, path)
         if scheme != location.protocol and scheme in ("s3", "gs"):
-            address = f"{scheme}://{path}"  # as who writes to the bucket finds it
+            address = f"{scheme}://{path}"  # the spelling for writing to the bucket
         return cls(text, scheme, path, address, int(mip) if mip else None, dataset)
 
     def is_same(self, other: ArrayAddress) -> bool:
-        """Return whether both mean one array, as `same_array` does."""
+        """Return whether both refer to one array, as `same_array` does."""
         if self.text == other.text:
             return True
         if not self.scheme or self.scheme != other.scheme:
@@ -131,7 +131,7 @@ class ArrayAddress:
 
     @cached_property
     def arrays(self) -> frozenset[str]:
-        """Identities of what holds the voxels: several if a folder has several formats."""
+        """Identities of the stored arrays: several if the folder has volumes of several formats."""
         if self.mip is None:
             return self.containers
         if self.scheme == "file" and (self.dataset or os.path.isfile(self.path)):  # noqa: PTH113
@@ -140,7 +140,7 @@ class ArrayAddress:
         found = frozenset(filter(None, (self._array(name) for name in formats)))
         if found:
             return found
-        # Where it would be created: as an array of that number in a group, or alone.
+        # Where the level would be created: as an array of that number in a group, or alone.
         own = {self._known(f"{self.path}/{self.mip}")}
         return frozenset(own if self.mip else own | self.containers)
 
@@ -158,7 +158,7 @@ class ArrayAddress:
     def _dataset(self) -> str:
         from chunkflow_py.volume.files.hdf5_volume import address_of_dataset
 
-        # Without a name it is main, or the only one.
+        # Without a name, the dataset is main, or the only one of the file.
         name, inside = (self.dataset or "main").strip("/"), ""
         for wanted in (name, None) if name == "main" else (name,):
             with suppress(ChunkflowError):
@@ -182,7 +182,7 @@ class ArrayAddress:
                 return f"{status.st_dev}:{status.st_ino}{rest}"
 
     def matches(self, other: ArrayAddress) -> bool:
-        """Return whether *other* may be the file of one task, where BOX stands for its box."""
+        """Return whether *other* is this path with the box of a task in place of BOX."""
         if "BOX" not in self.path or self.mip is not None:
             return False
         pattern = _BOX.join(map(re.escape, self._spelled().split("BOX")))
@@ -195,7 +195,7 @@ class ArrayAddress:
 
 
 def _normal(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path in one spelling, without inspecting what is stored there."""
+    """Return scheme and path in a canonical spelling, without reading metadata."""
     if protocol == "file":
         return protocol, os.path.realpath(path)
     if protocol in ("http", "https"):
@@ -205,7 +205,7 @@ def _normal(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _bucket(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path of a web address: of a bucket those by which it is written to."""
+    """Return scheme and path of a web address; for a bucket, the ones used to write to it."""
     parts = urlsplit(f"{protocol}://{path}")
     host, key = parts.netloc.rpartition("@")[2].lower(), unquote(parts.path)
     for name in _ENDPOINTS:
@@ -218,7 +218,7 @@ def _bucket(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _related(first: str, second: str) -> bool:
-    """Return whether one path is the other, or leads to it; a BOX stands for anything."""
+    """Return whether one path equals or contains the other; BOX matches anything."""
     one, other = first.partition("BOX")[0], second.partition("BOX")[0]
     if "BOX" in first + second:
         return one.startswith(other) or other.startswith(one)
@@ -229,18 +229,18 @@ def _related(first: str, second: str) -> bool:
 
 
 class RecordedBlocks(Protocol):
-    """What the run has recorded of the blocks of one array."""
+    """The blocks of one array that the run has recorded."""
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
-        """Refuse a missing write unit that was stored.
+        """Raise an error if a missing write unit was stored before.
 
         Args:
-            key: of its object, relative to the array.
-            box: of its voxels.
+            key: key of the unit's object, relative to the array.
+            box: box of the unit's voxels.
             time: time index, in an array with a time axis.
 
         Raises:
-            VolumeError: it was stored and is lost; names the remedy.
+            VolumeError: the unit was stored and is lost; the message names the remedy.
         """
 
 

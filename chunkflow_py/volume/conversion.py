@@ -1,11 +1,11 @@
-"""Change the type of voxels by fixed rules: nothing is rescaled by what a chunk happens to hold.
+"""Convert voxels to another type by fixed rules; values are never rescaled to their range.
 
 | from      | to               | rule                                                            |
 |-----------|------------------|-----------------------------------------------------------------|
-| map       | uint8, uint16    | clamp to [0, 1], count what was clamped, round half to even of  |
-|           |                  | 255·p (65535·p)                                                 |
-| float     | integer          | round half to even; what does not fit is an error               |
-| integer   | integer or float | the same number; what does not fit is an error                  |
+| map       | uint8, uint16    | clamp to [0, 1], count the clamped voxels, and round 255·p      |
+|           |                  | (65535·p) half to even                                          |
+| float     | integer          | round half to even; a value that does not fit is an error       |
+| integer   | integer or float | the same number; a value that does not fit is an error          |
 | float     | float            | the nearest; an overflow is an error                            |
 
 A map is a float chunk of kind ``probability`` or ``affinity``, or of unknown kind with all values
@@ -51,7 +51,7 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
     Args:
         array: any shape, real; not modified.
         dtype: bool, integer or float.
-        kind: what the voxels mean, which says whether a float array is a map.
+        kind: meaning of the voxels, which decides whether a float array is a map.
 
     Raises:
         ChunkError: a value does not fit into *dtype*.
@@ -71,7 +71,7 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
     if array.dtype.kind == "f" and kind in ("logit", "vector", "embedding"):
         msg = (
             f"{array.dtype} voxels of kind {kind}, from {low:g} to {high:g}, cannot become "
-            f"{target}: rounding leaves nothing of them; keep float16 or float32"
+            f"{target}, because rounding would destroy them; keep float16 or float32"
         )
         raise ChunkError(msg)
     if array.dtype.kind == "f" and target.kind == "u" and target.itemsize <= 2:
@@ -80,8 +80,8 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
         if kind is None:
             msg = (
                 f"float voxels of unknown kind, from {low:g} to {high:g}, cannot become {target}: "
-                "a map lies in [0, 1]; say that it is an image (--layer-type image of the loader) "
-                "to round the values, or keep a float type"
+                "a map has values in [0, 1]; to round the values of an image, give the loader "
+                "--layer-type image, or keep a float type"
             )
             raise ChunkError(msg)
     info: Any = (0, 1) if target.kind == "b" else np.iinfo(target)
@@ -107,7 +107,7 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
         if finite and max(-float(low), float(high)) > float(info.max):
             msg = (
                 f"{array.dtype} voxels from {low} to {high} do not fit into {target}, whose "
-                f"largest is {info.max}; choose a wider --dtype"
+                f"largest value is {info.max}; choose a wider --dtype"
             )
             raise ChunkError(msg)
         return array.astype(target)
@@ -122,15 +122,15 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
 
 
 def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
-    """Write the integers that stand for a map: clamped to [0, 1], 255·p rounded half to even.
+    """Convert a float map to integers: clamp to [0, 1] and round 255·p (65535·p) half to even.
 
     Args:
-        values: a float map, any shape, no NaN; not modified. Half precision is computed in single
-            (it cannot hold 65535); single and double are used as they come, as on a device.
-        out: of the same shape, uint8 or uint16.
+        values: a float map, any shape, no NaN; not modified. Half precision, which cannot represent
+            65535, is computed in single; single and double keep their precision, as on a device.
+        out: result, of the same shape, uint8 or uint16.
 
     Returns:
-        How many voxels were clamped.
+        The number of clamped voxels.
     """
     values = values.astype(np.float32 if values.dtype.itemsize < 4 else values.dtype, copy=False)
     clamped = 0
@@ -150,7 +150,7 @@ def _map_to_integer(array: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
     clamped = sum(map_to_integer(array[index], result[index]) for index in sections)
     if clamped:
         logger.warning(
-            "%d of %d voxels lay outside of [0, 1] and were clamped for %s",
+            "%d of %d voxels were outside [0, 1] and were clamped before conversion to %s",
             clamped, array.size, target,
         )  # fmt: skip
     return result

@@ -1,7 +1,7 @@
-"""Record of what a volume is a copy of, beside its voxels, so that copies do not mix.
+"""Record the source of a copy beside its voxels, so that copies of two sources do not mix.
 
 In a folder or bucket the record is the object ``chunkflow_convert.json``; in an HDF5 file an
-attribute ``chunkflow_convert`` of the dataset. It is JSON, and never evaluated.
+attribute ``chunkflow_convert`` of the dataset. It is JSON and is never evaluated as code.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DOCUMENTS = {
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """The record of the volume at a place, which exists.
+    """The copy record of an existing volume.
 
     Attributes:
-        place: of the volume.
-        dataset: its name, if the place is an HDF5 file.
+        place: location of the volume.
+        dataset: name of the dataset if the volume is in an HDF5 file, else ``None``.
         access: credentials and options of the store.
     """
 
@@ -54,7 +54,7 @@ class CopyRecord:
             dry_run: whether to check only and write nothing.
 
         Raises:
-            VolumeError: the volume holds blocks of another source, and *overwrite* is not given.
+            VolumeError: the volume has blocks of another source, and *overwrite* is false.
         """
         record = self.read()
         if overwrite:
@@ -81,10 +81,10 @@ class CopyRecord:
             self._put(copied)
 
     def read(self) -> dict[str, Any] | None:
-        """Return the record, or ``None`` if there is none.
+        """Return the stored record, or ``None`` if the volume has none.
 
         Raises:
-            VolumeError: it is damaged.
+            VolumeError: the record is damaged.
         """
         if self.dataset is not None:
             from chunkflow_py.volume.files.hdf5_file import reading
@@ -98,21 +98,21 @@ class CopyRecord:
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            msg = f"{OBJECT} of {self.place} is damaged; --overwrite copies all again"
+            msg = f"{OBJECT} of {self.place} is damaged; --overwrite copies all blocks again"
             raise VolumeError(msg)
         return record or None
 
     def _check(self, record: Mapping[str, Any], copied: Mapping[str, Any]) -> None:
         if record.get(_OVERWRITING):
             msg = (
-                f"{self.place} was being overwritten by a copy that did not come to its end, and "
-                "may hold blocks of two volumes; run it with --overwrite again"
+                f"{self.place} was being overwritten by a copy that did not finish, and may "
+                "contain blocks of two volumes; run the copy with --overwrite again"
             )
             raise VolumeError(msg)
         for name, wanted in copied.items():
             if record.get(name) != wanted:
                 msg = (
-                    f"{self.place} is a copy of something else: {name} "
+                    f"{self.place} is a different copy: {name} "
                     f"{_shown(record.get(name))}, but {_shown(wanted)} is to be copied; "
                     "--overwrite replaces it, or convert to another place"
                 )
@@ -161,4 +161,4 @@ def _encoded(record: Mapping[str, Any]) -> bytes:
 
 
 def _shown(value: object) -> str:
-    return "not said" if value is None else str(value)
+    return "not recorded" if value is None else str(value)

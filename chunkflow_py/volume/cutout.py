@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Cutout:
-    """The part of a volume that the options of a loader ask for.
+    """The part of a volume that the options of a loader select.
 
     ```
     bounds   |------------------------------------------|
@@ -60,11 +60,11 @@ class Cutout:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the options ask for a cut of their own."""
+        """Whether the options specify an explicit cut."""
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the pipeline needs for a task's box, for the margin ``auto``."""
+        """Set the function of the margin ``auto``: (task's box, bounds) -> box that is needed."""
         self._required = required
 
     def box(
@@ -80,8 +80,8 @@ class Cutout:
             what: the volume or file, for messages.
 
         Raises:
-            GeometryError: an explicit cut reaches outside of the bounds, or the task lies
-                outside of them altogether.
+            GeometryError: an explicit cut extends beyond the bounds, or the task does not touch
+                them.
         """
         if self.is_explicit:
             cut = self._explicit(bounds)
@@ -111,7 +111,7 @@ class Cutout:
 
 
 def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[Zyx, Zyx]:
-    """Return the margins without what the volume's bounds have already clipped.
+    """Return the margins that remain after clipping at the bounds of the volume.
 
     ```
     domain |---------------------        a loader clips the margin of a task at the volume's end;
@@ -120,8 +120,8 @@ def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[
     ```
 
     Args:
-        chunk: with its domain.
-        bbox: of the task, without margin.
+        chunk: chunk of the task, with its domain.
+        bbox: box of the task, without margin.
         low: margin before, zyx.
         high: margin after, zyx.
     """

@@ -1,8 +1,8 @@
-"""A volume as a dask array, whose chunks are read when they are needed and where they are needed.
+"""A volume as a lazy dask array: each chunk is read on demand, by the process that needs it.
 
 ```
-volume   |----|----|----|----|----|--|      write units (or as many of them as chunks says)
-dask     |         |         |       |      chunks; chunk 0 begins at volume.bounds.start
+volume   |----|----|----|----|----|--|      write units
+dask     |         |         |       |      chunks of whole units, from volume.bounds.start
 ```
 """
 
@@ -45,20 +45,20 @@ def to_dask(
 
     Returns:
         ([t,] [c,] z, y, x) of the volume's dtype, with the axes that the volume has. Its first
-        voxel lies at ``volume.bounds.start``.
+        voxel is at ``volume.bounds.start``.
 
     Raises:
-        ChunkError: the volume has no such channel.
-        OptionError: there is no such time index, or a chunk holds no voxel.
+        ChunkError: a requested channel does not exist.
+        OptionError: the time index does not exist, or *chunks* is below 1 along an axis.
         MissingExtraError: dask is not installed.
     """
     with needs_extra("dask", "to_dask"):
-        da: Any = import_module("dask.array")  # which says little of its types
+        da: Any = import_module("dask.array")  # dask has few type annotations
         from dask.base import tokenize
     check_channels(channels, volume.channels, volume.url)
     size = volume.write_unit if chunks is None else Zyx.of(chunks)
     if min(size) < 1:
-        msg = f"chunks {size} must hold at least 1 voxel along each axis (zyx)"
+        msg = f"chunks {size} must have at least 1 voxel along each axis (zyx)"
         raise OptionError(msg)
     if time is not None and not 0 <= time < (volume.times or 1):
         msg = f"{volume.url} has the time indices 0 to {(volume.times or 1) - 1}; got {time}"
@@ -76,7 +76,7 @@ def to_dask(
 
 
 class VolumeArray:
-    """What dask needs of an array: shape, dtype, and parts of it by their slices.
+    """The array interface that dask requires: shape, dtype and reading by slices.
 
     Args:
         volume: opened for reading.
@@ -85,7 +85,7 @@ class VolumeArray:
     """
 
     def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
-        """Work out the axes."""
+        """Derive the shape and the axes from the volume."""
         self._volume, self._time = volume, time
         self.has_time = time is None and volume.times is not None
         self.has_channels = volume.channels is not None
@@ -96,13 +96,13 @@ class VolumeArray:
         self.ndim = len(self.shape)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Return the facts that determine the voxels, as far as known without reading them."""
+        """Return the properties that identify the array, without reading voxels."""
         volume = self._volume
         level = (volume.url, getattr(volume, "mip", 0), str(volume.bounds), str(volume.dtype))
         return (*level, self.shape, self.channels, self._time)
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        """Return a part, for a whole number, a slice or a list of numbers along each axis."""
+        """Return a part of the array; *key* has an integer, slice or list of integers per axis."""
         keys = _filled(key, self.ndim)
         positions = [_positions(k, n) for k, n in zip(keys, self.shape, strict=True)]
         spans = [(min(p, default=0), max(p, default=-1) + 1) for p in positions]
@@ -130,7 +130,7 @@ class VolumeArray:
 
 
 def _filled(key: Any, ndim: int) -> tuple[Any, ...]:
-    """Return one entry an axis for *key*, which may leave some out."""
+    """Return *key* with one entry per axis, adding those that it leaves out."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is Ellipsis for k in keys):
         at = next(i for i, k in enumerate(keys) if k is Ellipsis)

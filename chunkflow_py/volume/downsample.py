@@ -1,13 +1,13 @@
 """Shrink voxels by whole factors: the mean for images, the most frequent label for labels.
 
 ```
-fine     |0 1|2 3|4 5|6 7|8 9|        coarse voxel k is made of the fine voxels k·f to (k+1)·f,
-chunk      |---------------|          counted from the origin of the volume, that the chunk holds
-coarse   | 0 | 1 | 2 | 3 | 4 |
+fine     |0 1|2 3|4 5|6 7|8 9|        coarse voxel k is computed from fine voxels k·f to
+chunk      |---------------|          (k+1)·f, exclusive, as far as the chunk has them;
+coarse   | 0 | 1 | 2 | 3 | 4 |        voxels are counted from the origin of the volume
 ```
 
-Where chunks begin and end on multiples of the factor, or at the bounds of the volume, a coarse
-voxel is the same however the volume is cut.
+If chunks begin and end at multiples of the factor, or at the bounds of the volume, the result does
+not depend on how the volume is divided into chunks.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def downsample(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype, at any offset.
-        factor: whole numbers, zyx.
+        factor: integers, zyx.
         mode: ``mean`` (integers: the exact mean, rounded half to even; floats: summed in at least
-            single precision), ``mode`` (the most frequent value, the smallest of several), or
-            ``auto``, which is the mode for labels, see `is_labels`.
+            single precision), ``mode`` (the most frequent value; of equally frequent ones the
+            smallest), or ``auto``, which is the mode for labels, see `is_labels`.
         sparse: for labels, ignore 0 unless all voxels are 0.
 
     Returns:
@@ -56,7 +56,7 @@ def downsample(
 
     Raises:
         OptionError: a factor is below 1.
-        ChunkError: the mean of bools was asked for.
+        ChunkError: *mode* is the mean, and the voxels are bool.
     """
     if min(factor) < 1:
         msg = f"--factor {factor} must be at least 1 in every axis (zyx); 2 2 2 is usual"
@@ -66,7 +66,7 @@ def downsample(
         msg = f"chunk {chunk.bbox} is bool, which has no mean; use the mode, or convert it to uint8"
         raise ChunkError(msg)
     box = coarser(chunk.bbox, factor)
-    if not chunk.array.size:  # whose faces would be rounded apart
+    if not chunk.array.size:  # rounding outward would make an empty box non-empty
         box = BoundingBox.from_size(box.start, -(-chunk.size // factor))
     result = np.empty((*chunk.shape[:-3], *box.size), chunk.dtype)
     spans = [_spans(*axis) for axis in zip(chunk.bbox.start, chunk.bbox.stop, factor, strict=True)]
@@ -88,14 +88,15 @@ def downsample(
 def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
     """Return whether voxels are labels of objects, which cannot be averaged.
 
-    Their kind is ``segmentation``; or unknown, with dtype bool or an integer of 32 bits or more.
+    Labels have the kind ``segmentation``; or no kind, and a dtype of bool or an integer of 32 bits
+    or more.
     """
     wide = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= 4)
     return kind == "segmentation" or (kind is None and wide)
 
 
 def _spans(start: int, stop: int, factor: int) -> list[_Span]:
-    """Cut an axis into what holds whole coarse voxels and what holds parts of one at its ends."""
+    """Split an axis into its complete coarse voxels and the partial ones at its ends."""
     first, last = -(-start // factor), stop // factor  # of the whole ones
     base = start // factor
     if first > last:  # all within one coarse voxel
@@ -118,14 +119,14 @@ def _spans(start: int, stop: int, factor: int) -> list[_Span]:
 def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
     """Write the mean of every cell of *fine*, whose extent is a multiple of *cell*."""
     count = cell.product()
-    for z in range(coarse.shape[0]):  # a plane of cells after the other, which stay in the cache
+    for z in range(coarse.shape[0]):  # plane by plane, so that the data stay in the CPU cache
         planes = fine[z * cell.z : (z + 1) * cell.z]
         if fine.dtype.kind == "f":
             sums = _sums(planes, cell, np.promote_types(fine.dtype, np.float32))
             np.divide(sums, sums.dtype.type(count), out=coarse[z], casting="same_kind")
         elif fine.dtype.itemsize < 8:
             coarse[z] = _rounded(_sums(planes, cell, _accumulator(fine.dtype, count)), count)
-        else:  # the sum may exceed 64 bits: the halves of a number are added by themselves
+        else:  # the sum may exceed 64 bits: the halves of the numbers are added separately
             high = _sums(planes >> 32, cell, fine.dtype)
             low = _sums(planes & 0xFFFFFFFF, cell, fine.dtype)
             whole, rest = np.divmod(high, count)
@@ -133,7 +134,7 @@ def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
 
 
 def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
-    """Return the smallest type that holds the sum of *count* voxels, and half of one more."""
+    """Return the smallest dtype that can store the sum of *count* voxels, with rounding."""
     most = (int(np.iinfo(dtype).max) + 1) * count
     sizes = (2, 4, 8)
     kinds = [np.dtype(f"{dtype.kind}{size}") for size in sizes]
@@ -141,11 +142,11 @@ def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
 
 
 def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the sums of one plane of cells, in a fixed order: (y, x) of *dtype*."""
+    """Return the sums of one plane of cells, (y, x) of *dtype*, added in a fixed order."""
     width = cell.x
     pairs = planes.dtype.kind == "u" and width == 2 and dtype.itemsize == 2 * planes.itemsize
     if pairs and planes.strides[-1] == planes.itemsize:
-        # Two neighbours are the two halves of one wider number, whichever of them comes first.
+        # Two neighbours are the halves of one wider number, with any byte order.
         both = planes.view(dtype)
         planes = (both & np.iinfo(planes.dtype).max) + (both >> 8 * planes.itemsize)
         width = 1
@@ -176,7 +177,7 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
-    """Write the most frequent label of every cell of *fine*, a multiple of *cell* in extent."""
+    """Write the most frequent label of every cell of *fine*; its extent is a multiple of *cell*."""
     _, height, width = fine.shape
     steps = [
         (k * height + j) * width + i
@@ -203,10 +204,10 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return which cells of one plane of them hold several labels: (y, x).
+    """Return which cells of one plane of cells contain several labels, (y, x).
 
-    Whole planes are compared, then rows, and columns last: so most of it is contiguous. A cell is
-    larger than a voxel.
+    Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
+    cell must be larger than one voxel.
     """
     first = planes[0, :: cell.y]
     differs = [planes[0, row :: cell.y] != first for row in range(1, cell.y)]
@@ -221,11 +222,11 @@ def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
 
 
 def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
-    """Return the most frequent label at every place, the smallest of several.
+    """Return the most frequent label at each position; of equally frequent ones the smallest.
 
     Args:
-        columns: (n,) labels each, which are overwritten.
-        sparse: whether 0 wins only where there is nothing else.
+        columns: (n,) labels each: one voxel of each of n cells; overwritten.
+        sparse: whether to return 0 only if all labels are 0.
     """
     if columns[0].dtype.kind == "f":
         columns = list(np.sort(columns, axis=0))  # NaN is neither smaller nor larger
@@ -245,7 +246,7 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
         if index:
             run *= column == columns[index - 1]
         run += column != 0 if sparse else counter.type(1)
-        # Labels ascend: of equal ones the first stays. Bits are chosen without a branch for each.
+        # Labels ascend, so of equally frequent ones the first stays. Bit masks avoid branches.
         better = np.negative((run > most).astype(bits))
         chosen ^= (chosen ^ column.view(bits)) & better
         np.maximum(most, run, out=most)
@@ -254,7 +255,7 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return which two of *count* columns to put in order, one pair after the other.
+    """Return the pairs of columns to compare and swap, in order, that sort *count* columns.
 
     Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3, section 5.2.2,
     algorithm M): whole columns are compared at once, which is faster than sorting short rows.

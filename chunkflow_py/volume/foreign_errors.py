@@ -23,7 +23,7 @@ def reason_of(error: Exception) -> str:
 def translated_errors(
     failure: str, remedy: str = "", reason: Callable[[Exception], str] = reason_of
 ) -> Iterator[None]:
-    """Translate every exception of the block, because libraries raise many types.
+    """Translate every exception raised in the ``with`` block; libraries raise many types.
 
     Args:
         failure: what failed, such as ``cannot open em.zarr``; begins the message.

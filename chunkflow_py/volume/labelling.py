@@ -7,7 +7,7 @@ ARRAY/labelling/t3_0-64_...              of time index 3
 
 ARRAY is the folder or prefix of the level's blocks. A task writes the document of its box before
 its voxels, so that all stored labels have one; a task that runs again writes the same bytes, so the
-order of tasks does not matter. HDF5 files cannot hold documents and have none.
+order of tasks does not matter. HDF5 files cannot store documents and have none.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 FOLDER = "labelling"
 FORMAT = "chunkflow labelling 1"
 _SUFFIX = ".json"
-_MOST = 4096  # bytes of a document, of which ours take a hundred
+_MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
     """How tasks have labelled objects, with ids that are unique in the volume.
 
     Attributes:
-        by: name of the operator.
-        connectivity: of connected components; ``None`` for segments, which touch one another.
+        by: name of the operator that labelled them.
+        connectivity: connectivity of connected components (6, 18 or 26); ``None`` for segments,
+            which touch one another.
     """
 
     by: str
@@ -67,7 +68,7 @@ class LabellingRecords:
         return Region(inside, None if self._volume.times is None else time or 0)
 
     def put(self, labelling: Labelling, box: BoundingBox, time: int | None) -> tuple[Stored, ...]:
-        """Write the document of one task, if the format can hold documents."""
+        """Write the document of one task, if the format can store documents."""
         if not self._store:
             return ()
         key = f"{self.region(box, time)}{_SUFFIX}"
@@ -77,7 +78,7 @@ class LabellingRecords:
         return (Stored.of(f"{self._store.url.rstrip('/')}/{key}", data),)
 
     def get(self, region: Region) -> Labelling | None:
-        """Return the document of exactly this region, or ``None``.
+        """Return the document of exactly this region, or ``None`` if it has none.
 
         Raises:
             VolumeError: the document is damaged.
@@ -95,7 +96,7 @@ class LabellingRecords:
         except (ValueError, KeyError, TypeError, RecursionError, VolumeError):
             is_known = False
         if not is_known:
-            msg = f"{self._store.url}/{key} is damaged, or of a newer version; label that box again"
+            msg = f"{self._store.url}/{key} is damaged or of a newer version; label that box again"
             raise VolumeError(msg)
         return labelling
 
@@ -107,7 +108,10 @@ class LabellingRecords:
             try:
                 regions.append(Region.parse(key.removesuffix(_SUFFIX)))
             except GeometryError as error:
-                msg = f"{key} in {FOLDER} of {self._volume.url} is not named by a box: {error}"
+                msg = (
+                    f"{key} in {FOLDER} of {self._volume.url} is not named by a box: {error}; "
+                    "move it away"
+                )
                 raise VolumeError(msg) from error
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
@@ -115,7 +119,8 @@ class LabellingRecords:
         """Yield the documents of boxes whose first or last voxel one of *tasks* writes.
 
         Args:
-            tasks: which writes where, `chunkflow_py.core.operator_base.WritersByPlace`.
+            tasks: the tasks by the voxels that they write,
+                `chunkflow_py.core.operator_base.WritersByPlace`.
             time: time index to which all tasks write, instead of their own.
         """
         for region in self.regions:
@@ -140,7 +145,7 @@ class LabellingRecords:
         }
 
     def holding(self, region: Region) -> Labelling | None:
-        """Return how *region*, which lies in the box of one task, was labelled.
+        """Return how *region*, a part of the box of one task, was labelled.
 
         Returns:
             ``None`` if no task has recorded a voxel of the region.
@@ -170,9 +175,9 @@ class LabellingRecords:
         own = BoundingBox(Zyx.of(starts[first].tolist()), Zyx.of(stops[first].tolist()))
         if not own.contains(box) or len(touched) > 1:
             msg = (
-                f"{self._volume.url} was labelled by tasks such as {own}, of {own.size} (zyx, "
-                f"voxels), but {region} is of {box.size} and not in one of them; give tasks of "
-                f"{own.size}, or leave --chunk-size of stitch-labels out"
+                f"{self._volume.url} was labelled by tasks of size {own.size} (zyx, voxels), such "
+                f"as {own}, but {region}, of size {box.size}, is not inside one of them; give "
+                f"tasks of size {own.size}, or leave --chunk-size of stitch-labels out"
             )
             raise ChunkError(msg)
         return region.with_box(own)
@@ -183,7 +188,7 @@ class LabellingRecords:
 
 
 def uncovered(boxes: Iterable[BoundingBox], bounds: BoundingBox) -> list[BoundingBox]:
-    """Return boxes that cover *bounds* without *boxes*, which do not overlap."""
+    """Return disjoint boxes that cover the part of *bounds* outside *boxes*."""
     inside = [box.intersection(bounds) for box in boxes]
     cuts = [
         np.unique([bounds.start[a], bounds.stop[a], *(b.start[a] for b in inside),

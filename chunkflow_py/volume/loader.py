@@ -33,23 +33,23 @@ _COPIES = 2  # of a block that is being read: as stored, and decoded
 
 @dataclass
 class VolumeLoader(OperatorBase):
-    """Puts a volume, or the part of it that a task needs, into every task.
+    """Loads a volume, or the part of it that a task needs, into each task.
 
-    Where tasks share blocks, what a plane of tasks reads is kept, or a row, or two tasks: the most
-    of these that fits into 512 MiB.
+    If tasks share blocks, decoded blocks are cached: those of a plane of tasks, of a row, or of two
+    tasks, whichever is the largest that fits into 512 MiB.
 
     Attributes:
-        source: where the volumes are.
-        cutout: which part.
+        source: source that opens the volumes.
+        cutout: part of the volume to read.
         output_name: name of the chunk in the task.
         channels: channels to read, in this order (default: all).
         dtype: type of the voxels (default: that of the volume).
-        voxel_size_nm: instead of the volume's.
-        kind: what the voxels mean, instead of the kind of the volume.
+        voxel_size_nm: voxel size, zyx (default: that of the volume).
+        kind: meaning of the voxels (default: that of the volume).
         time: time index to read (default: the task's).
-        set_bbox: give the task the box of the chunk.
-        checks: called with the chunk, the volume and the time; each returns the chunk to go on
-            with.
+        set_bbox: whether to set the task's box to the box of the chunk.
+        checks: called in order with the chunk, the volume and the time; each returns the chunk to
+            pass on.
     """
 
     source: VolumeSource
@@ -77,19 +77,19 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def tells_missing(self) -> bool:
-        """Whether a missing block can be distinguished from one that holds zeros."""
+        """Whether a missing block can be distinguished from a block of zeros."""
         return self.source.tells_missing
 
     @property
     @hook
     def origin(self) -> str:
-        """What is read, to which the pipeline must not write."""
+        """The address that is read; the pipeline must not write to it."""
         return self.source.origins[0]
 
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """All that is read: also the levels that chunks are compared with."""
+        """All addresses that are read, including levels that chunks are compared with."""
         compared = (getattr(check, "origin", None) for check in self.checks)
         return (*self.source.origins, *(each for each in compared if each is not None))
 
@@ -98,12 +98,13 @@ class VolumeLoader(OperatorBase):
         """The volume of all tasks, opened on first use.
 
         Raises:
-            VolumeNotFoundError: the volume does not exist, or has no such level.
-            VolumeError: it cannot be read, has no such time index, or each task has its own.
-            ChunkError: it has not these channels.
+            VolumeNotFoundError: the volume or the level does not exist.
+            VolumeError: the volume cannot be read, the time index does not exist, or each task has
+                its own volume.
+            ChunkError: a requested channel does not exist.
         """
         if (volume := self._known_volume()) is None:
-            msg = f"{self.origin} is not one volume for all tasks; each task has its own"
+            msg = f"{self.origin} is not one volume for all tasks; each task reads its own file"
             raise VolumeError(msg)
         return volume
 
@@ -126,14 +127,14 @@ class VolumeLoader(OperatorBase):
             there = "no time axis"
             if volume.times is not None:
                 there = f"the time indices 0 to {volume.times - 1}"
-            msg = f"{volume.url} has {there}, but --time {self.time} was asked for; change --time"
+            msg = f"{volume.url} has {there}, but --time is {self.time}; change --time"
             raise VolumeError(msg)
         if self.voxel_size_nm is None and not self._has_warned:
             self._has_warned = warn_of_assumed_size(volume.voxel_size_nm, volume.url)
         return volume
 
     def __enter__(self) -> VolumeLoader:
-        """Keep blocks for the tasks to come, if tasks share some."""
+        """Open the volume with a block cache, if tasks share blocks."""
         if self.source.is_shared and (wanted := self._shared_bytes()):
             self._volume = self._open(cache_bytes=wanted)
         return self
@@ -141,14 +142,14 @@ class VolumeLoader(OperatorBase):
     def __exit__(self, *_: object) -> None:
         """Do nothing: memory is freed with the loader."""
 
-    # --- what the pipeline asks ----------------------------------------------------------------
+    # --- hooks of the pipeline -----------------------------------------------------------------
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the tasks from an `Outline`, and see whether all checks can be made.
+        """Receive the tasks as an `Outline`, and prepare all checks.
 
         Raises:
-            VolumeNotFoundError: something that a check needs is missing.
+            VolumeNotFoundError: a check needs a file or level that does not exist.
         """
         self._outline = outline
         if not self.source.is_shared:
@@ -165,7 +166,7 @@ class VolumeLoader(OperatorBase):
         """Return the domain of the chunks, if one volume serves all tasks.
 
         Raises:
-            GeometryError: an explicit cut reaches outside of the volume.
+            GeometryError: an explicit cut extends beyond the volume.
         """
         if (volume := self._known_volume()) is None:
             return None
@@ -181,12 +182,12 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the pipeline needs for a task's box."""
+        """Set the function that returns the box that a task needs, for the margin ``auto``."""
         self.cutout.negotiate(required)
 
     @hook
     def voxels(self) -> Voxels | None:
-        """Return what the chunks will hold, if one volume serves all tasks."""
+        """Return dtype, channels and kind of the chunks, if one volume serves all tasks."""
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.protocol import names_of
 
@@ -207,8 +208,8 @@ class VolumeLoader(OperatorBase):
         return None if (volume := self._known_volume()) is None else volume.voxel_size_nm
 
     @hook
-    def memory(self, size: Zyx | None) -> OperatorMemory | None:  # noqa: ARG002  (nothing is read from)
-        """Return what reading takes: chunks with their margin, blocks being decoded, the cache."""
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:  # noqa: ARG002  (it has no input)
+        """Return the memory for reading: chunks with margins, blocks being decoded, the cache."""
         if not self.source.is_shared:
             return OperatorMemory()
         covered = [self._covered(task) for task in self._samples()]
@@ -227,7 +228,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def traffic(self) -> Any:
-        """What reading has cost so far (see `BlockVolume.traffic`), if the volume counts it."""
+        """Totals of all reads (see `BlockVolume.traffic`), if the volume counts them."""
         return getattr(self._volume, "traffic", None)
 
     @property
@@ -235,7 +236,7 @@ class VolumeLoader(OperatorBase):
         return self.volume.dtype.itemsize * (self.volume.channels or 1)
 
     def _samples(self) -> list[BoundingBox | None]:
-        """Return boxes of tasks, the largest among them; ``None`` stands for no box."""
+        """Return boxes of some tasks, with the largest; ``None`` is a task without a box."""
         if not self._has_tasks:
             return [None]
         boxes = self._outline.boxes or ()
@@ -255,9 +256,10 @@ class VolumeLoader(OperatorBase):
     def _shared_bytes(self) -> int:
         """Return the number of bytes of blocks to cache, for blocks that later tasks share.
 
-        In raster order a plane of tasks lies between two neighbours along z, a row between two
-        along y, and nothing between two along x; in the other orders neighbours are nearer. What
-        is kept is the most of these that tasks share blocks across and that fits.
+        In raster order, a plane of tasks separates two neighbours along z, a row separates two
+        along y, and nothing separates two along x; in other orders, neighbours are nearer. The
+        cache is made for the largest of these distances across which tasks share blocks and that
+        fits.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -286,7 +288,7 @@ class VolumeLoader(OperatorBase):
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs.
 
-        An empty file, as a saver leaves for a task without a result, becomes ``None``.
+        An empty file, which a saver writes for a task without a result, is loaded as ``None``.
         """
         from chunkflow_py.core.chunk import Chunk
         from chunkflow_py.volume.conversion import converted
@@ -320,6 +322,6 @@ class VolumeLoader(OperatorBase):
         return task
 
     def _is_all_zero(self, chunk: Chunk, volume: Volume) -> bool:
-        """Return whether *chunk* shows that *volume* holds nothing but zeros."""
+        """Return whether *chunk* is the whole *volume* and contains only zeros."""
         is_whole = chunk.bbox == volume.bounds and chunk.channels == (volume.channels or 1)
         return is_whole and not chunk.array.any()

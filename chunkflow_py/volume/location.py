@@ -1,13 +1,13 @@
 """Parse the address of a volume into format, protocol, path and dataset; name its levels.
 
-| written                                | format      | protocol | path              |
-|----------------------------------------|-------------|----------|-------------------|
-| ``em``, ``/data/em``, ``file://em``    | by its files | file    | ``/data/em``      |
-| ``precomputed://file:///data/em``      | precomputed | file     | ``/data/em``      |
-| ``gs://bucket/em``                     | by its files | gs      | ``bucket/em``     |
-| ``zarr://em.zarr``, ``zarr3://file://em.zarr`` | zarr | file   | ``/data/em.zarr`` |
-| ``s3://bucket/em.zarr/|zarr3:``        | zarr        | s3       | ``bucket/em.zarr`` |
-| ``h5://em.h5:main``, ``em.h5:main``    | h5          | file     | ``/data/em.h5``   |
+| address                                        | format       | protocol | path               |
+|------------------------------------------------|--------------|----------|--------------------|
+| ``em``, ``/data/em``, ``file://em``            | by its files | file     | ``/data/em``       |
+| ``precomputed://file:///data/em``              | precomputed  | file     | ``/data/em``       |
+| ``gs://bucket/em``                             | by its files | gs       | ``bucket/em``      |
+| ``zarr://em.zarr``, ``zarr3://file://em.zarr`` | zarr         | file     | ``/data/em.zarr``  |
+| ``s3://bucket/em.zarr/|zarr3:``                | zarr         | s3       | ``bucket/em.zarr`` |
+| ``h5://em.h5:main``, ``em.h5:main``            | h5           | file     | ``/data/em.h5``    |
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Location:
 
     Attributes:
         url: the address without password and signature, for messages.
-        format: a value of `FORMATS`, or ``None`` if only the files tell it.
+        format: a value of `FORMATS`, or ``None`` if it must be detected from the stored files.
         protocol: one of `PROTOCOLS`.
         path: an absolute path for ``file``, else what follows ``://``, including a password;
             without a final slash.
-        dataset: name of the dataset in an HDF5 file, if the address has it.
-        scheme: how the address spells the format, such as ``zarr2``.
-        address: the address as given, to open it again; never in messages.
+        dataset: name of the dataset in an HDF5 file, if the address names one.
+        scheme: format as spelled in the address, such as ``zarr2``.
+        address: the address as given, to open the volume again; never shown in messages.
     """
 
     url: str
@@ -62,7 +62,7 @@ class Location:
         """Parse an address.
 
         Raises:
-            VolumeError: it is empty or names an unknown format or protocol.
+            VolumeError: the address is empty, or names an unknown format or protocol.
         """
         kind, rest = None, url
         scheme, separator, after = url.partition("://")
@@ -83,7 +83,7 @@ class Location:
             raise VolumeError(msg)
         dataset = None
         if kind in (None, "h5", "hdf5") and (match := _HDF5.fullmatch(path)):
-            # os.path, which takes a folder that may not be looked into for no folder
+            # os.path returns False for a folder that this user may not enter; Path would raise
             is_file = protocol != "file" or not os.path.isdir(os.path.expanduser(match["path"]))  # noqa: PTH111, PTH112
             if kind is not None or is_file:
                 kind, path, dataset = kind or "h5", match["path"], match["dataset"]
@@ -95,7 +95,7 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether the volume is on the local file system."""
         return self.protocol == "file"
 
     @property
@@ -105,11 +105,11 @@ class Location:
 
     @property
     def store_url(self) -> str:
-        """Protocol and path, as `store.open_store` wants them."""
+        """Address of the store, as `store.open_store` takes it."""
         return f"{self.protocol}://{self.path}"
 
     def __truediv__(self, name: str) -> Location:
-        """Return the place *name* below this one."""
+        """Return the location of *name* in this folder."""
         return replace(
             self,
             url=f"{self.url.rstrip('/')}/{name}",
@@ -132,7 +132,7 @@ def volume_name(place: Location) -> str:
 def level_name(place: Location, mip: int) -> str:
     """Return the name of a level, the same for all spellings of a local path.
 
-    A level may also be addressed as an array of its own, so compare names only by
+    A level may also be addressed directly as an array, so compare names only with
     `chunkflow_py.volume.array_identity.same_array`.
     """
     where = volume_name(place)

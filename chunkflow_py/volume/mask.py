@@ -31,11 +31,11 @@ READ_BYTES = 1 << 24  # of the mask, at once
 
 @dataclass(frozen=True)
 class BoxMask:
-    """Which voxels of a box are kept: as coarse as the mask is stored, and spread when applied.
+    """The voxels of a box to keep, at the resolution of the stored mask; upsampled when applied.
 
     ```
-    mask       |  0  |  1  |  2  |      spread: each voxel takes the mask voxel that holds its
-    voxels    |-*-|-*-|-*-|-*-|         centre *, here 0 1 1 2
+    mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel
+    voxels    |-*-|-*-|-*-|-*-|         at its centre *; the indexes are 0 1 1 2
     ```
 
     Attributes:
@@ -47,22 +47,22 @@ class BoxMask:
     indexes: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 
     def inverted(self) -> BoxMask:
-        """Return the mask that keeps what this one does not."""
+        """Return the mask that keeps exactly the other voxels."""
         return BoxMask(~self.coarse, self.indexes)
 
     def whole(self) -> NDArray[np.bool_]:
-        """Return where voxels are kept, (z, y, x) bool of the box's extent."""
+        """Return the mask at the resolution of the box, (z, y, x) bool."""
         return self.coarse[np.ix_(*self.indexes)]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return *array* with zeros in place of voxels that are not kept, even if they are NaN.
 
-        Sections of one section of the mask are done at once, and no mask is made of their extent
-        but one plane: as bits, all set or none, so that a voxel of any type stays or becomes 0.
+        Sections of the box that share one section of the mask are masked at once, so only one
+        upsampled plane is needed at a time. Voxels are masked bitwise, which works for any dtype.
 
         Args:
             array: (z, y, x) or (c, z, y, x) of the box's extent, any dtype; not modified. If all
-                of it is kept, the result is *array* itself.
+                voxels are kept, the result is *array* itself.
         """
         if self.coarse.all():
             return array
@@ -82,8 +82,9 @@ class BoxMask:
                 target[here] = 0
             else:
                 bits = np.negative(keep.astype(word))  # all bits set, or none
-                for axis, index in ((1, plane[1]), (0, plane[0])):  # few rows, then whole ones
-                    if len(index) > bits.shape[axis]:  # else each is asked once, in their order
+                # columns first, while there are few rows
+                for axis, index in ((1, plane[1]), (0, plane[0])):
+                    if len(index) > bits.shape[axis]:  # else the index is the identity
                         bits = bits.take(index, axis)
                 np.bitwise_and(source[here], bits, out=target[here])
         return result
@@ -98,7 +99,8 @@ def box_mask(
         volume: the mask volume, any dtype; a voxel is set if any channel is not zero.
         bbox: the box, in voxels of *voxel_size_nm*.
         voxel_size_nm: voxel size of *bbox*, zyx.
-        fill_missing: take voxels outside the mask volume as zero; otherwise they are an error.
+        fill_missing: whether voxels outside the mask volume count as zero; if not, they are an
+            error.
 
     Raises:
         ChunkError: the voxels of the mask are smaller than those of the boxes.
@@ -120,9 +122,10 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
     """Return a mask of the voxels of a chunk at which *volume* is not zero, see `box_mask`.
 
     Args:
-        chunk: gives box and voxel size.
-        volume: of the mask.
-        fill_missing: take voxels outside the mask volume as zero; otherwise they are an error.
+        chunk: chunk whose box and voxel size are used.
+        volume: the mask volume, any dtype.
+        fill_missing: whether voxels outside the mask volume count as zero; if not, they are an
+            error.
 
     Returns:
         (z, y, x) bool of the chunk's extent.
@@ -134,15 +137,15 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
 def touches_mask(
     volume: Volume, box: BoundingBox, voxel_size_nm: VoxelSize
 ) -> Callable[[BoundingBox], bool]:
-    """Return a function: box -> whether the mask has a voxel in it.
+    """Return a function that tells whether the mask has a nonzero voxel in a box.
 
     The result depends only on the box: a patch that extends over two tasks has to be run
     in both of them or in none.
 
     Args:
         volume: the mask volume, any dtype; voxels outside it count as zero.
-        box: which is read once, as coarse as the mask is; of boxes that reach beyond it, the mask
-            is read for each by itself.
+        box: region in which the mask is read once, in advance; for each box that extends beyond it,
+            the mask is read again.
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Raises:
@@ -164,14 +167,14 @@ def touches_mask(
 def boxes_in_mask(
     volume: Volume, boxes: BoxGrid | Sequence[BoundingBox], voxel_size_nm: VoxelSize
 ) -> NDArray[np.bool_]:
-    """Return which boxes have a voxel of the mask; warn of boxes outside the mask volume.
+    """Return which boxes contain a nonzero mask voxel; warn of boxes outside the mask volume.
 
-    Each voxel of the mask is read once for a grid, in pieces of whole blocks.
+    For a grid, each voxel of the mask is read once, in pieces of whole blocks.
 
     ```
     blocks     |--------|--------|--------|--------|--------|     of the mask
-    pieces     |-----------------|-----------------|--------|     as much as READ_BYTES hold
-    boxes            |---|---|---|---|---|---|                    any voxel that is set, by piece
+    pieces     |-----------------|-----------------|--------|     at most READ_BYTES each
+    boxes            |---|---|---|---|---|---|                    searched piece by piece
     ```
 
     Args:
@@ -180,7 +183,7 @@ def boxes_in_mask(
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Returns:
-        Bool: (z, y, x) of the grid's count, or one for each of the list.
+        Bool array: (z, y, x) of the grid's count, or (n,) for a list of n boxes.
 
     Raises:
         ChunkError: the voxels of the mask are smaller than those of the boxes.
@@ -216,7 +219,7 @@ def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Ratio) -> NDArray[np.boo
             cells.append(here)
             parts.append((np.maximum(low[here], first), np.minimum(high[here], last)))
         if not all(len(low) for low, _ in parts):
-            continue  # between boxes that are apart
+            continue  # the piece is in a gap between boxes
         voxels = _nonzero(volume, piece)
         if not voxels.any():
             continue
@@ -238,8 +241,8 @@ def _coarse_spans(grid: BoxGrid, axis: int, ratio: Fraction) -> tuple[NDArray[An
 def _any_along(
     axis: int, voxels: NDArray[np.bool_], low: NDArray[Any], high: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return whether any voxel of each span is set; spans are not empty, and may overlap."""
-    # What lies between two spans is reduced as well, and left out; a span may end at the end.
+    """Return for each span along *axis* whether any voxel is set; spans are never empty."""
+    # Gaps between spans are reduced too, and dropped; the added row lets a span end at the edge.
     end = np.zeros([1 if a == axis else n for a, n in enumerate(voxels.shape)], bool)
     faces = np.stack([low, high], axis=1).ravel()
     several = np.logical_or.reduceat(np.concatenate([voxels, end], axis), faces, axis)
@@ -249,7 +252,7 @@ def _any_along(
 
 
 def _pieces(volume: Volume, wanted: BoundingBox) -> Iterator[BoundingBox]:
-    """Yield boxes of whole blocks that cover *wanted*, each with READ_BYTES at most if it can."""
+    """Yield boxes of whole blocks that cover *wanted*, at most READ_BYTES each if possible."""
     if wanted.is_empty:
         return
     block = volume.block_size
@@ -270,14 +273,14 @@ def _voxel_bytes(volume: Volume) -> int:
 def _warn_of_outside(volume: Volume, count: int, total: int) -> None:
     if count:
         logger.warning(
-            "%d of %d tasks lie wholly outside of mask %s, whose bounds are %s (in its voxels): "
-            "what is outside counts as empty",
+            "%d of %d tasks are completely outside mask %s, whose bounds are %s (in its voxels): "
+            "voxels outside the mask count as zero",
             *(count, total, without_secrets(volume.url), volume.bounds),
         )
 
 
 def _nonzero(volume: Volume, box: BoundingBox) -> NDArray[np.bool_]:
-    """Return where the mask is not zero (z, y, x), in any of its channels; outside it is."""
+    """Return where any channel of the mask is nonzero, (z, y, x) bool; false outside its bounds."""
     inside = box.intersection(volume.bounds)
     coarse = np.zeros(box.size, bool)
     if not inside.is_empty:
@@ -289,7 +292,7 @@ def _nonzero(volume: Volume, box: BoundingBox) -> NDArray[np.bool_]:
 def _read(
     volume: Volume, box: BoundingBox, wanted: BoundingBox, *, fill_missing: bool
 ) -> NDArray[np.bool_]:
-    """Return *box* of the mask (z, y, x), which voxels *wanted* ask for."""
+    """Return the mask in *box*, (z, y, x) bool; *wanted* is the box of the chunk, for messages."""
     if not fill_missing and box.intersection(volume.bounds) != box:
         msg = (
             f"chunk {wanted} needs {box} of mask {volume.url}, whose bounds are "
@@ -302,7 +305,7 @@ def _read(
 # --- voxel sizes --------------------------------------------------------------------------------
 
 _CHUNK = "the chunk", "choose another --mip, or load the chunk with its --voxel-size"
-_TASKS = "the tasks", "choose another --mask-mip, or say the --voxel-size of the tasks' boxes"
+_TASKS = "the tasks", "choose another --mask-mip, or give the --voxel-size of the tasks' boxes"
 
 
 def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> Ratio:
@@ -311,14 +314,14 @@ def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> 
     if min(z, y, x) < 1:
         msg = (
             f"voxels of mask {volume.url} are {volume.voxel_size_nm} nm, those of {whose[0]} "
-            f"{voxel_size_nm} nm (zyx); the first must not be smaller, so {whose[1]}"
+            f"{voxel_size_nm} nm (zyx); the mask must not be finer, so {whose[1]}"
         )
         raise ChunkError(msg)
     return z, y, x
 
 
 def _quotient(coarse: float, fine: float) -> Fraction:
-    """Return the quotient of two lengths exactly, as they are written: 0.3 / 0.1 is 3."""
+    """Return the exact quotient of two lengths as written in decimal: 0.3 / 0.1 is 3."""
     exact = Fraction(repr(coarse)) / Fraction(repr(fine))
     near = exact.limit_denominator(1000)
     return near if abs(near - exact) <= exact / 10**6 else exact

@@ -37,17 +37,18 @@ class VolumeCreator(OperatorBase):
     """Creates a volume once: before the first task, or with the first chunk if it takes one.
 
     Attributes:
-        url: where.
+        url: address of the new volume.
         format: format of the volume, if the address does not name it.
-        input_name: chunk that supplies what neither options nor *like* do.
-        like: volume that supplies what options do not.
+        input_name: name of the chunk that supplies the properties given neither by options nor by
+            *like*.
+        like: address of a volume that supplies the properties not given by options.
         like_mip: level of *like*.
         like_opening: how to open *like*.
         volume_size, voxel_offset, block_size, shard_size: voxels, zyx.
-        factor: from level to level, zyx (default: those of *like*, else 2, 2, 2).
+        factor: downsampling from each level to the next, zyx (default: as in *like*, else 2, 2, 2).
         task_memory: bytes of memory for one task, from which `shard_for_memory` chooses shards.
         voxel_size: nanometres, zyx.
-        data_type, channel_num, kind, encoding, max_mip, times: as `VolumeSpec` says.
+        data_type, channel_num, kind, encoding, max_mip, times: see `VolumeSpec`.
         overwrite: replace the description of an existing volume that differs.
         creating: settings of `create_volume` for the format.
         opening: options for reading and writing the volume.
@@ -94,7 +95,7 @@ class VolumeCreator(OperatorBase):
 
     @cached_property
     def model(self) -> Volume | None:
-        """The open volume *like*."""
+        """The volume *like*, opened on first use; ``None`` without one."""
         if self.like is None:
             return None
         return open_volume(self.like, self.like_mip, opening=self.like_opening)
@@ -121,7 +122,7 @@ class VolumeCreator(OperatorBase):
         """Return the description of the volume, from options, else *like*, else the chunk.
 
         Raises:
-            OptionError: its extent or its type is unknown.
+            OptionError: the extent or the dtype is unknown.
         """
         import numpy as np
 
@@ -178,12 +179,15 @@ class VolumeCreator(OperatorBase):
         """Refuse a volume that cannot be created.
 
         Raises:
-            VolumeError: the folder is read-only, or the format cannot hold such a volume.
-            OptionError: ``overwrite`` of a dataset in a file, which cannot be replaced.
+            VolumeError: the folder is read-only, or the format cannot store such a volume.
+            OptionError: *overwrite* is set for a dataset of an HDF5 file, which cannot be replaced.
         """
         place = Location.parse(self.url)
         if self.overwrite and place.format == "h5":
-            msg = f"{self.url} is in an HDF5 file, where nothing is replaced; leave --overwrite out"
+            msg = (
+                f"{self.url} is in an HDF5 file, where datasets cannot be replaced; leave "
+                "--overwrite out"
+            )
             raise OptionError(msg)
         check_leave_to_write(place)
         if (spec := self.known_spec()) is not None:
@@ -201,7 +205,8 @@ class VolumeCreator(OperatorBase):
         """Create the volume before the first task; return its address if it is new.
 
         Raises:
-            OptionError: it may depend on a chunk; names the options to give instead.
+            OptionError: the volume may depend on a chunk; the message names the options to give
+                instead.
         """
         if missing := self._missing_options():
             msg = (
@@ -265,11 +270,11 @@ def plan_blocks(
     """Return bounds and block size of a new volume for tasks.
 
     Args:
-        boxes: of the tasks, if known.
+        boxes: boxes of the tasks, if known.
         bounds: box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have these bounds; if not, and if the tasks are not on a
-            grid of blocks from the start of *bounds*, it gets the bounds of the tasks.
+        fixed: whether the volume must have these bounds; if not, and if the tasks do not align with
+            blocks from the start of *bounds*, it gets the bounds of the tasks.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)
@@ -279,8 +284,8 @@ def plan_blocks(
         except AlignmentError:
             region = region.intersection(bounds)
             logger.warning(
-                "%s will hold %s, the part that the tasks cover: the tasks are not on a grid of "
-                "blocks that starts at %s (zyx, voxels), the start of the input",
+                "%s will cover only %s, the region of the tasks: the tasks do not align with "
+                "blocks that start at %s (zyx, voxels), the start of the input",
                 url, region, bounds.start,
             )  # fmt: skip
             return region, fitting_block(boxes, region)
@@ -291,13 +296,13 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
     """Return the length of the time axis of a new volume.
 
     Args:
-        time: time index that is written to it, if any.
+        time: time index that will be written, if any.
         asked: the length that options ask for.
         of_input: the length of the time axis of the pipeline's input.
         url: address of the volume, for messages.
 
     Raises:
-        OptionError: it has no such time index.
+        OptionError: the new volume would not have this time index.
     """
     times = asked or (None if time is None else of_input)
     if time is not None and time >= (times or 0):
@@ -314,7 +319,7 @@ def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
     """Return the dtype called *name*.
 
     Raises:
-        OptionError: there is none of that name, or its voxels are not real numbers.
+        OptionError: no dtype has this name, or its values are not real numbers.
     """
     if name is None:
         return None
@@ -342,7 +347,7 @@ def kept_names(
 
     Args:
         model: the other volume.
-        channels: which of its channels (default: all).
+        channels: channels to take from it (default: all).
         url: address of the new volume; only zarr stores channel names.
         format: format of the new volume, if the address does not name it.
     """
@@ -356,8 +361,8 @@ def known_names(
     """Return the setting of `create_volume` for the channel names that a pipeline knows.
 
     Args:
-        voxels: that the pipeline makes, if known.
-        spec: of the new volume.
+        voxels: properties of the voxels that the pipeline makes, if known.
+        spec: description of the new volume.
         url: address of the new volume.
         format: format of the new volume, if the address does not name it.
     """
@@ -369,7 +374,7 @@ def _names_setting(names: Sequence[str], url: str, format: str | None) -> dict[s
     """Return the setting of `create_volume` for channel names, which only zarr stores.
 
     Args:
-        names: one a channel, or none.
+        names: one name per channel, or none.
         url: address of the new volume.
         format: format of the new volume, if the address does not name it.
     """

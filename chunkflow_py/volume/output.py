@@ -1,4 +1,4 @@
-"""The operator that writes each task's chunk: to the volume, its thumbnail and its log."""
+"""The operator that writes each task's chunk to a volume, with its thumbnail and log."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class VolumeOutput(OperatorBase):
     """Writes a chunk of every task into one volume; several threads may call it at once.
 
     Attributes:
-        saver: of the volume.
+        saver: saver that writes the volume.
         input_name: name of the chunk in the task.
-        intensity_threshold: leave out a task whose voxels all lie below this.
-        upload_log: write ``log/<box>.json``.
-        create_thumbnail: write the last channel (of the first time point), shrunk along y and x,
-            to ``thumbnail``, a precomputed volume.
-        name: of the command, for the log.
+        intensity_threshold: do not write chunks whose voxels are all below this value.
+        upload_log: whether to write ``log/<box>.json``.
+        create_thumbnail: whether to write the last channel (of the first time point), shrunk along
+            y and x, to ``thumbnail``, a precomputed volume.
+        name: name of the command, for the log.
     """
 
     saver: VolumeSaver
@@ -67,7 +67,7 @@ class VolumeOutput(OperatorBase):
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """The level of the volume, the thumbnail and the log."""
+        """Names of the level, the thumbnail and the log, as far as they are written."""
         address = volume_name(self.saver.place)
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
@@ -75,7 +75,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the level of the volume, the thumbnail and the log."""
+        """Return the level, the thumbnail and the log as outputs, as far as they are written."""
         saver, place = self.saver, self.saver.place
         more = (
             Output("objects", f"{self._beside(name).store_url}/")
@@ -100,7 +100,7 @@ class VolumeOutput(OperatorBase):
             (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
         ):  # fmt: skip
             if wanted and self.saver.place.format == "h5":
-                msg = f"{self.saver.url} is a file, which cannot hold {option}; leave it out"
+                msg = f"{self.saver.url} is a file, which does not support {option}; leave it out"
                 raise OptionError(msg)
         self.saver.prepare(
             outline.boxes,
@@ -139,7 +139,7 @@ class VolumeOutput(OperatorBase):
             The address of the volume, if this call has created it.
 
         Raises:
-            OptionError: something about it is known only with the first chunk.
+            OptionError: a property of the volume is known only with the first chunk.
         """
         made = self.saver.create_output()
         if self.create_thumbnail and self.saver.volume is not None:
@@ -159,7 +159,7 @@ class VolumeOutput(OperatorBase):
             yield from stored_inside(saver.volume, tasks, shrink)
 
     def __call__(self, task: Task) -> Task:
-        """Write the chunk, and what goes with it."""
+        """Write the chunk, its labelling record, and its part of the thumbnail and of the log."""
         chunk = task.chunk(self.input_name)
         time = None if task.region is None else task.region.time
         start = perf_counter()
@@ -168,7 +168,7 @@ class VolumeOutput(OperatorBase):
             self._check_box(task, chunk, bounds, self.saver.url)
         self._check_intensity(chunk.dtype, chunk.kind)
         if self.intensity_threshold is not None and (chunk.array < self.intensity_threshold).all():
-            logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
+            logger.info("%s: all voxels are below %g; not saved", task, self.intensity_threshold)
             task.written += self.saver.left_out(chunk, time)
             return task
         task.written += self._save_labelling(chunk, time)
@@ -191,7 +191,7 @@ class VolumeOutput(OperatorBase):
             return ()
         volume = self.saver.volume_for(chunk, time)
         if chunk.bbox.intersection(volume.bounds).is_empty:
-            return ()  # which the saver refuses
+            return ()  # the saver raises the error
         with self._lock:
             self._records = self._records or LabellingRecords(volume, self.saver.opening.access)
         time = time if self.saver.time is None else self.saver.time

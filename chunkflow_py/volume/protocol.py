@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNIT_NM = (1.0, 1.0, 1.0)  # this very object marks a voxel size that is assumed
+UNIT_NM = (1.0, 1.0, 1.0)  # this object, by identity, marks a voxel size that is assumed
 
 
 _CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that do not overlap"
@@ -44,7 +44,7 @@ class VolumeSpec:
         shard_size: extent of a shard of whole blocks, voxels, zyx, or ``None`` without shards.
         times: length of the time axis, or ``None`` without one.
         factor: shrinkage from each level to the next, zyx.
-        max_mip: the coarsest level that is created with it.
+        max_mip: number of the coarsest level to create.
         first_factors: shrinkage from mip 0 to 1, from mip 1 to 2 and so on, instead of *factor*.
     """
 
@@ -81,15 +81,15 @@ class VolumeSpec:
 
 @dataclass(frozen=True)
 class VolumeOptions:
-    """How to read and write a volume; formats ignore what does not apply to them.
+    """Options for reading and writing a volume; formats ignore those that do not apply to them.
 
     Attributes:
         fill_missing: whether to read missing blocks as the fill value; if not, they are an error.
-        store_zeros: whether to write blocks that hold only the fill value; if not, they are
+        store_zeros: whether to write blocks that contain only the fill value; if not, they are
             skipped, and removed where they exist.
         parallel: blocks to encode or decode at the same time (default: one per core).
         cache_bytes: bytes of decoded blocks to keep for later reads.
-        access: how to access a store in a cloud.
+        access: credentials and options of the store.
     """
 
     fill_missing: bool = True
@@ -101,13 +101,13 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A write unit of a volume of which an object is stored.
+    """A stored object, with the write unit of the volume that it belongs to.
 
     Attributes:
-        url: of the object.
-        box: of its voxels, in voxels of the level.
+        url: address of the object.
+        box: box of the write unit, in voxels of the level.
         time: time index, or ``None`` in a volume without a time axis.
-        remove: removes it, under every name that it may have.
+        remove: deletes the write unit, under every name that its object may have.
     """
 
     url: str
@@ -125,7 +125,7 @@ class Volume(Protocol):
         voxel_size_nm: nanometres, zyx.
         dtype: type of the voxels.
         channels: number of channels, or ``None`` without a channel axis.
-        kind: what the voxels mean, if known.
+        kind: meaning of the voxels, if known.
         block_size: extent of one stored block, voxels, zyx.
         write_unit: extent that one writer must write whole (a block or a shard), voxels, zyx.
         times: length of the time axis, or ``None`` without one.
@@ -160,16 +160,16 @@ class Volume(Protocol):
             time: time index; ignored by a volume without a time axis.
 
         Raises:
-            GeometryError: *bbox* reaches outside of the bounds.
-            ChunkError: the volume has no such channel.
-            VolumeError: a block cannot be read, or there is no such time index.
+            GeometryError: *bbox* extends beyond the bounds.
+            ChunkError: a requested channel does not exist.
+            VolumeError: a block cannot be read, or the time index does not exist.
         """
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
         """Write *chunk*; every write unit that it touches must be covered whole.
 
         Args:
-            chunk: with this volume's dtype and number of channels.
+            chunk: chunk to write, of this volume's dtype and number of channels.
             time: time index, for a volume with a time axis.
 
         Returns:
@@ -178,9 +178,9 @@ class Volume(Protocol):
 
         Raises:
             AlignmentError: a boundary of the chunk cuts a write unit.
-            GeometryError: the chunk reaches outside of the bounds.
+            GeometryError: the chunk extends beyond the bounds.
             ChunkError: dtype or number of channels differ.
-            VolumeError: a block cannot be written, or there is no such time index.
+            VolumeError: a block cannot be written, or the time index does not exist.
         """
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
@@ -189,7 +189,7 @@ class Volume(Protocol):
         Empty for a volume with a single writer.
 
         Raises:
-            GeometryError: *bbox* reaches outside of the bounds.
+            GeometryError: *bbox* extends beyond the bounds.
         """
 
     def stored_units(self) -> Iterator[StoredUnit]:
@@ -206,7 +206,7 @@ class Volume(Protocol):
         """Return whether every write unit that *bbox* touches is stored.
 
         Raises:
-            GeometryError: *bbox* reaches outside of the bounds.
+            GeometryError: *bbox* extends beyond the bounds.
         """
 
 
@@ -228,18 +228,19 @@ def check_alignment(
 ) -> None:
     """Refuse boxes whose boundaries cut a write unit of a volume.
 
-    Two tasks that share a write unit would overwrite each other's voxels. A boundary must lie on a
-    multiple of *unit* from the start of *bounds*, or on or beyond a boundary of *bounds*; and two
+    Two tasks that share a write unit would overwrite each other's voxels. A boundary must be at a
+    multiple of *unit* from the start of *bounds*, or at or beyond a boundary of *bounds*; and two
     boxes may share voxels only if they are the same box.
 
     Args:
-        boxes: of all tasks; a grid is checked axis by axis, however many boxes it has.
-        unit: block or shard of the volume, voxels, zyx.
+        boxes: boxes of all tasks; a grid is checked axis by axis, without listing its boxes.
+        unit: extent of a block or shard of the volume, voxels, zyx.
         bounds: box of all voxels of the volume.
         url: address of the volume, for messages.
 
     Raises:
-        AlignmentError: a box cuts a write unit, with the nearest sizes that work; or two overlap.
+        AlignmentError: a box cuts a write unit (the message gives the nearest sizes that work), or
+            two boxes overlap.
     """
     if not isinstance(boxes, BoxGrid):
         boxes = list(boxes)
@@ -259,31 +260,31 @@ def check_alignment(
         if any(_cuts(box.start[a], box.stop[a], a, unit, bounds) for a in range(3)):
             nearest = box.aligned_outward(unit, bounds.start).intersection(bounds)
             msg = (
-                f"write {box} is not aligned to blocks {unit} of {url}, which begin at "
+                f"box {box} is not aligned to the write units {unit} of {url}, which begin at "
                 f"{bounds.start} (zyx, voxels); nearest aligned is {nearest}"
             )
             raise AlignmentError(msg)
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if a voxel size is assumed, that is `UNIT_NM` itself; return whether it is."""
+    """Warn if a voxel size is assumed (the object `UNIT_NM`); return whether it is."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
-        "%s does not say how large its voxels are; 1 1 1 nm is assumed: give the loader "
-        "--voxel-size Z Y X (nanometres)", what,
+        "%s has no voxel size; 1 1 1 nm is assumed: give the loader --voxel-size Z Y X "
+        "(nanometres)", what,
     )  # fmt: skip
     return True
 
 
 def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
-    """Refuse boxes that share voxels; the same box may come twice.
+    """Refuse boxes that share voxels; the same box may occur several times.
 
-    Each box of a list is looked up in the cells of a grid that it touches, cells as large as the
-    smallest box, so that boxes of about one size are compared with their neighbours only.
+    The boxes of a list are sorted into the cells of a grid, which are as large as the smallest box,
+    so that boxes of similar size are compared with their neighbours only.
 
     Raises:
-        AlignmentError: two boxes overlap; names both.
+        AlignmentError: two boxes overlap; the message names both.
     """
     if isinstance(boxes, BoxGrid):
         for axis, name in enumerate(AXES):
@@ -313,14 +314,14 @@ def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
 
 
 def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
-    """Refuse a box that reaches outside of a volume.
+    """Refuse a box that extends beyond the bounds of a volume.
 
     Raises:
-        GeometryError: names the part that lies inside.
+        GeometryError: the box extends beyond *bounds*; the message names the part inside.
     """
     if not bounds.contains(bbox):
         inside = bbox.intersection(bounds)
-        remedy = "nothing of it lies inside" if inside.is_empty else f"the part inside is {inside}"
+        remedy = "no part of it is inside" if inside.is_empty else f"the part inside is {inside}"
         msg = f"box {bbox} reaches outside of {url}, whose bounds are {bounds}; {remedy}"
         raise GeometryError(msg)
 
@@ -359,7 +360,7 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
         what: the volume or file, for the message.
 
     Raises:
-        ChunkError: names those that exist.
+        ChunkError: a channel does not exist; the message names the existing ones.
     """
     count = existing or 1
     wrong = [c for c in channels or () if not 0 <= c < count]

@@ -2,13 +2,13 @@
 
 ```
 level 0   |---------------|---------------|---------------|----|    tasks
-level 1   |-------|-------|-------|-------|-------|-------|----|    blocks: two a task
-level 2   |-------|-------|-------|-------|                         one a task
-level 3   |---------------|-------|                                 shared: not in a pipeline
+level 1   |-------|-------|-------|-------|-------|-------|----|    blocks: two per task
+level 2   |-------|-------|-------|-------|                         one per task
+level 3   |---------------|-------|                                 shared by tasks
 ```
 
-A pipeline writes the levels whose write units no two tasks share. The others need the whole of the
-level before them: `chunkflow_py.run.whole_volume.downsampling` makes those.
+A pipeline writes the levels whose write units are not shared by two tasks. Each of the others needs
+the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` makes them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class PyramidLevel:
     """A level to write, which exists already or will be created.
 
     Attributes:
-        mip: its number.
+        mip: number of the level.
         shrink: size of its voxels in voxels of the pipeline's chunks, zyx.
-        bounds: of the level.
-        write_unit: of the level, voxels, zyx.
+        bounds: box of all voxels of the level.
+        write_unit: extent of a write unit of the level, voxels, zyx.
         sharded: whether a write unit is a shard.
     """
 
@@ -58,11 +58,11 @@ class PyramidLevel:
     sharded: bool
 
     def cut_by(self, boxes: BoxGrid | Sequence[BoundingBox], fine: BoundingBox) -> str | None:
-        """Describe a boundary of *boxes* inside of *fine* that cuts a write unit.
+        """Return a description of a task boundary that cuts a write unit, or ``None``.
 
         Args:
-            boxes: of tasks, in voxels of the pipeline's chunks.
-            fine: bounds of the level that the tasks cover.
+            boxes: boxes of the tasks, in voxels of the pipeline's chunks.
+            fine: bounds of the level of the chunks; boundaries outside it do not count.
         """
         unit, origin = self.write_unit * self.shrink, self.bounds.start * self.shrink
         for axis, name in enumerate(AXES):
@@ -74,7 +74,7 @@ class PyramidLevel:
                 for face in span:
                     inside = fine.start[axis] < face < fine.stop[axis]
                     if inside and (face - origin[axis]) % unit[axis]:
-                        return f"the face at {face} along {name}"
+                        return f"the task boundary at {face} along {name}"
         return None
 
 
@@ -110,7 +110,7 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
     """Return the number of voxels of *fine* per voxel of *coarse*, zyx, by their voxel sizes.
 
     Raises:
-        VolumeError: a number is not an integer.
+        VolumeError: one of these numbers is not an integer.
     """
     pairs = list(zip(fine.voxel_size_nm, coarse.voxel_size_nm, strict=True))
     factor = Zyx(*(max(1, round(b / a)) for a, b in pairs))
@@ -130,14 +130,14 @@ class PyramidOutput(OperatorBase):
     Attributes:
         url: address of the volume.
         input_name: name of the chunk in the task.
-        factor: from each level to the next, zyx.
+        factor: downsampling from each level to the next, zyx.
         chunk_mip: level of the chunk.
         start_mip: first level to write.
         stop_mip: level to stop before.
-        mode: as `downsample` takes it.
+        mode: mode of `downsample`.
         opening: options for reading and writing the volume.
-        announced: what commands before this one will create: address -> description of mip 0, or
-            ``None`` where it will be known with the first chunk.
+        announced: volumes that earlier operators will create: address -> function that returns the
+            description of mip 0, or ``None`` if the first chunk decides it.
     """
 
     url: str
@@ -158,26 +158,26 @@ class PyramidOutput(OperatorBase):
         """Check the levels against each other.
 
         Raises:
-            OptionError: there is none to write.
+            OptionError: there is no level to write.
         """
         if not self.chunk_mip < self.start_mip < self.stop_mip:
             msg = (
-                f"there is no level to write from --start-mip {self.start_mip} up to but without "
-                f"--stop-mip {self.stop_mip}, made from a chunk at mip {self.chunk_mip}; give "
-                f"--start-mip {self.chunk_mip + 1} and a --stop-mip above it"
+                f"there is no level to write from --start-mip {self.start_mip} up to, but not "
+                f"including, --stop-mip {self.stop_mip}, from a chunk at mip {self.chunk_mip}; "
+                f"give --start-mip {self.chunk_mip + 1} and a --stop-mip above it"
             )
             raise OptionError(msg)
 
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """The levels of the volume."""
+        """Names of the levels that are written."""
         place = Location.parse(self.url)
         return tuple(level_name(place, mip) for mip in range(self.start_mip, self.stop_mip))
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the levels of the volume."""
+        """Return the levels that are written, as outputs."""
         place = Location.parse(self.url)
         where, kind = place.store_url, place.format
         return tuple(
@@ -224,7 +224,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the blocks of all levels that lie inside of the boxes of *tasks*."""
+        """Yield the stored blocks of the written levels that are in the boxes of *tasks*."""
         for mip, volume in enumerate((self._volumes or [])[1:], self.chunk_mip + 1):
             if mip >= self.start_mip:
                 shrink = _power(self.factor, mip - self.chunk_mip)
@@ -232,7 +232,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
+        """Return the memory for all levels of a chunk of extent *size* and their encoded blocks."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None or self._volumes is None:
@@ -254,7 +254,7 @@ class PyramidOutput(OperatorBase):
                 raise self._missing(mip) from error
             if (there := level_factor(volumes[-1], level)) != self.factor:
                 msg = (
-                    f"mip {mip} of {self.url} has voxels {there} times those of mip {mip - 1} "
+                    f"mip {mip} of {self.url} has voxels {there} times as large as mip {mip - 1} "
                     f"(zyx), but --factor is {self.factor}; give --factor {there.as_option}"
                 )
                 raise VolumeError(msg)
@@ -281,14 +281,14 @@ class PyramidOutput(OperatorBase):
             raise missing
         spec = self.announced[address]()
         if spec is None:
-            return  # checked when it is there
+            return  # checked once the volume exists
         if spec.max_mip < self.stop_mip - 1:
             raise self._missing(spec.max_mip + 1) from missing
         differing = [s for mip in range(self.stop_mip - 1) if (s := spec.step(mip)) != self.factor]
         if differing:
             msg = (
-                f"{self.url} is made with --factor {differing[0].as_option}, but --factor here is "
-                f"{self.factor.as_option} (zyx); give the same to both"
+                f"{self.url} will be created with --factor {differing[0].as_option}, but this "
+                f"command has --factor {self.factor.as_option} (zyx); give the same to both"
             )
             raise VolumeError(msg)
         unit, levels = spec.shard_size or spec.block_size, []
@@ -310,25 +310,25 @@ class PyramidOutput(OperatorBase):
         fine: BoundingBox,
         boxes: BoxGrid | Sequence[BoundingBox] | None,
     ) -> None:
-        """Refuse levels that tasks would overwrite for each other."""
+        """Refuse levels in which tasks would overwrite each other's blocks."""
         check_disjoint(boxes or (), self.url)
         for level in levels:
             if level.mip < self.start_mip:
                 continue
             if level.sharded:
                 msg = f"mip {level.mip} of {self.url} is stored in shards of {level.write_unit}"
-                why = "which a line does not write"
+                why = "which a pipeline does not write"
             elif boxes and (face := level.cut_by(boxes, fine)):
                 unit = level.write_unit
-                msg = f"blocks {unit} of mip {level.mip} of {self.url} span tasks, cut by {face}"
-                why = f"tasks have to be multiples of {unit * level.shrink}"
+                msg = f"{face} cuts blocks {unit} of mip {level.mip} of {self.url}"
+                why = f"tasks must be multiples of {unit * level.shrink}"
             else:
                 continue
             first = level.mip == self.start_mip
             stop = "leave this command out" if first else f"give --stop-mip {level.mip}"
             msg = (
-                f"{msg} (zyx, voxels), {why}; {stop}, and make the rest when all tasks are done: "
-                f"chunkflow downsample-volume {self.url} --start-mip {level.mip} "
+                f"{msg} (zyx, voxels), {why}; {stop}, and make the other levels when all tasks are "
+                f"done: chunkflow downsample-volume {self.url} --start-mip {level.mip} "
                 f"--stop-mip {self.stop_mip}"
             )
             raise AlignmentError(msg)
@@ -351,7 +351,7 @@ class FinerReader(OperatorBase):
 
     @hook
     def voxels(self) -> Voxels:
-        """Return what the chunks will hold."""
+        """Return dtype, channels and kind of the chunks."""
         from chunkflow_py.core.chunk import Voxels
 
         fine = self.fine
@@ -359,7 +359,7 @@ class FinerReader(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return what reading takes for tasks of extent *size*."""
+        """Return the memory for reading, for tasks of extent *size*."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None:
@@ -367,7 +367,7 @@ class FinerReader(OperatorBase):
         return OperatorMemory((size * self.factor).low(self.fine.bounds.size))
 
     def __call__(self, task: Task) -> Task:
-        """Read them."""
+        """Read the finer voxels of the task's box."""
         if task.region is None:
             msg = "a task without a box has no finer voxels; give it one"
             raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""Checks of the chunks that a loader reads: bad sections, and lost blocks by a coarser level.
+"""Checks of loaded chunks: remove bad sections, and detect lost blocks by a coarser level.
 
 A check is prepared before the first task, and called with the chunk, the volume it was read from
 and the time index; it returns the chunk that the loader passes on.
@@ -55,15 +55,15 @@ class Blackout:
 
     @cached_property
     def sections(self) -> list[int]:
-        """The z of the sections."""
+        """The global z of the bad sections."""
         return bad_sections(self.url, self.access)
 
     def prepare(self) -> None:
-        """Read the list."""
+        """Read the list of bad sections."""
         _ = self.sections
 
     def __call__(self, chunk: Chunk, _: Volume, __: int | None = None, /) -> Chunk:
-        """Return *chunk* without the bad sections."""
+        """Return *chunk* with its bad sections set to 0."""
         return blacken(chunk, self.sections)
 
 
@@ -73,10 +73,10 @@ class Validation:
 
     Attributes:
         url: address of the volume.
-        mip: the coarser level.
+        mip: number of the coarser level.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
-        time: time index that is read, where that is not the task's.
+        time: time index that the loader reads, if it is not the task's.
     """
 
     url: str
@@ -87,12 +87,12 @@ class Validation:
 
     @property
     def origin(self) -> str:
-        """The coarser level, to which the pipeline must not write."""
+        """Canonical address of the coarser level; the pipeline must not write to it."""
         return level_name(Location.parse(self.url), self.mip)
 
     @cached_property
     def coarse(self) -> Volume:
-        """The coarser level."""
+        """The coarser level, opened on first use."""
         return open_volume(self.url, self.mip, format=self.format, opening=self.opening)
 
     def prepare(self) -> None:
@@ -108,11 +108,11 @@ class Validation:
 def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B008  (frozen)
     """Return the z of the sections that ``blackout_section_ids.json`` of a volume lists.
 
-    The file holds ``{"section_ids": [17, 18]}``, in voxels of the level that is read.
+    The file contains ``{"section_ids": [17, 18]}``, in voxels of the level that is read.
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: it has other content.
+        VolumeError: the file has other content.
     """
     store = open_store(Location.parse(url).store_url, access)
     content = store.get(BAD_SECTIONS_FILE, DOCUMENT_BYTES)
@@ -128,7 +128,7 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
         document = content[:80]
     sections = document.get("section_ids") if isinstance(document, dict) else None
     if not isinstance(sections, list) or not all(type(z) is int for z in sections):
-        msg = f"{url}/{BAD_SECTIONS_FILE} must hold {{'section_ids': [z, ...]}}, got {document}"
+        msg = f"{url}/{BAD_SECTIONS_FILE} must contain {{'section_ids': [z, ...]}}, got {document}"
         raise VolumeError(msg)
     return sections
 
@@ -138,7 +138,7 @@ def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x).
-        sections: global z; those outside of the chunk are ignored.
+        sections: global z; sections outside the chunk are ignored.
     """
     first, last = chunk.bbox.start.z, chunk.bbox.stop.z
     inside = [z - first for z in sections if first <= z < last]
@@ -157,8 +157,8 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
     coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f
     ```
 
-    A level is made from the one before by averaging and rounding, so intensities may differ by
-    one per level; coarse voxels that reach out of the chunk are not compared.
+    Each level is the average of the next finer level, rounded, so intensities may differ by one per
+    level. Coarse voxels that extend beyond the chunk are not compared.
 
     Args:
         chunk: an image, integer or float.
@@ -167,8 +167,9 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
         time: time index of the chunk.
 
     Raises:
-        VolumeError: the two disagree; names the position and both values.
-        ChunkError: the levels are not whole multiples of each other, or hold labels.
+        VolumeError: chunk and coarser level disagree; the message gives a position and both values.
+        ChunkError: the coarse voxel size is not an integer multiple of the fine one, or the chunk
+            is a segmentation.
     """
     if chunk.kind == "segmentation":
         msg = f"{fine.url} is a segmentation, which --validate-mip cannot check; leave it out"
@@ -177,14 +178,14 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
     factor = Zyx(*(round(r) for r in ratio))
     if min(factor) < 1 or max(abs(r - f) for r, f in zip(ratio, factor, strict=True)) > 1e-3:
         msg = (
-            f"voxels of {coarse.voxel_size_nm} nm are not whole multiples of those of "
-            f"{fine.voxel_size_nm} nm (zyx) in {fine.url}; choose a coarser --validate-mip"
+            f"the voxel size {coarse.voxel_size_nm} nm is not an integer multiple of "
+            f"{fine.voxel_size_nm} nm (zyx) in {fine.url}; choose another --validate-mip"
         )
         raise ChunkError(msg)
     low = (-(-chunk.bbox.start // factor)).high(coarse.bounds.start)
     high = (chunk.bbox.stop // factor).low(coarse.bounds.stop)
     if any(a >= b for a, b in zip(low, high, strict=True)):
-        return  # no coarse voxel lies inside
+        return  # the chunk contains no whole coarse voxel
     part = chunk.cut(BoundingBox(low * factor, high * factor))
     there = BoundingBox(low, high)
     stored = coarse.read(there, time=time).array
@@ -199,8 +200,9 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
         msg = (
             f"chunk {chunk.bbox} of {fine.url} does not match the level of {coarse.voxel_size_nm} "
             f"nm: {int(wrong.sum())} of {wrong.size} voxels differ, first at {place} "
-            f"({''.join(AXES)}), averaged {mean[index]:.6g}, stored {stored[index]}; blocks are "
-            "missing, or that level is older"
+            f"({''.join(AXES)}), where the chunk averages to {mean[index]:.6g} and the level has "
+            f"{stored[index]}; blocks are missing, or the level is outdated: restore the blocks or "
+            "make the level again"
         )
         raise VolumeError(msg)
 

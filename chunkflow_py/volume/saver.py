@@ -1,16 +1,16 @@
 """Write chunks into one volume, which is created if it does not exist.
 
-What a new volume gets:
+Properties of a new volume:
 
-| of the volume          | taken from                                                             |
+| property               | source                                                                 |
 |------------------------|------------------------------------------------------------------------|
 | bounds                 | an option, else the domain of the pipeline's input, else the hull of   |
 |                        | all tasks, else the first chunk's domain; if the tasks are not on a    |
 |                        | grid of blocks in that domain, the hull of the tasks                   |
-| block size             | an option, else the largest up to 64 on whose grid all tasks lie       |
+| block size             | an option, else the largest up to 64 with which all tasks align        |
 | time points            | an option, else those of the pipeline's input if tasks name a time     |
-| dtype, channels, kind, | options, else the first chunk, or what the pipeline is known to make   |
-| voxel size             | before it (`create_output`)                                            |
+| dtype, channels, kind, | options, else the first chunk, or, before it, the known output of the  |
+| voxel size             | pipeline (`create_output`)                                             |
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class VolumeSaver:
         mip: resolution level to write.
         format: format of the volume, if the address does not name it.
         create: whether to create a missing volume.
-        bounds: of a new volume.
-        voxel_size_nm: of a new volume, where it is not the chunk's.
+        bounds: box of all voxels of a new volume (default: see the module).
+        voxel_size_nm: voxel size of a new volume, zyx (default: that of the chunk).
         dtype: type to which voxels are converted before they are written.
-        block_size: of a new volume.
-        shard_size: of a new volume: extent of the blocks that are stored as one object.
-        encoding: of a new volume.
-        factor: of a new volume, from level to level.
-        time: time index to write, instead of that of the tasks.
+        block_size: extent of a block of a new volume, voxels, zyx.
+        shard_size: extent of a shard of a new volume, voxels, zyx.
+        encoding: compression of a new volume.
+        factor: downsampling from each level of a new volume to the next, zyx.
+        time: time index to write (default: that of the task).
         times: length of the time axis of a new volume.
         opening: options for reading and writing the volume.
         creating: settings of `create_volume` for the format.
         exactly: whether an existing volume must have the block size, shard size, encoding and
             times that are given here.
-        announced: volumes that earlier operators will create: address -> description of mip 0, or
-            ``None`` if the first chunk decides it.
+        announced: volumes that earlier operators will create: address -> function that returns the
+            description of mip 0, or ``None`` if the first chunk decides it.
     """
 
     url: str
@@ -119,7 +119,7 @@ class VolumeSaver:
 
     @property
     def destination(self) -> str:
-        """The level of the volume."""
+        """Canonical name of the level that is written."""
         return level_name(self.place, self.mip)
 
     def prepare(
@@ -135,20 +135,20 @@ class VolumeSaver:
         """Check the boxes of all tasks against the write unit, before the first task.
 
         Args:
-            boxes: of all tasks, as they reach the saver, if known.
+            boxes: boxes of all tasks when they reach the saver, if known.
             domain: bounds of the volume that the pipeline reads, if known.
-            voxels: what will be written, if known.
+            voxels: properties of the voxels that will be written, if known.
             times: length of the time axis of the volume that the pipeline reads, if it has one.
-            voxel_size_nm: of what will be written, zyx, if known.
+            voxel_size_nm: size of the voxels that will be written, zyx, if known.
             has_tasks: whether there are tasks, which may name a time.
 
         Raises:
             OptionError: no option or task selects one of several time points.
-            ChunkError: the volume holds other voxels.
-            VolumeNotFoundError: there is no volume, and none is to be created.
-            VolumeError: the disk is full or read-only, or the volume cannot be created as asked
-                for, or exists and differs.
-            AlignmentError: two tasks would write to one block; names the sizes that work.
+            ChunkError: the volume cannot store the voxels of the pipeline.
+            VolumeNotFoundError: the volume does not exist and may not be created.
+            VolumeError: the disk is full or read-only, the volume cannot be created with these
+                options, or it exists with other properties.
+            AlignmentError: two tasks would write to one block; the message gives sizes that work.
             GeometryError: no task touches the volume.
         """
         self._boxes, self._voxels = boxes, voxels
@@ -165,7 +165,7 @@ class VolumeSaver:
         if self._is_announced:
             spec = self.announced[volume_name(self.place)]()
             if spec is None:
-                return  # checked when it is there
+                return  # checked once the volume exists
             spec = spec.level(self.mip)
             unit, bounds = spec.shard_size or spec.block_size, spec.bounds
             self._check_asked(spec)
@@ -189,11 +189,11 @@ class VolumeSaver:
         """Create a missing volume before the first chunk, from what `prepare` received.
 
         Returns:
-            Its address, if this call has created it.
+            The address of the volume, if this call has created it.
 
         Raises:
-            OptionError: something about it is known only with the first chunk.
-            VolumeError: it cannot be created, or exists by now and differs.
+            OptionError: a property of the volume is known only with the first chunk.
+            VolumeError: the volume cannot be created, or exists by now with other properties.
         """
         if self.volume is None and (existing := self._open()) is not None:
             self._check_volume(existing)
@@ -216,7 +216,7 @@ class VolumeSaver:
                 "--like"
             )
             raise OptionError(msg)
-        # A single time point is one that tasks need not name.
+        # Tasks need not name the time of an input with a single time point.
         times = self.times or (self._input_times if (self._input_times or 0) > 1 else None)
         spec = self._spec(*self._planned, self._voxels, size_nm, times)
         self.volume = self._created(spec)
@@ -245,7 +245,7 @@ class VolumeSaver:
     def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
         """Write *chunk*, cut to the bounds of `volume`; return the stored objects, see `Volume`.
 
-        Voxels of another type are converted if nothing is lost but rounding: a map to uint8
+        Voxels of another dtype are converted if only rounding is lost: a map to uint8
         (255·p, rounded half to even) and an integer to a wider one.
 
         Args:
@@ -266,15 +266,15 @@ class VolumeSaver:
         if inside != chunk.bbox:
             if not self._has_warned_of_cut:
                 logger.warning(
-                    "chunk %s reaches beyond %s, whose bounds are %s: voxels outside of them are "
-                    "not written, for any task", chunk.bbox, self.url, volume.bounds,
+                    "chunk %s extends beyond %s, whose bounds are %s: voxels outside the bounds "
+                    "are not written (reported once)", chunk.bbox, self.url, volume.bounds,
                 )  # fmt: skip
                 self._has_warned_of_cut = True
             chunk = chunk.cut(inside)
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Return the objects of a chunk that an operator chose not to write, for its record."""
+        """Return the objects of a chunk that is not written, to be recorded as not stored."""
         from chunkflow_py.store.store_protocol import Stored
 
         time = time if self.time is None else self.time
@@ -298,14 +298,14 @@ class VolumeSaver:
         return volume_name(self.place) in self.announced
 
     def _check_volume(self, volume: Volume) -> None:
-        """Refuse a volume that cannot hold what the pipeline makes of the known tasks."""
+        """Refuse a volume that cannot store the output of the pipeline for the known tasks."""
         if self._voxels is not None:
             check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
         if self.time is not None and not 0 <= self.time < (volume.times or 0):
             there = "no time axis"
             if volume.times is not None:
                 there = f"the time indices 0 to {volume.times - 1}"
-            msg = f"{self.url} has {there}, but --time {self.time} was asked for; change --time"
+            msg = f"{self.url} has {there}, but --time is {self.time}; change --time"
             raise VolumeError(msg)
         self._check_asked(volume)
         if self.voxel_size_nm is None:
@@ -317,9 +317,9 @@ class VolumeSaver:
         if size_nm is None or same_size_nm(size_nm, volume.voxel_size_nm):
             return
         msg = (
-            f"the pipeline makes voxels of {size_nm} nm, but those of {self.url} at mip "
-            f"{self.mip} are of {volume.voxel_size_nm} nm (zyx); write to another volume or --mip, "
-            "or correct the size by --voxel-size of the loader"
+            f"the pipeline makes voxels of {size_nm} nm, but {self.url} has voxels of "
+            f"{volume.voxel_size_nm} nm (zyx) at mip {self.mip}; write to another volume or --mip, "
+            "or correct the size with --voxel-size of the loader"
         )
         raise ChunkError(msg)
 
@@ -356,7 +356,7 @@ class VolumeSaver:
         voxel_size_nm: VoxelSize | None,
         times: int | None,
     ) -> VolumeSpec:
-        """Return the description of a new volume of such voxels."""
+        """Return the description of a new volume for these voxels."""
         import numpy as np
 
         has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)
@@ -413,7 +413,7 @@ class VolumeSaver:
         block = block or fitting_block([chunk.bbox], bounds)
         voxels = Voxels(str(chunk.dtype), chunk.channels, chunk.kind, chunk.ndim == 4)
         spec = self._spec(bounds, block, voxels, chunk.voxel_size_nm, self._times_for(time))
-        # refuse what cannot be written before the volume exists
+        # check that the chunk can be written before the volume is created
         inside = chunk.bbox.intersection(bounds)
         _check_touch(chunk.bbox, bounds, self.url)
         check_alignment([inside], self.shard_size or block, bounds, self.url)
@@ -432,7 +432,7 @@ class VolumeSaver:
         return volume
 
     def _not_announced(self) -> str:
-        return f"{self.url} was to be created by an operator before this one, but was not"
+        return f"{self.url} does not exist, although an earlier operator should have created it"
 
 
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:

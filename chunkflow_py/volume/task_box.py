@@ -31,7 +31,7 @@ class BoxCheck:
     """Compares chunks with the boxes of their tasks.
 
     Attributes:
-        domain: bounds of what the pipeline reads, in voxels of the chunk, if known.
+        domain: bounds of the volume that the pipeline reads, in voxels of the chunk, if known.
     """
 
     domain: BoundingBox | None = None
@@ -47,8 +47,8 @@ class BoxCheck:
 
         Args:
             task: a task without a box may write anywhere.
-            chunk: to be written.
-            bounds: box of all voxels of the volume; voxels outside of it are not written.
+            chunk: chunk to write.
+            bounds: box of all voxels of the volume; voxels outside it are not written.
             url: address of the volume, for messages.
 
         Raises:
@@ -61,18 +61,18 @@ class BoxCheck:
         written = chunk.bbox.intersection(bounds)
         if not written.is_empty and not box.contains(written):
             msg = (
-                f"chunk {chunk.bbox} of task {task} reaches out of the box that the task may write "
-                f"in {url}, {box} (zyx, voxels), and would overwrite what other tasks write; crop "
-                "it to that box by crop-margin, or, where it belongs there, move the task's box "
-                "with it by adjust-bbox or crop-margin --crop-bbox"
+                f"chunk {chunk.bbox} of task {task} extends beyond {box} (zyx, voxels), the box "
+                f"that the task may write in {url}, and would overwrite output of other tasks; "
+                "crop it to that box with crop-margin, or, if it was moved on purpose, move the "
+                "task's box with it: adjust-bbox or crop-margin --crop-bbox"
             )
             raise GeometryError(msg)
         held = box.intersection(chunk.domain if self.domain is None else self.domain)
         if not held.is_empty and not written.contains(held):
             msg = (
-                f"chunk {chunk.bbox} of task {task} leaves out a part of the box that the task has "
-                f"to write in {url}, {held} (zyx, voxels), which no other task writes; load more "
-                "by --expand-margin-size, or shrink the task's box with it by adjust-bbox or "
+                f"chunk {chunk.bbox} of task {task} does not cover {held} (zyx, voxels), the box "
+                f"that the task must write in {url} and that no other task writes; load more with "
+                "--expand-margin-size, or shrink the task's box with the chunk: adjust-bbox or "
                 "crop-margin --crop-bbox"
             )
             raise GeometryError(msg)
@@ -81,12 +81,13 @@ class BoxCheck:
 def stored_inside(
     volume: Any, tasks: Any, shrink: Zyx = Zyx(1, 1, 1), time: int | None = None
 ) -> Iterator[Leftover]:
-    """Yield the stored write units of a volume that lie in the boxes of tasks.
+    """Yield the stored write units of a volume that are in the boxes of tasks.
 
     Args:
-        volume: to which the tasks write.
-        tasks: which writes where, `chunkflow_py.core.operator_base.WritersByPlace`.
-        shrink: voxels of what tasks write that make one of *volume*, zyx.
+        volume: volume that the tasks write.
+        tasks: the tasks by the voxels that they write,
+            `chunkflow_py.core.operator_base.WritersByPlace`.
+        shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
         time: time index to which all tasks write, instead of their own.
     """
     for unit in volume.stored_units():

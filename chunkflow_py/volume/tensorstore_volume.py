@@ -1,4 +1,4 @@
-"""Read arrays with TensorStore: formats and stores for which this package has no driver.
+"""Read arrays with TensorStore, for formats and stores without a driver in this package.
 
 ```
 spec        {"driver": "zarr3", "kvstore": "gs://bucket/em/"}     JSON, or an address of TensorStore
@@ -6,7 +6,7 @@ axes        labels of the dimensions; without, xyzc for precomputed and N5, czyx
 voxel size  units of the dimensions, as TensorStore takes them from the format
 ```
 
-Members of a spec about creating and deleting are ignored: nothing is ever written.
+Members of a spec that create or delete arrays are ignored: nothing is ever written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Spec = str | dict[str, Any]
 _X_FIRST = ("neuroglancer_precomputed", "n5")
 _CHANGES = ("create", "delete_existing", "open", "assume_metadata")  # arguments of the call
 _ERRORS = (ValueError, TypeError, IndexError, RuntimeError, OSError)
-_ADDRESSES = {  # of what each kind of store of TensorStore holds
+_ADDRESSES = {  # kind of kvstore -> address of its files
     "file": "file://{path}",
     "s3": "s3://{bucket}/{path}",
     "gcs": "gs://{bucket}/{path}",
@@ -65,7 +65,7 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
 
     Args:
         text: JSON, the name of a file with JSON, or an address of TensorStore.
-        driver: of the array, if the spec does not name it.
+        driver: driver of the array, if the spec does not name it.
         kvstore: address or path of the storage.
 
     Raises:
@@ -87,12 +87,12 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
     if driver is None and kvstore is None and spec:
         return spec
     if isinstance(spec, str):
-        msg = f"--spec {without_secrets(spec)} says it all; leave --driver and --kvstore out"
+        msg = f"--spec {without_secrets(spec)} is complete; leave --driver and --kvstore out"
         raise OptionError(msg)
     given = {"driver": driver, "kvstore": kvstore and _address(kvstore)}
     spec = {**spec, **{key: value for key, value in given.items() if value is not None}}
     if missing := [key for key in given if key not in spec]:
-        msg = f"nothing says the {missing[0]} of the array; give --{missing[0]}, or --spec"
+        msg = f"the {missing[0]} of the array is not known; give --{missing[0]}, or --spec"
         raise OptionError(msg)
     return spec
 
@@ -106,7 +106,7 @@ def _content(path: str) -> str:
 
 
 def _address(kvstore: str) -> str:
-    """Return the address of a folder; TensorStore takes one without a scheme for no path."""
+    """Return the address of a folder, with the scheme that TensorStore requires."""
     if "://" not in kvstore:
         kvstore = f"file://{Path(kvstore).expanduser().absolute()}"
     return kvstore if kvstore.endswith("/") or "|" in kvstore else f"{kvstore}/"
@@ -115,7 +115,7 @@ def _address(kvstore: str) -> str:
 class TensorStoreVolume:
     """An array that TensorStore reads; a `Volume` that cannot be written.
 
-    Attributes: those of `chunkflow_py.volume.protocol.Volume`.
+    Its attributes are those of `chunkflow_py.volume.protocol.Volume`.
     """
 
     times: int | None = None
@@ -131,8 +131,8 @@ class TensorStoreVolume:
             cache_bytes: size of the cache of decoded blocks.
 
         Raises:
-            VolumeNotFoundError: there is none.
-            VolumeError: it cannot be opened, or has other axes than a volume.
+            VolumeNotFoundError: the array does not exist.
+            VolumeError: the array cannot be opened, or its axes are not those of a volume.
         """
         self.url = _shown(spec)
         if isinstance(spec, dict):
@@ -171,7 +171,7 @@ class TensorStoreVolume:
     def read(
         self, bbox: BoundingBox, channels: Sequence[int] | None = None, *, time: int | None = None
     ) -> Chunk:
-        """Return the voxels inside *bbox*, as `Volume.read` says; the same at all times."""
+        """Return the voxels inside *bbox*, see `Volume.read`; *time* is ignored."""
         del time
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
@@ -185,9 +185,9 @@ class TensorStoreVolume:
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Refuse to write."""
+        """Raise an error: the array is read only."""
         del time
-        msg = f"cannot write {chunk.bbox} to {self.url}: TensorStore is only read from here"
+        msg = f"cannot write {chunk.bbox} to {self.url}: load-tensorstore only reads"
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
@@ -195,14 +195,14 @@ class TensorStoreVolume:
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Refuse: TensorStore's drivers do not report it."""
-        msg = f"which blocks of {self.url} are stored is not known; open it as a volume"
+        """Raise an error: TensorStore does not report the stored blocks."""
+        msg = f"TensorStore does not report the stored blocks of {self.url}; open it as a volume"
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Refuse: TensorStore's drivers do not report it."""
+        """Raise an error: TensorStore does not report the stored blocks."""
         del time
-        msg = f"which blocks {bbox} of {self.url} has is not known; open it as a volume"
+        msg = f"TensorStore does not report the blocks of {self.url} in {bbox}; open it as a volume"
         raise VolumeError(msg)
 
 
@@ -224,9 +224,9 @@ class TensorStoreSource(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The arrays that are read: several, where a spec combines some.
+        """Addresses of the arrays that are read: several if the spec combines arrays.
 
-        For an array that cannot be opened, its spec; the loader raises the reason.
+        If the array cannot be opened, this is its spec; the loader raises the reason.
         """
         try:
             places = self.open().places
@@ -251,7 +251,7 @@ class TensorStoreSource(VolumeSource):
 def loader_of(
     spec: Spec, *, axes: str | None = None, cache_bytes: int | None = None, **settings: Any
 ) -> VolumeLoader:
-    """Return the loader of an array.
+    """Return a loader that reads an array with TensorStore.
 
     Args:
         spec: TensorStore spec of the array.
@@ -263,7 +263,7 @@ def loader_of(
 
 
 def _places(spec: Any) -> Iterator[str]:
-    """Yield the addresses of all arrays that a spec, as TensorStore completes it, is made of."""
+    """Yield the addresses of all arrays in a spec that TensorStore has completed."""
     if isinstance(spec, list):
         for each in spec:
             yield from _places(each)
@@ -306,7 +306,7 @@ def _translated(doing: str) -> Iterator[None]:
 
 
 def _axes(array: Any, axes: str | None, url: str) -> str:
-    """Return one letter for each dimension; one of extent 1 that is none of czyx is a dot."""
+    """Return one letter per dimension: c, z, y, x, or a dot for another one of extent 1."""
     rank = array.rank
     names = [str(label).lower().rstrip("^'") for label in array.domain.labels]
     names = ["c" if name == "channel" else name for name in names]
@@ -320,8 +320,9 @@ def _axes(array: Any, axes: str | None, url: str) -> str:
     known = [name for i, name in enumerate(names) if i not in extra]
     if len(names) != rank or wide or len({*known}) < len(known) or not {*"zyx"} <= {*known}:
         msg = (
-            f"{url} has the dimensions {names} of extent {[*array.shape]}; a volume has z, y, x, "
-            "and channels c; name each by --axes, such as czyx, or choose by a transform in --spec"
+            f"{url} has the dimensions {names} of extent {[*array.shape]}; a volume has z, y, x "
+            "and optionally c (channels); name them with --axes, such as czyx, or select some with "
+            "a transform in --spec"
         )
         raise VolumeError(msg)
     return "".join("." if i in extra else name for i, name in enumerate(names))

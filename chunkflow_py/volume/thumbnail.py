@@ -29,7 +29,8 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
     """Return how often y and x can be halved so that no two tasks share a thumbnail voxel.
 
     Args:
-        unit: grid on which all tasks lie, from the start of *bounds*; 0 along axes with one task.
+        unit: grid step of the task boundaries from the start of *bounds*; 0 along axes with one
+            task.
         bounds: box of all voxels of the volume.
         mip: level of the volume.
         coarsest: the highest level that the thumbnail may have.
@@ -61,7 +62,7 @@ def check_stored(volume: Volume) -> None:
     if volume.write_unit != volume.block_size:
         msg = (
             f"thumbnail {volume.url} is stored in shards of {volume.write_unit} (zyx, voxels), "
-            "which tasks would overwrite for each other; remove it, or drop --create-thumbnail"
+            "which several tasks would overwrite; remove it, or drop --create-thumbnail"
         )
         raise VolumeError(msg)
 
@@ -72,7 +73,7 @@ def thumbnail(chunk: Chunk, factor: int) -> Chunk:
     Args:
         chunk: (z, y, x), or (c, z, y, x) of which the last channel is used (z of an affinity
             map); integer, or float in [0, 1].
-        factor: shrinkage along y and x; a mean ignores voxels outside of the chunk.
+        factor: shrinkage along y and x; means ignore voxels outside the chunk.
 
     Returns:
         (z, y, x) uint8 at positions divided by *factor*.

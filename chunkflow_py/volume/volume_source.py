@@ -1,4 +1,4 @@
-"""Where a loader gets the volume of a task: one stored volume, or a file of each task."""
+"""Sources of a loader's volumes: one stored volume for all tasks, or one file per task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class VolumeSource(ABC):
-    """Where a loader gets the volume of a task: one volume for all tasks, or a file of each.
+    """Opens the volume of each task for a loader: one for all tasks, or one file per task.
 
     Attributes:
         is_shared: whether one volume, which is opened once, serves all tasks.
         thread_safe: whether several tasks may be read at the same time.
-        tells_missing: whether a missing block can be distinguished from one that holds zeros.
+        tells_missing: whether a missing block can be distinguished from a block of zeros.
         removes_empty: whether to delete a volume that contains only zeros.
     """
 
@@ -33,11 +33,11 @@ class VolumeSource(ABC):
     @property
     @abstractmethod
     def origins(self) -> tuple[str, ...]:
-        """Canonical addresses of all that is read, to which the pipeline must not write."""
+        """Canonical addresses of everything that is read; the pipeline must not write to them."""
 
     @property
     def is_one_file(self) -> bool:
-        """Whether all tasks read the same file, of a source that is not shared."""
+        """Whether all tasks read the same file, although the source is not shared."""
         return False
 
     @abstractmethod
@@ -51,7 +51,7 @@ class VolumeSource(ABC):
         """Open the volume of a task.
 
         Args:
-            region: of the task; a shared volume is the same for all.
+            region: region of the task; a shared source ignores it.
             cache_bytes: size of the cache of decoded blocks.
             is_whole: whether the whole volume will be read at once.
 
@@ -59,8 +59,8 @@ class VolumeSource(ABC):
             The volume, or ``None`` for an empty file.
 
         Raises:
-            VolumeNotFoundError: the volume does not exist, or has no such level.
-            VolumeError: it cannot be read.
+            VolumeNotFoundError: the volume or the level does not exist.
+            VolumeError: the volume cannot be read.
         """
 
     def remove(self, region: Region | BoundingBox | None) -> None:  # noqa: B027  (few have to)
@@ -75,7 +75,7 @@ class StoredVolume(VolumeSource):
         url: address of the volume.
         mip: resolution level.
         format: format of the volume, if the address does not name it.
-        options: how to use the volume; without ``cache_bytes`` the loader chooses them.
+        options: options for reading; the loader chooses ``cache_bytes`` if it is 0.
     """
 
     url: str
@@ -85,7 +85,7 @@ class StoredVolume(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Normalised address of the level."""
+        """Canonical name of the level."""
         return (level_name(Location.parse(self.url), self.mip),)
 
     def open(

@@ -1,12 +1,12 @@
-"""May this be written here? All checks of a volume before anything is written to it.
+"""Checks of a volume before anything is written to it.
 
-| question                                              | asked by                               |
-|-------------------------------------------------------|----------------------------------------|
-| can a volume of this format be made like this?        | `check_new`, `check_levels`            |
-| is the volume that is there the one that is asked for? | `check_asked`, `check_added_level`     |
-| do the voxels fit into it?                            | `check_voxels`, `fitted`               |
-| which time index and which level are written?         | `check_time_chosen`, `check_level`       |
-| may this user write there, and is there room?         | `check_leave_to_write`, `check_room`   |
+| question                                               | checked by                           |
+|--------------------------------------------------------|--------------------------------------|
+| can the format store such a volume?                    | `check_new`, `check_levels`          |
+| does an existing volume have the requested properties? | `check_asked`, `check_added_level`   |
+| can the volume store the voxels?                       | `check_voxels`, `fitted`             |
+| which time index and which level are written?          | `check_time_chosen`, `check_level`   |
+| may this user write there, and is there space?         | `check_leave_to_write`, `check_room` |
 
 Whether tasks share write units is checked by `chunkflow_py.volume.protocol.check_alignment`, and
 whether a task writes its own box by `chunkflow_py.volume.task_box`.
@@ -48,18 +48,18 @@ def check_new(
     dtype_known: bool = True,
     **settings: Any,
 ) -> None:
-    """Refuse a volume that `create_volume` would not make; the arguments are its own.
+    """Raise the errors of `create_volume` without creating anything.
 
     Args:
         spec: description of level *mip*.
-        url: where.
+        url: address of the volume.
         mip: resolution level that *spec* describes.
         format: format of the volume, if the address does not name it.
-        dtype_known: whether *spec* holds the dtype and channels of the volume, or placeholders.
-        settings: of the format.
+        dtype_known: whether *spec* has the dtype and channels of the volume, not placeholders.
+        settings: settings of the format, as for `create_volume`.
 
     Raises:
-        VolumeError: its format is unknown, can only be read, or cannot hold such a volume.
+        VolumeError: the format is unknown, can only be read, or cannot store such a volume.
     """
     place = Location.parse(url)
     driver: Any = driver_of(format_of_new(place, format))
@@ -80,13 +80,13 @@ def check_asked(
     Args:
         volume: the existing volume, or the description of the announced one.
         url: address of the volume, for messages.
-        block_size: that the options ask for, or ``None``; likewise the arguments below.
-        shard_size: extent of a shard, voxels, zyx.
-        encoding: compression.
-        times: length of the time axis.
+        block_size: requested extent of a block, voxels, zyx; here and below ``None`` accepts any.
+        shard_size: requested extent of a shard, voxels, zyx.
+        encoding: requested compression.
+        times: requested length of the time axis.
 
     Raises:
-        VolumeError: names both values.
+        VolumeError: a property differs; the message gives both values.
     """
     size = volume.bounds.size
     unit = getattr(volume, "write_unit", None) or getattr(volume, "shard_size", None)
@@ -117,17 +117,17 @@ def check_voxels(
     channels: int | None,
     url: str,
 ) -> None:
-    """Refuse a volume that cannot hold the voxels that a pipeline makes, before the first task.
+    """Refuse a volume that cannot store the voxels that a pipeline makes.
 
     Args:
-        voxels: that the pipeline makes.
-        converted_to: type to which they are converted before they are written.
-        dtype: of the volume.
-        channels: of the volume, or ``None`` without a channel axis.
+        voxels: properties of the voxels that the pipeline makes.
+        converted_to: type to which they are converted before they are written, if any.
+        dtype: type of the voxels of the volume.
+        channels: number of channels of the volume, or ``None`` without a channel axis.
         url: address of the volume, for messages.
 
     Raises:
-        ChunkError: names both.
+        ChunkError: dtype or channels do not fit; the message gives both.
     """
     import numpy as np
 
@@ -154,7 +154,7 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     """Return *chunk* with the dtype of *volume*.
 
     Raises:
-        ChunkError: that would lose more than rounding.
+        ChunkError: the conversion would lose more than rounding.
     """
     if not fits(chunk.dtype, chunk.kind, volume.dtype):
         msg = (
@@ -171,7 +171,7 @@ def check_time_chosen(times: int | None, url: str) -> None:
     """Refuse a volume of several time points unless an option or task selects one.
 
     Raises:
-        OptionError: there are several, and none is selected.
+        OptionError: there are several time points, and none is selected.
     """
     if times is not None and times > 1:
         msg = (
@@ -182,14 +182,15 @@ def check_time_chosen(times: int | None, url: str) -> None:
 
 
 def check_leave_to_write(place: Location) -> None:
-    """Refuse a location that this user cannot write to; a bucket refuses the first write itself.
+    """Refuse a location that this user cannot write to; buckets are not checked.
 
     Raises:
-        VolumeError: it is on a web server, or in a folder that is read-only for this user.
+        VolumeError: the location is on a web server, or in a folder that is read-only for this
+            user.
     """
     if place.protocol in ("http", "https"):
         msg = (
-            f"cannot write {place}: web servers are only read; write to a folder, or to a bucket "
+            f"cannot write {place}: web servers can only be read; write to a folder or a bucket "
             "such as s3://bucket/em or gs://bucket/em"
         )
         raise VolumeError(msg)
@@ -213,15 +214,15 @@ def check_leave_to_write(place: Location) -> None:
 
 
 def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
-    """Refuse a disk without room for one block; warn if the whole output may not fit.
+    """Refuse a disk without space for one block; warn if the whole output may not fit.
 
     Args:
-        place: the volume.
-        block_bytes: of one block before compression.
-        total_bytes: of the whole output before compression.
+        place: location of the volume.
+        block_bytes: bytes of one block before compression.
+        total_bytes: bytes of the whole output before compression.
 
     Raises:
-        VolumeError: there is no room for one block.
+        VolumeError: there is no space for one block.
     """
     if not place.is_local:
         return
@@ -247,12 +248,12 @@ def check_level(
     Args:
         error: raised when the level was opened.
         url: address of the volume.
-        mip: the level.
+        mip: number of the level.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeNotFoundError: the volume exists and has no such level.
+        VolumeNotFoundError: the volume exists, but not the level.
     """
     if mip == 0 or format or Location.parse(url).format:
         return
@@ -261,8 +262,8 @@ def check_level(
     except VolumeNotFoundError:
         return  # there is no volume
     msg = (
-        f"{error}; levels are made with the volume, by create-volume --max-mip, or name its "
-        "format (precomputed://, zarr://) to add one"
+        f"{error}; create all levels with the volume, with create-volume --max-mip, or name its "
+        "format (precomputed://, zarr://) to add this one"
     )
     raise VolumeNotFoundError(msg) from error
 
@@ -273,14 +274,14 @@ def check_added_level(
     """Refuse to add a level whose voxel size does not follow from the existing levels.
 
     Args:
-        spec: of the level.
+        spec: description of the level.
         url: address of the volume.
         mip: number of the level.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeError: names both sizes.
+        VolumeError: the voxel size differs; the message gives both.
     """
     if mip == 0:
         return
@@ -292,15 +293,15 @@ def check_added_level(
     if any(abs(a - b) > 1e-3 * b for a, b in zip(spec.voxel_size_nm, expected_nm, strict=True)):
         levels = ", ".join(map(str, there.mips))
         msg = (
-            f"{url} has no mip {mip}, only {levels}; at a factor of {spec.factor} its voxels would "
-            f"be of {tuple(expected_nm)} nm (zyx), but those to write are of "
+            f"{url} has no mip {mip}, only {levels}; with a factor of {spec.factor} per level its "
+            f"voxel size would be {tuple(expected_nm)} nm (zyx), but the voxels to write have "
             f"{spec.voxel_size_nm} nm; choose another --mip"
         )
         raise VolumeError(msg)
 
 
 def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = None) -> None:
-    """Refuse levels that are not smaller than the level before them.
+    """Refuse levels that are not smaller than the next finer level.
 
     Args:
         spec: description of level *mip*.
@@ -309,7 +310,7 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
         first: the finest level to create (default: *mip*).
 
     Raises:
-        VolumeError: names the last level that is smaller than the one before.
+        VolumeError: a level is not smaller; the message names the coarsest possible level.
     """
     top = max(mip, spec.max_mip)
     steps = [spec.step(level) for level in range(mip if first is None else first, top)]
@@ -324,15 +325,15 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
     last, size = _last_level(spec, mip)
     if spec.max_mip > last:
         msg = (
-            f"cannot create {url} with levels up to mip {spec.max_mip}: at mip {last} it has "
-            f"{size} voxels (zyx) already, and at a factor of {spec.step(last)} no coarser level "
-            f"has fewer; choose at most --max-mip {last}"
+            f"cannot create {url} with levels up to mip {spec.max_mip}: mip {last} has only "
+            f"{size} voxels (zyx), and with a factor of {spec.step(last)} no coarser level has "
+            f"fewer; choose at most --max-mip {last}"
         )
         raise VolumeError(msg)
 
 
 def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
-    """Return the first level of the smallest extent that is possible, and that extent."""
+    """Return the first level with the smallest possible extent, and that extent."""
     boxes = [spec.bounds]
     for level in count(mip):
         boxes.append(coarser(boxes[-1], spec.step(level)))

@@ -1,4 +1,4 @@
-"""What a block format defines: which object holds which blocks, and how blocks are encoded.
+"""Interface of block formats: which object stores which blocks, and how they are encoded.
 
 ```
 array     |----|----|----|----|----|---|      blocks, numbered from 0 along each axis
@@ -30,9 +30,9 @@ class BlockLayout(ABC):
 
     Attributes:
         axes: names of the array's axes (t, c, z, y, x), in the order of a decoded block.
-        shape: of the whole array.
+        shape: shape of the whole array.
         block: extent of a block.
-        unit: extent of the region that one object holds: a block, or a shard of whole blocks.
+        unit: extent of the region that one object stores: a block, or a shard of whole blocks.
         dtype: type of the voxels.
         fill: value of voxels that are not stored.
         root: key prefix of all objects of the array, without the final slash; empty for an array
@@ -54,11 +54,11 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def key(self, unit: Index) -> str:
-        """Return the key of the object that holds *unit*."""
+        """Return the key of the object that stores *unit*."""
 
     @abstractmethod
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* holds; ``None`` if the array has no such object."""
+        """Return the unit that object *key* stores; ``None`` if it does not belong to the array."""
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
@@ -76,9 +76,9 @@ class BlockLayout(ABC):
         """Return the bytes of a block.
 
         Args:
-            voxels: of the part of the block that lies in the array, of `dtype`, in the order of
+            voxels: voxels of the part of the block inside the array, of `dtype`, in the order of
                 `axes`, with any strides.
-            block: its index.
+            block: index of the block.
         """
 
     # --- one object per block by default; formats with shards or several names override these -----
@@ -86,11 +86,11 @@ class BlockLayout(ABC):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded *blocks*, all of *unit*; ``None`` for those that are not stored."""
+        """Return the encoded *blocks*, which are all in *unit*; ``None`` for a block not stored."""
         return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write *unit* whole; *blocks* lacks those that hold only the fill value."""
+        """Write the whole *unit*; *blocks* omits blocks that contain only the fill value."""
         (data,) = blocks.values()
         store.put(self.key(unit), data)
 

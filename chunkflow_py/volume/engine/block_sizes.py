@@ -1,4 +1,4 @@
-"""Sizes of blocks and shards of a new volume, so that tasks align with them and fit into memory.
+"""Choose block and shard sizes for a new volume, so that tasks align with them and fit into memory.
 
 ```
 tasks   |-----------|-----------|-----------|    boundaries on a common grid
@@ -28,9 +28,9 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest grid step, from the start of *bounds*, that all box boundaries lie on.
+    """Return the largest grid step, from the start of *bounds*, that divides all box boundaries.
 
-    Boundaries that are not inside of *bounds* do not count; 0 along an axis without any inside.
+    Boundaries that are not inside *bounds* do not count; the step is 0 along an axis without any.
     """
     steps = []
     for axis, spans in enumerate(_spans(boxes)):
@@ -72,7 +72,7 @@ def shard_for_memory(
 ) -> Zyx:
     """Return the largest shard that one task can produce in memory; the task has the same size.
 
-    A task holds its input, its output and the encoded shard, which may be as large as the output:
+    A task keeps its input, its output and the encoded shard, which may be as large as the output:
     voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
     the task is not included.
 

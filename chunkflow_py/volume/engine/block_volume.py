@@ -6,8 +6,8 @@ write    encode, put                                  one job per unit; the bloc
                                                       parallel, then the whole shard
 
 blocks   |------|------|------|------|
-request      |-------------|                  three pieces; each lies `inside` of its block and
-              ..|------|...                   `outside` of it in the array that is read or written
+request      |-------------|                  three pieces; `inside` is a position in a block,
+              ..|------|...                   `outside` one in the array that is read or written
 ```
 
 A format defines where a block is and how it is encoded (`BlockLayout`); a store keeps the bytes
@@ -70,15 +70,15 @@ Positions = range | list[int]  # along one axis of the array
 
 @dataclass
 class Traffic:
-    """Cost of all reads so far, in bytes.
+    """Totals of all reads of a volume.
 
     Attributes:
-        stored_bytes: fetched, as stored.
-        decoded_bytes: voxels of the decoded blocks.
-        needed_bytes: voxels of the requested boxes.
-        cache_hits: blocks that did not have to be fetched again.
-        missing_blocks: blocks that are not stored and were read as the fill value, counted once
-            per read.
+        stored_bytes: bytes of the fetched blocks, as stored.
+        decoded_bytes: bytes of the voxels of these blocks.
+        needed_bytes: bytes of the voxels of the requested boxes.
+        cache_hits: number of blocks that were found in the cache.
+        missing_blocks: number of blocks that are not stored and were read as the fill value,
+            counted once per read.
     """
 
     stored_bytes: int = 0
@@ -103,12 +103,12 @@ def counting() -> Iterator[Traffic]:
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of an array that lies in one block.
+    """Part of an array that belongs to one block.
 
     Attributes:
         block: index of the block, one number per axis.
-        inside: its place in the block.
-        outside: its place in the array that is read or written.
+        inside: its position in the block.
+        outside: its position in the array that is read or written.
     """
 
     block: Index
@@ -121,8 +121,8 @@ class BlockVolume:
 
     Args:
         url: address that opens it again, including a password if it has one.
-        store: of the objects.
-        layout: of the array in the store.
+        store: store of the objects.
+        layout: layout of the array in the store.
         voxel_offset: position of the first voxel, zyx.
         voxel_size_nm: nanometres, zyx.
         kind: meaning of the voxels, if known.
@@ -139,7 +139,7 @@ class BlockVolume:
             single_writer: see `Volume`.
         channel_blocks: number of blocks along the channel axis.
         channel_names, encoding, documents: as given.
-        traffic: cost of all reads so far.
+        traffic: totals of all reads.
     """
 
     single_writer = False
@@ -164,7 +164,7 @@ class BlockVolume:
         """Derive bounds, channels and times from the shape of the array.
 
         Raises:
-            VolumeError: it has an axis other than t, c, z, y and x that is longer than 1, or
+            VolumeError: the array has an axis other than t, c, z, y and x that is longer than 1, or
                 blocks of more than `BLOCK_BYTES`.
         """
         shape = dict(zip(layout.axes, layout.shape, strict=True))
@@ -209,7 +209,7 @@ class BlockVolume:
 
     @property
     def array_url(self) -> str:
-        """Address of the folder or prefix that holds the blocks of this level."""
+        """Address of the folder or prefix with the blocks of this level."""
         return f"{self._store.url}/{self._layout.root}".rstrip("/")
 
     # --- reading ---------------------------------------------------------------------------------
@@ -345,8 +345,8 @@ class BlockVolume:
         length = dict(zip(self._layout.axes, self._layout.unit, strict=True)).get("t", 1)
         if length > 1:
             msg = (
-                f"a block of {self.url} holds {length} time points, so tasks would overwrite each "
-                "other's; store it with one time point per block"
+                f"each block of {self.url} has {length} time points, so tasks would overwrite each "
+                "other's output; store the volume with one time point per block"
             )
             raise VolumeError(msg)
         if chunk.bbox.is_empty:
@@ -546,7 +546,7 @@ def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece
 def _spans(
     wanted: Positions, length: int
 ) -> Iterator[tuple[int, slice | list[int], slice | list[int]]]:
-    """Yield block index, positions inside and positions outside of the block along one axis."""
+    """Yield block index, positions in the block and positions in the array, along one axis."""
     if isinstance(wanted, range):
         for block in range(wanted.start // length, -(-wanted.stop // length)):
             low = max(wanted.start, block * length)
@@ -573,7 +573,7 @@ def _run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Non
 def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
     """Yield the results of the jobs in any order; start no further job after a failure.
 
-    No job is still running when this ends: jobs may write to an array of the caller.
+    No job is running any more when this ends, because jobs may write to an array of the caller.
     """
     futures: set[Future[Any]] = set()
     failed = Event()

@@ -1,4 +1,4 @@
-"""Number of voxels that the header of a compressed image declares, read before decoding.
+"""Read the number of voxels that a compressed image declares in its header, before decoding it.
 
 The decoders of these formats allocate as much memory as a header declares. The size of a block is
 known from the volume, so blocks whose headers declare another size are refused.
@@ -24,7 +24,7 @@ _WORD = 0xFFFFFFFF
 def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = False) -> None:
     """Refuse an image whose header does not declare this number of *voxels*.
 
-    Where the format interleaves the channels, they are not counted separately.
+    For formats that interleave the channels, this is the number of pixels.
 
     Args:
         encoding: one of `DECLARED`.

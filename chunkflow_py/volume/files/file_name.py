@@ -33,7 +33,7 @@ class OnePath:
 
     Attributes:
         fixed_path: the file, folder or prefix.
-        option: its name in messages.
+        option: name of the option, for messages.
     """
 
     fixed_path: Path
@@ -45,7 +45,7 @@ class OnePath:
         return str(self.fixed_path.absolute())
 
     def path(self, region: Region | BoundingBox | None) -> Path:  # noqa: ARG002
-        """Return the path."""
+        """Return the path that all tasks share."""
         return self.fixed_path
 
 
@@ -60,8 +60,8 @@ class FileName:
 
     Attributes:
         name: a name with an extension, or a prefix without one.
-        extensions: of the format, with dots; the first is appended after a prefix and a box.
-        option: its name in messages.
+        extensions: extensions of the format, with dots; the first is appended to prefix and box.
+        option: name of the option, for messages.
         reads: whether tasks read the file; then an existing file of this name is not a prefix.
         folders: whether an existing folder (of sections) is not a prefix either.
     """
@@ -147,7 +147,7 @@ class FileName:
         """Check before the first task that the file can be created.
 
         Raises:
-            VolumeError: the name is that of a folder, or a parent in the path is a file.
+            VolumeError: a folder has this name, or a parent in the path is a file.
         """
         path = self.fixed_path
         if path is not None and path.is_dir():

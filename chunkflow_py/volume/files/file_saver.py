@@ -1,4 +1,4 @@
-"""The part that all operators share that save a chunk of each task to a local file."""
+"""Base of the operators that save a chunk of each task to a local file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class FileSaver(OperatorBase):
         files: name of the file, or prefix of one file per task.
         write: (path, chunk) -> None; writes the file, which has its final name only when complete.
         input_name: name of the chunk in the task.
-        touch: what to do if the item is ``None`` (a task without a result): with ``True`` make an
-            empty file, with ``False`` no file; ``None`` refuses such a task.
+        touch: for a task without a result (its item is ``None``): ``True`` writes an empty file,
+            ``False`` writes nothing, and ``None`` raises an error.
         others: types other than chunks that *write* accepts.
     """
 
@@ -46,7 +46,7 @@ class FileSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The file, or the files of all tasks."""
+        """Path of the file; ``BOX`` in it stands for the box of each task."""
         return self.files.place
 
     @hook
@@ -93,7 +93,7 @@ class FileSaver(OperatorBase):
 
     def _path(self, task: Task, region: Region | None) -> Path:
         path = self.files.path(region)
-        # The tasks of a queue are not known in advance, so `prepare` could not see this.
+        # The tasks of a queue are not known in advance, so `prepare` cannot detect this.
         if (
             self._written is not None
             and self._written[0] == path

@@ -69,19 +69,19 @@ class FileVolume:
         voxel_size_nm: tuple[float, float, float] | None = None,
         kind: Kind | None = None,
     ) -> None:
-        """Take shape, dtype and position from the header.
+        """Check shape and dtype, and derive the bounds.
 
         Args:
             url: file and array, for messages.
-            shape: of the array.
-            dtype: of its voxels, in any byte order.
+            shape: shape of the array.
+            dtype: type of the voxels, in any byte order.
             read_part: (slices zyx, channels or ``None``) -> voxels.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
             voxel_size_nm: nanometres, zyx (default: `UNIT_NM`; loaders then warn).
             kind: meaning of the voxels, if known.
 
         Raises:
-            ChunkError: the array is neither 3D nor 4D, or does not hold real numbers.
+            ChunkError: the array is neither 3D nor 4D, or its values are not real numbers.
         """
         if len(shape) not in (3, 4):
             section = f"; store a section as {(1, *shape)}" if len(shape) == 2 else ""
@@ -130,7 +130,7 @@ class FileVolume:
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write objects of their own."""
+        """Return an empty list: tasks do not write separate objects."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
@@ -155,7 +155,7 @@ class FileSource(VolumeSource):
     Attributes:
         files: name of the file, or prefix of one file per task.
         open_file: path -> its volume, or ``None`` for an empty file.
-        removes_empty: whether to delete a file that is empty or holds only zeros.
+        removes_empty: whether to delete a file that is empty or contains only zeros.
         open_whole: like *open_file*, for a file that is read whole (default: *open_file*).
     """
 
@@ -168,7 +168,7 @@ class FileSource(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The file, or the files of all tasks."""
+        """Path of the file; ``BOX`` in it stands for the box of each task."""
         return (self.files.place,)
 
     @property
@@ -196,14 +196,14 @@ class FileSource(VolumeSource):
         path = self.files.path(region)
         with os_errors("remove", path):
             path.unlink()
-        logger.info("removed %s, which held only zeros", path)
+        logger.info("removed %s, which contained only zeros", path)
 
 
 def three_numbers(values: Iterable[Any], what: str) -> tuple[float, float, float]:
-    """Return the three numbers that a header holds for z, y and x.
+    """Return three finite numbers from a header, for z, y and x.
 
     Raises:
-        VolumeError: there are not three finite numbers.
+        VolumeError: *values* are not three finite numbers.
     """
     try:
         numbers = [float(v) for v in np.asarray(values).ravel()]

@@ -7,7 +7,7 @@
 | voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``, the same |
 | kind          | attribute ``layer_type`` | the same                                              |
 
-All triples are zyx, in voxels or nanometres. "The same" is the place in the column before.
+All triples are zyx, in voxels or nanometres. "The same" refers to the column before.
 Attributes of the dataset take precedence over datasets, and these over attributes of the file.
 """
 
@@ -74,15 +74,15 @@ def open_hdf5(
 
     Args:
         path: file to read.
-        dataset_path: of the dataset, such as ``/volumes/raw`` (default: see the module).
+        dataset_path: path of the dataset, such as ``/volumes/raw`` (default: see the module).
         voxel_offset: global position of the first voxel to use instead of the file's, zyx.
         voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
         kind: kind of voxels to use instead of the file's.
         one_only: without *dataset_path*, refuse a file of several datasets without ``main``.
 
     Raises:
-        VolumeNotFoundError: the file or dataset does not exist; the message lists those that exist.
-        VolumeError: it is not an HDF5 file, or is damaged.
+        VolumeNotFoundError: the file or dataset does not exist; the message lists the datasets.
+        VolumeError: the file is not an HDF5 file, or is damaged.
         ChunkError: the dataset is neither 3D nor 4D.
     """
     with os_errors("read", path):
@@ -109,12 +109,12 @@ def _is_array(item: object) -> bool:
 def find_dataset(
     file: h5py.File, path: Path, dataset_path: str | None, *, one_only: bool = False
 ) -> h5py.Dataset:
-    """Return the dataset of that name; without a name, ``main`` or the first array.
+    """Return the dataset at *dataset_path*; by default ``main``, else the first array.
 
     Raises:
-        VolumeNotFoundError: there is no such dataset; the message lists those that exist.
-        VolumeError: it does not hold numbers, or stores them in another file; or *one_only*, and
-            the choice is ambiguous.
+        VolumeNotFoundError: the dataset does not exist; the message lists the existing ones.
+        VolumeError: its values are not numbers, or are stored in another file; or *one_only* is
+            set, and the file has several arrays without a ``main``.
     """
     if dataset_path is None:
         main = item_at(file, "main", str(path))
@@ -227,7 +227,7 @@ def check_compression(compression: str) -> None:
     """Check that this build of HDF5 can write a compression.
 
     Raises:
-        OptionError: it cannot; the message lists those that it can write.
+        OptionError: it cannot; the message lists the supported compressions.
     """
     available = [name for name in ("gzip", "lzf", "szip") if name in h5py.filters.encode]
     if compression not in available:
@@ -252,11 +252,11 @@ def write_hdf5(
     Args:
         path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
-        block_size: extent of a stored block, voxels, zyx (default: 64 64 64, or less where the
-            chunk is smaller).
+        block_size: extent of a stored block, voxels, zyx (default: 64 64 64, or less if the chunk
+            is smaller).
         compression: ``gzip``, ``lzf`` or ``szip``.
         with_offset: whether to write ``voxel_offset``.
-        voxel_size_nm: to write instead of the chunk's, nanometres, zyx.
+        voxel_size_nm: voxel size to write instead of the chunk's, nanometres, zyx.
 
     As in chunkflow 1.x, a segmentation also gets the dataset ``unique_nonzeros``: its labels
     without 0, in ascending order.

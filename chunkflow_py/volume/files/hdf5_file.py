@@ -44,8 +44,8 @@ def reading(path: Path) -> Iterator[h5py.File]:
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: it is not an HDF5 file, is damaged, or another process writes to it for longer
-            than `LOCK_WAIT_S`.
+        VolumeError: the file is not an HDF5 file, is damaged, or another process writes to it for
+            longer than `LOCK_WAIT_S`.
     """
     check_signature(path)
     try:
@@ -64,7 +64,7 @@ def check_signature(path: Path) -> None:
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: it is a folder or a file of another format.
+        VolumeError: the path is a folder or a file of another format.
     """
     with os_errors("read", path):
         if path.is_dir():
@@ -94,8 +94,8 @@ def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
     """Open an existing file for writing; flush it to the disk at the end of the ``with`` block.
 
     Raises:
-        VolumeError: it cannot be written, such as on a full disk, or other processes read it for
-            longer than `LOCK_WAIT_S`.
+        VolumeError: the file cannot be written, such as on a full disk, or other processes read it
+            for longer than `LOCK_WAIT_S`.
     """
     with _guard, os_errors("write", path):
         sink = Sink(path)
@@ -120,7 +120,7 @@ class WriterLock:
     _held: ClassVar[WeakValueDictionary[str, WriterLock]] = WeakValueDictionary()
 
     def __init__(self, path: Path) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
             VolumeError: another process writes to the file.
@@ -137,8 +137,9 @@ class WriterLock:
                 except BlockingIOError:
                     os.close(handle)
                     msg = (
-                        f"cannot write {path}: another process writes to it, and an HDF5 file has "
-                        "one writer; wait until it is done, or write a zarr volume, which has many"
+                        f"cannot write {path}: another process writes to it, and an HDF5 file "
+                        "allows one writer; wait until that process ends, or write a zarr volume, "
+                        "which allows many"
                     )
                     raise VolumeError(msg) from None
                 os.close(handle)  # the previous holder has removed the lock file meanwhile
@@ -146,7 +147,7 @@ class WriterLock:
 
     @classmethod
     def of(cls, path: Path) -> WriterLock:
-        """Return the lock of *path*; take it unless this process already holds it."""
+        """Return the lock of *path*; acquire it unless this process already holds it."""
         with _guard:
             key = f"{os.getpid()} {path.resolve()}"
             lock = cls._held.get(key)
@@ -171,14 +172,14 @@ class Sink(io.RawIOBase):
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
-        """Open the file, or make it."""
+        """Open the file, or create it if *new*."""
         self._handle = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)
         self._position = 0
         self._length = os.fstat(self._handle).st_size
         self._failure: OSError | None = None
 
     def lock(self, path: Path) -> None:
-        """Take HDF5's own lock, which keeps other processes from reading.
+        """Acquire HDF5's own lock, which keeps other processes from reading.
 
         Raises:
             VolumeError: other processes read the file for longer than `LOCK_WAIT_S`.
@@ -216,7 +217,7 @@ class Sink(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
+        """Return the position in the file."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -242,7 +243,7 @@ class Sink(io.RawIOBase):
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        """Set the length."""
+        """Set the length of the file."""
         self._length = self._position if size is None else size
         if self._failure is None:
             try:

@@ -140,7 +140,7 @@ class Hdf5Volume:
         return ()
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write objects of their own."""
+        """Return an empty list: tasks do not write separate objects."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
@@ -203,8 +203,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
     """Open the dataset that *place* names, or the default that `find_dataset` chooses.
 
     Raises:
-        VolumeNotFoundError: there is no such file, dataset or level.
-        VolumeError: it cannot be read; or *mode* is ``r+`` and another process writes to it.
+        VolumeNotFoundError: the file, dataset or level does not exist.
+        VolumeError: the file cannot be read; or *mode* is ``r+`` and another process writes to it.
     """
     _check_local(place)
     if not place.folder.exists():
@@ -229,14 +229,14 @@ def create_volume(
     is its only writer.
 
     Args:
-        spec: of the dataset; its encoding is one of `ENCODINGS`, ``gzip`` by default.
-        place: the file and the dataset.
+        spec: description of the dataset; its encoding is one of `ENCODINGS`, ``gzip`` by default.
+        place: location of the file and the dataset.
         mip: 0, the only level.
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeError: it cannot be written, a different dataset of that name exists, or *spec* asks
-            for what HDF5 does not support: levels, time points or shards.
+        VolumeError: the file cannot be written, a different dataset of that name exists, or *spec*
+            has levels, time points or shards, which HDF5 does not support.
     """
     check_new(spec, place, mip)
     name = place.dataset or _MAIN
@@ -349,7 +349,10 @@ def _check_spec(spec: VolumeSpec, place: Location, mip: int) -> None:
         )
         raise VolumeError(msg)
     if spec.times is not None:
-        msg = f"cannot create {place} with {spec.times} time points: write zarr:// for those"
+        msg = (
+            f"cannot create {place} with {spec.times} time points: an HDF5 volume has no time "
+            "axis; write zarr://"
+        )
         raise VolumeError(msg)
     if spec.shard_size is not None:
         msg = f"cannot create {place} with shards: HDF5 does not have shards; omit the shard size"

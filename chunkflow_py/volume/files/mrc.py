@@ -50,7 +50,7 @@ _IMOD_STAMP, _IMOD_AT, _SIGNED_BIT = 1146047817, 40, 1
 _HEADER_BYTES, _EXTENDED_AT, _ORDER_AT, _BIG_ENDIAN = 1024, 92, 212, 0x11
 _EXTENDED_BYTES = 1 << 26  # limit; series of thousands of images have the largest
 _VOXEL_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 6: 2, 12: 2, 101: 1}  # by mode
-_MORE_BYTES = 1 << 20  # that some programs write after the voxels
+_MORE_BYTES = 1 << 20  # limit for surplus bytes, which some programs write after the voxels
 _ANGSTROM = 0.1  # nm
 
 
@@ -73,8 +73,8 @@ def open_mrc(
         The array, or ``None`` for an empty file.
 
     Raises:
-        VolumeError: it is not an MRC file, or is damaged.
-        ChunkError: it holds complex numbers.
+        VolumeError: the file is not an MRC file, or is damaged.
+        ChunkError: the voxels are complex numbers.
     """
     with os_errors("read", path):
         if path.stat().st_size == 0:

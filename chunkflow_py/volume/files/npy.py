@@ -36,8 +36,8 @@ def open_npy(
         voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
 
     Raises:
-        VolumeError: it is not a .npy file, or is damaged.
-        ChunkError: the array is neither 3D nor 4D, or does not hold numbers.
+        VolumeError: the file is not a .npy file, or is damaged.
+        ChunkError: the array is neither 3D nor 4D, or its values are not numbers.
     """
     with os_errors("read", path):
         if path.stat().st_size == 0:

@@ -56,7 +56,7 @@ _PACKED = {
     "raw": "raw", "gzip": "gzip members", "gz": "gzip members", "bzip2": "bz2", "bz2": "bz2",
 }  # fmt: skip
 _TEXT = ("ascii", "text", "txt")
-_LEVEL = 1  # of gzip: the next ones take several times as long for a few per cent
+_LEVEL = 1  # of gzip; higher levels take several times as long and save a few per cent
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -72,18 +72,18 @@ def open_nrrd(
     """Open the array of an NRRD file by its header.
 
     Args:
-        path: of the file, or of a header whose voxels are in another file of the same folder.
+        path: path of the file, or of a header whose voxels are in another file of the same folder.
         voxel_offset: global position of the first voxel to use instead of the file's, zyx.
         voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
         kind: kind of voxels to use instead of the file's.
-        order: of the spatial axes, fastest first, if the header does not name them.
+        order: order of the spatial axes, fastest first, if the header does not name them.
 
     Returns:
         The array, or ``None`` for an empty file.
 
     Raises:
-        VolumeError: it is not an NRRD file, is damaged, or its voxels are in another folder.
-        ChunkError: its axes are not those of a chunk, or it does not hold numbers.
+        VolumeError: the file is not an NRRD file, is damaged, or its voxels are in another folder.
+        ChunkError: the axes are not those of a chunk, or the values are not numbers.
     """
     with os_errors("read", path):
         if path.stat().st_size == 0:
@@ -143,7 +143,7 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
     """Return the header; afterwards the file is positioned at the end of the header.
 
     Raises:
-        ValueError: it has no end, or a size is not between 1 and the limit.
+        ValueError: the header has no end, or a size is not between 1 and the limit.
         Exception: any error of the library on a damaged header.
     """
     head = io.BytesIO(file.read(_HEADER_BYTES))
@@ -248,8 +248,8 @@ def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
     """Return the file with the voxels, or ``None`` if they follow the header.
 
     Raises:
-        VolumeError: it is in another folder, or there are several. A header of unknown origin must
-            not make this program read arbitrary files.
+        VolumeError: the file is in another folder, or there are several. A header of unknown origin
+            must not make this program read arbitrary files.
     """
     name = header.get("data file", header.get("datafile"))
     if name is None:
@@ -257,8 +257,8 @@ def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
     file = path.parent / str(name)
     if file.resolve().parent != path.parent.resolve() or len(str(name).split()) > 1:
         msg = (
-            f"{path} stores its voxels in {name}, which is not one file in the same folder; join "
-            "the two"
+            f"{path} stores its voxels in {name}, which is not one file in the same folder; "
+            "store header and voxels in one file"
         )
         raise VolumeError(msg)
     return file

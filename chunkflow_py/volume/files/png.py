@@ -4,7 +4,7 @@
 |------------------|---------------------------------------------------------------------|
 | ``a/7.png``      | this file                                                           |
 | ``a/`` (folder)  | all files; if all names are numbers they are z, else sorted by name |
-| ``a/raw_``       | files with this prefix; z or sorted by name, from the rest of it    |
+| ``a/raw_``       | files with this prefix; the same for the rest of their names        |
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def open_png(
         voxel_offset: global position of the first voxel, zyx (default: y and x are 0, and z is the
             number of the first section, or 0 without numbers).
         voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
-        digit_num: digits of the number in a name, used if 7.png and 00007.png both exist.
+        digit_num: number of digits in the preferred name, if 7.png and 00007.png both exist.
 
     Raises:
-        VolumeNotFoundError: there are no such sections.
+        VolumeNotFoundError: *path* matches no section.
         VolumeError: the first section is not a PNG file, or is damaged.
     """
     files, numbered = _sections(path, digit_num)
@@ -125,7 +125,7 @@ def read_png(path: Path) -> NDArray[Any]:
     """Return a PNG image: (y, x) grey, uint8 or uint16, or (c, y, x) with 2, 3 or 4 channels.
 
     Raises:
-        VolumeError: it cannot be read, or is not a PNG image.
+        VolumeError: the file cannot be read, or is not a PNG image.
     """
     with os_errors("read", path):
         data = path.read_bytes()
@@ -166,7 +166,7 @@ class PngSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The folder, without ``file://``."""
+        """Address of the folder, without ``file://``."""
         return open_store(str(self.folder)).url.removeprefix("file://")
 
     @hook
@@ -228,7 +228,7 @@ class PngSaver(OperatorBase):
         chunk = task.chunk(self.input_name)
         time = "" if task.region is None or task.region.time is None else f"t{task.region.time}_"
         for z in range(chunk.bbox.start.z, chunk.bbox.stop.z):
-            # The tasks of a queue are not known in advance, so `prepare` could not see this.
+            # The tasks of a queue are not known in advance, so `prepare` cannot detect this.
             if self._written.setdefault(z, task.region) != task.region and not time:
                 msg = (
                     f"task {task} would replace section {z} in {self.folder}, which task "
@@ -252,7 +252,7 @@ def write_pngs(
         chunk: (z, y, x), or (c, z, y, x) with one channel; for an affinity map, the mean of the
             channels x and y is written.
         dtype: ``uint8`` or ``uint16``; probabilities p become integers 255·p (65535·p).
-        prefix: of the file names.
+        prefix: prefix of the file names.
 
     Returns:
         The stored files, sorted by address.

@@ -41,7 +41,7 @@ class SectionStack:
         files: number -> file; a skipped number is a missing section, which is read as zeros.
         read_section: file -> array (y, x) or (c, y, x).
         what: description of the stack for messages.
-        extensions: of the format, for messages.
+        extensions: extensions of the format, for messages.
     """
 
     files: Mapping[int, Path]

@@ -2,7 +2,7 @@
 
 Chunks are written as a plain stack that any viewer opens, one page per section (and channel). The
 description of the first page is JSON with ``axes`` (ZYX or CZYX), ``shape``, ``voxel_offset``,
-``voxel_size_nm`` and ``layer_type``; the resolution tags hold the xy voxel size, too.
+``voxel_size_nm`` and ``layer_type``; the resolution tags store the xy voxel size, too.
 
 For files of other programs, the voxel size is read from OME-XML (PhysicalSizeX, Y, Z and their
 units, https://docs.openmicroscopy.org/ome-model/) or from ImageJ's description: the resolution
@@ -72,7 +72,7 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+
 _UNITS = {"Å": "angstrom", "pm": "picometer", "dm": "decimeter", "in": "inch", "microns": "micron"}
 _OTHER_FILE = re.compile(r"FileName\s*=\s*[\"']([^\"']*)")  # of OME-XML
 _CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
-_MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can hold
+_MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can store
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def open_tiff(
     """Open the array of a TIFF file, or of a folder of sections, by its header.
 
     Args:
-        path: of the file or folder; sections are sorted by name.
+        path: path of the file or folder; sections are sorted by name.
         voxel_offset: global position of the first voxel to use instead of the file's, zyx.
         voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
         kind: kind of voxels to use instead of the file's.
@@ -96,8 +96,8 @@ def open_tiff(
         The array, or ``None`` for an empty file.
 
     Raises:
-        VolumeError: it is not a TIFF file, is damaged, or the folder has no TIFF files.
-        ChunkError: its axes are not those of a chunk.
+        VolumeError: the file is not a TIFF file, is damaged, or the folder has no TIFF files.
+        ChunkError: the axes are not those of a chunk.
     """
     if path.is_dir():
         return _open_folder(path, voxel_offset, voxel_size_nm, kind)
@@ -173,7 +173,7 @@ def _read_section(path: Path) -> NDArray[Any]:
     with _opened(path) as file:
         shape = _Layout(file, path).shape
     if shape[-3] != 1:
-        msg = f"{path} holds {shape[-3]} sections; in a folder, each file must hold one"
+        msg = f"{path} has {shape[-3]} sections; in a folder, each file must have one"
         raise ChunkError(msg)
     part = _read_part(path, (slice(0, 1), slice(0, shape[-2]), slice(0, shape[-1])), None)
     return part[..., 0, :, :]
@@ -201,14 +201,14 @@ def _check_names(file: tifffile.TiffFile, path: Path) -> None:
     """Refuse an OME-TIFF that names files outside its own folder.
 
     Raises:
-        VolumeError: it names such a file. A header of unknown origin must not make this program
-            read arbitrary files.
+        VolumeError: the metadata name such a file. A header of unknown origin must not make this
+            program read arbitrary files.
     """
     for name in _OTHER_FILE.findall(file.ome_metadata or "") if file.is_ome else ():
         if name != PurePath(name).name or "\\" in name or "&" in name:
             msg = (
-                f"{path} stores voxels in {name}, which is not a file in the same folder; join the "
-                "two"
+                f"{path} stores voxels in {name}, which is not a file in the same folder; store "
+                "all voxels in one file"
             )
             raise VolumeError(msg)
 
@@ -217,18 +217,18 @@ class _Layout:
     """Mapping of the axes of a file to (z, y, x) or (c, z, y, x).
 
     Attributes:
-        shape: of the chunk.
+        shape: shape of the chunk.
         series: the first series of the file.
         stored: extents of the axes in the file, including those of length 1.
         order: position of c (if any), z, y and x among the stored axes; -1 for a z that is absent.
         leading: number of stored axes before y and x.
-        by_page: whether each page holds a whole section.
+        by_page: whether each page is one whole section.
     """
 
     def __init__(self, file: tifffile.TiffFile, path: Path) -> None:
         """Read the axes of the first series."""
         if not file.series:
-            msg = f"{path} holds no image; check --file-name"
+            msg = f"{path} contains no image; check --file-name"
             raise VolumeError(msg)
         self.series = file.series[0]
         axes = self.series.get_axes(squeeze=False)
@@ -363,7 +363,7 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
     if compression == "jpeg" and (array.dtype != np.uint8 or chunk.kind == "segmentation"):
         what = "labels" if chunk.kind == "segmentation" else f"{array.dtype} voxels"
         msg = (
-            f"jpeg holds only uint8 images, but chunk {chunk.bbox} holds {what}; "
+            f"jpeg supports only uint8 images, but chunk {chunk.bbox} has {what}; "
             "use --compression zlib, or --dtype uint8 for an image"
         )
         raise ChunkError(msg)

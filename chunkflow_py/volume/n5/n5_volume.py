@@ -67,7 +67,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     """Open level *mip* of a group of levels, or a dataset, whose only level is 0.
 
     Raises:
-        VolumeNotFoundError: there is no N5 dataset, or no such level.
+        VolumeNotFoundError: the N5 dataset or the level does not exist.
         VolumeError: the metadata are damaged or not supported, or *mode* is not ``r``.
     """
     if mode != "r":
@@ -207,7 +207,7 @@ class N5Layout(BlockLayout):
     def __init__(
         self, document: Mapping[str, Any], axes: Sequence[str], prefix: str, url: str
     ) -> None:
-        """Take shape, dtype and compression from the metadata.
+        """Read shape, dtype and compression from the metadata.
 
         Raises:
             VolumeError: the data type or the compression is not supported.
@@ -224,7 +224,10 @@ class N5Layout(BlockLayout):
             msg = f"{url} holds {name}, but the voxels of a volume must be numbers"
             raise VolumeError(msg)
         if len(self.block) != len(self.shape) or min(self.block, default=0) < 1:
-            msg = f"{url} has blocks of {self.block[::-1]} for dimensions {self.shape[::-1]} (xyz)"
+            msg = (
+                f"{url} has blocks of {self.block[::-1]} for dimensions {self.shape[::-1]} (xyz); "
+                f"correct blockSize in its {_ATTRIBUTES}"
+            )
             raise VolumeError(msg)
         self._prefix, self.root = prefix, prefix.rstrip("/")
         # N5 before version 2 has only a name
@@ -232,11 +235,11 @@ class N5Layout(BlockLayout):
         self._decompress = _decompressor(compression, url)
 
     def key(self, unit: Index) -> str:
-        """Return the key of the object that holds *unit*."""
+        """Return the key of the object that stores *unit*."""
         return f"{self._prefix}{'/'.join(str(number) for number in reversed(unit))}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* holds, see `BlockLayout.unit_of`."""
+        """Return the unit that object *key* stores, see `BlockLayout.unit_of`."""
         names = key.removeprefix(self._prefix).split("/")
         if len(names) != len(self.shape) or not all(re.fullmatch("[0-9]+", n) for n in names):
             return None
@@ -272,7 +275,7 @@ class N5Layout(BlockLayout):
         Raises:
             VolumeError: always; `open_volume` opens for reading only.
         """
-        msg = f"block {block} cannot be written: N5 is only read; write to zarr:// instead"
+        msg = f"block {block} cannot be written: N5 volumes are read only; write to zarr://"
         raise VolumeError(msg)
 
 

@@ -44,7 +44,7 @@ class GrapheneVolume:
         """Fetch the info file from the server.
 
         Raises:
-            VolumeNotFoundError: the volume has no such level.
+            VolumeNotFoundError: the level does not exist.
             VolumeError: the server cannot be reached, refuses, or its info file is not supported.
             MissingExtraError: CloudVolume is not installed.
         """
@@ -128,7 +128,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     """Open one level, for reading.
 
     Raises:
-        VolumeError: *mode* is ``r+``, or see `GrapheneVolume`.
+        VolumeError: *mode* is ``r+``; also the errors of `GrapheneVolume`.
     """
     if mode != "r":
         raise VolumeError(_READ_ONLY.format(url=location))

@@ -62,7 +62,7 @@ class PrecomputedCodec:
     """Encodes and decodes the blocks of one level.
 
     Attributes:
-        encoding: its name in the info file.
+        encoding: name of the encoding in the info file.
         gzipped: whether blocks are gzipped when written; reading detects gzip by its magic bytes.
     """
 
@@ -72,7 +72,7 @@ class PrecomputedCodec:
         """Load the library of the encoding.
 
         Args:
-            scale: of the info file.
+            scale: entry of the level in the info file.
             dtype: type of the voxels, little endian.
             compress: gzip the blocks of encodings that need it.
 
@@ -99,7 +99,7 @@ class PrecomputedCodec:
             data = self._library.png_encode(pixels, level=self._parameters.get("level"))
         else:
             image, encoding = voxels[np.newaxis].T if voxels.ndim == 3 else voxels.T, self.encoding
-            if encoding == "kempressed":  # that of cloud-volume confuses the voxels of a column
+            if encoding == "kempressed":  # cloud-volume's encoder confuses the voxels of a column
                 image, encoding = 2 + image.swapaxes(2, 3), "fpzip"
             data = self._library.encode(
                 np.asfortranarray(image),
@@ -116,7 +116,7 @@ class PrecomputedCodec:
 
         Raises:
             Exception: any error of the codec on damaged data.
-            ValueError: the number of voxels is not that of *extent*.
+            ValueError: the number of voxels does not match *extent*.
         """
         size = math.prod(extent) * self._dtype.itemsize
         data = _gunzipped(data, size, is_raw=self._library is None)
@@ -163,7 +163,8 @@ def decompressed(data: bytes, extension: str, most: int) -> bytes:
 
     Args:
         data: content of the file.
-        extension: of its name, such as ``.zstd``; data with other extensions are returned as is.
+        extension: extension of the file name, such as ``.zstd``; data with other extensions are
+            returned as is.
         most: largest number of bytes that a block may have.
 
     Raises:
@@ -249,11 +250,11 @@ def _check_segmentation(
                 raise ValueError(msg)
             places = voxels[selected, np.newaxis] + np.arange(length)
             if places.max() >= len(channel):
-                msg = "the voxels of a cell are beyond its end"
+                msg = "the voxels of a cell are beyond the end of the block"
                 raise ValueError(msg)
             packed, mask = channel[places], (1 << width) - 1
             shifts = range(0, 32, width)
             highest = np.max([((packed >> s) & mask).max(axis=1) for s in shifts], axis=0)
         if (tables[selected] + (highest + 1) * (voxel_bytes // 4)).max() > len(channel):
-            msg = "the labels of a cell are beyond its end"
+            msg = "the labels of a cell are beyond the end of the block"
             raise ValueError(msg)

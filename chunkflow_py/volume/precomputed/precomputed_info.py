@@ -87,12 +87,13 @@ class PrecomputedLevel:
 
     Attributes:
         key: folder of the blocks.
-        bounds: voxels.
+        bounds: box of all voxels of the level.
         voxel_size_nm: nanometres, zyx.
-        dtype: little endian.
+        dtype: type of the voxels, little endian.
         channels: number of channels.
         kind: meaning of the voxels, if known.
-        block_size: voxels, zyx; the first one if blocks are stored in several shapes.
+        block_size: extent of a block, voxels, zyx; the first one if the level is stored with
+            several.
         sharding: assignment of blocks to shards, if there are any.
         compress: whether blocks are gzipped when written.
         mips: numbers of all levels.
@@ -116,7 +117,7 @@ def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
     """Return level *mip* of an info file.
 
     Raises:
-        VolumeNotFoundError: the volume has no such level.
+        VolumeNotFoundError: the level does not exist.
         VolumeError: the file is damaged or not supported.
     """
     try:
@@ -272,12 +273,12 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
     """Return an existing info file with the levels of *info* that it lacks.
 
     Args:
-        content: of the existing file.
+        content: content of the existing file.
         info: result of `create_info`.
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the files describe different volumes; names the difference.
+        VolumeError: the files describe different volumes; the message names the difference.
     """
     try:
         existing = parse_json(content)
@@ -311,18 +312,18 @@ def check_key(info: dict[str, Any], mip: int, url: str) -> None:
     """Refuse to write a level whose blocks are in the folder of another level.
 
     Args:
-        info: of the volume.
+        info: content of the info file.
         mip: level to write.
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: names both levels.
+        VolumeError: another level uses the same folder; the message names both.
     """
     keys = [_key(scale) for scale in info["scales"]]
     for other, key in enumerate(keys):
         if key == keys[mip] and other != mip:
             msg = (
-                f"mip {mip} and mip {other} of {url} keep their blocks in one folder ({key}) and "
+                f"mip {mip} and mip {other} of {url} store their blocks in one folder ({key}) and "
                 "would overwrite each other; create the volume again with different voxel sizes"
             )
             raise VolumeError(msg)
@@ -347,7 +348,8 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
     """Refuse voxels that the format or the encoding does not support.
 
     Raises:
-        VolumeError: names the supported dtypes or numbers of channels.
+        VolumeError: encoding, dtype or number of channels is not supported; the message lists the
+            supported ones.
     """
     if encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)
@@ -356,12 +358,12 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
     dtypes = _DTYPES_OF.get(encoding, DTYPES)
     if dtype.name not in dtypes:
         holder = f"encoding {encoding}" if encoding in _DTYPES_OF else "a precomputed volume"
-        msg = f"{holder} cannot hold {dtype.name} voxels, only {', '.join(dtypes)}; convert them"
+        msg = f"{holder} cannot store {dtype.name} voxels, only {', '.join(dtypes)}; convert them"
         raise VolumeError(msg)
     supported = _CHANNELS_OF.get(encoding)
     if supported and channels not in supported:
         msg = (
-            f"encoding {encoding} cannot hold {channels} channels, only "
+            f"encoding {encoding} cannot store {channels} channels, only "
             f"{' or '.join(str(n) for n in supported)}; choose raw"
         )
         raise VolumeError(msg)
@@ -376,7 +378,7 @@ def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
 def _kind(info: dict[str, Any]) -> Any:
     """Return the kind that this project stored, else ``segmentation`` for such layers, or ``None``.
 
-    An image layer of another program may hold an image or a probability map.
+    An image layer of another program may be an image or a probability map.
     """
     stored = info.get(_OURS, {}).get("kind")
     return "segmentation" if stored is None and info.get("type") == "segmentation" else stored

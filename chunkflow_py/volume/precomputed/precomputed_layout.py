@@ -13,7 +13,7 @@ number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid
 hash(number >> preshift)       (unused) | shard | minishard
 ```
 
-Without a hash the lowest bits are those of a box of blocks, so that a shard is a box.
+Without a hash, the lowest bits number the blocks of a box, so that a shard is a box of blocks.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -83,7 +83,7 @@ class PrecomputedLayout(BlockLayout):
     """One object per block of a level.
 
     Args:
-        level: of the info file.
+        level: the level, as parsed from the info file.
         is_local: whether the store is a folder, where file extensions name the compression.
 
     Attributes:
@@ -129,7 +129,7 @@ class PrecomputedLayout(BlockLayout):
         return self._name(unit) + self._extension
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the block that object *key* holds, with any extension."""
+        """Return the block that object *key* stores; the key may have any extension."""
         match = _BLOCK.fullmatch(key.rpartition("/")[2])
         if match is None:
             return None
@@ -211,10 +211,10 @@ def content_type(encoding: str) -> str:
 
 
 class ShardedPrecomputedLayout(PrecomputedLayout):
-    """Shards of the blocks of a level.
+    """Blocks of a level that are stored in shards.
 
-    If a shard is a box of blocks, it is the write unit. A hash, or too few bits for the shard
-    numbers, puts blocks into a shard that are not neighbours: such volumes can only be read.
+    If a shard is a box of blocks, it is the write unit. With a hash, or with too few bits for the
+    shard numbers, the blocks of a shard are not neighbours, and the volume can only be read.
     """
 
     def __init__(self, level: PrecomputedLevel, sharding: Sharding, *, is_local: bool) -> None:
@@ -235,11 +235,11 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._box_of_blocks is not None
 
     def key(self, unit: Index) -> str:
-        """Return the key of the shard that holds *unit*."""
+        """Return the key of the shard that stores *unit*."""
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that shard *key* holds; ``None`` also if shards are not boxes."""
+        """Return the unit that shard *key* stores; ``None`` also if shards are not boxes."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -264,7 +264,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return blocks of a shard, by ranges or from the whole shard if half of it is needed."""
+        """Return blocks of a shard; if half of them are needed, read the whole shard."""
         shard = self._shard(unit)
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
@@ -300,7 +300,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return ((first + self._box_of_blocks).low(self._grid) - first).product()
 
     def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
-        """Return start and stop in the shard of those blocks that are stored."""
+        """Return start and stop in the shard of each stored block, by its number."""
         spans: Spans = {}
         by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
         for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
@@ -446,14 +446,14 @@ def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
 def _exactly(read: Read, start: int, stop: int) -> bytes:
     content = read(start, stop) or b""
     if start > stop or len(content) != stop - start:
-        msg = f"its index refers to bytes {start} to {stop}, but it ends before"
+        msg = f"its index refers to bytes {start} to {stop}, but the shard is shorter"
         raise ValueError(msg)
     return content
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How blocks are assigned to shards: the field ``sharding`` of an info file.
+    """Assignment of blocks to shards: the field ``sharding`` of an info file.
 
     Attributes:
         preshift_bits: lowest bits of a block's number, which have no influence on its shard.
@@ -476,7 +476,7 @@ class Sharding:
         """Parse the sharding of an info file.
 
         Raises:
-            ValueError: the format does not allow it.
+            ValueError: the sharding is unknown or not valid.
         """
         if document["@type"] != _TYPE or document["hash"] not in _HASHES:
             msg = f"sharding {document['@type']!r} with hash {document['hash']!r} is not known"
@@ -523,7 +523,7 @@ class Sharding:
             exactly: if false, take the largest shard that fits into the requested one.
 
         Raises:
-            VolumeError: there is no such sharding; names the nearest possible size.
+            VolumeError: the size is not possible; the message gives the nearest possible size.
         """
         grid = -(-extent // block)
         order = axis_of_bits(grid)
@@ -580,7 +580,7 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
     x, y and z take turns; an axis gets no further bits when it has enough for all its blocks.
 
     Raises:
-        VolumeError: 64 bits are not enough.
+        VolumeError: block numbers need more than 64 bits.
     """
     highest = max((n - 1).bit_length() for n in grid)
     order = tuple(a for i in range(highest) for a in (2, 1, 0) if 1 << i < grid[a])

@@ -45,10 +45,10 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     """Open one level. A volume of one channel has no channel axis.
 
     Raises:
-        VolumeNotFoundError: the volume does not exist, or has no such level.
+        VolumeNotFoundError: the volume or the level does not exist.
         VolumeError: the info file is damaged or not supported; or *mode* is ``r+``, and its shards
             can only be read or two levels share a folder.
-        MissingExtraError: the library of its encoding is not installed.
+        MissingExtraError: the library for the encoding is not installed.
     """
     store = open_store(location.store_url, opening.access)
     content = store.get("info", DOCUMENT_BYTES)
@@ -64,7 +64,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         layout = ShardedPrecomputedLayout(level, level.sharding, is_local=store.is_local)
         if mode == "r+" and not layout.writable:
             msg = (
-                f"the shards of {location} at mip {mip} hold blocks that are not neighbours (hash "
+                f"the shards of {location} at mip {mip} have blocks that are not neighbours (hash "
                 f"{level.sharding.hash}, {level.sharding.shard_bits} bits for shards), so it can "
                 "be read but not written; write to a volume with another sharding"
             )
@@ -125,11 +125,11 @@ def create_volume(
         opening: options for reading and writing the volume.
         layer_type: ``image`` or ``segmentation`` (default: by the kind).
         compress: gzip blocks whose encoding does not compress by itself; ``raw`` ones too.
-        overwrite: replace the file of another volume.
+        overwrite: replace the info file of another volume.
 
     Raises:
-        VolumeError: it cannot be written, the format cannot hold such voxels, or another volume
-            exists.
+        VolumeError: the volume cannot be written, the format cannot store such voxels, or another
+            volume exists.
     """
     info = create_info(spec, mip, layer_type=layer_type, compress=compress, url=str(location))
 

@@ -6,13 +6,13 @@ xarray or chunkflow 1.x. Positions are affine per axis:
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
-When reading, the translation may be that of the centre of the first voxel, or of its corner as in
-volumes of other programs: both round to the same offset. When writing, coordinates are those of
-voxel centres, and the centre of voxel 0 of mip 0 is at 0:
+When reading, the translation may refer to the centre of the first voxel, or to its corner as in
+volumes of other programs: both round to the same offset. When writing, coordinates refer to voxel
+centres, and the centre of voxel 0 of mip 0 is at 0:
 
 ```
 mip 0   |·|·|·|·|·|·|·|·|      voxels and their centres; the first voxel has number k0
-mip 1   | · | · | · | · |      factor f = 2: its centres lie half a fine voxel further
+mip 1   | · | · | · | · |      factor f = 2: its centres are half a fine voxel further
 ```
 
 A level that is f times coarser, with voxels of size f·s, begins at (k0·f + (f - 1)/2)·s.
@@ -67,7 +67,7 @@ class ArrayGeometry:
         voxel_size_nm: nanometres, zyx; 1 along a missing z.
         voxel_offset: position of the first voxel, voxels, zyx.
         kind: meaning of the voxels, if known.
-        channel_names: if known.
+        channel_names: names of the channels, if known.
     """
 
     axes: tuple[str, ...]
@@ -87,7 +87,7 @@ def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the first multiscale image in a group's attributes, if any.
 
     Raises:
-        ValueError: its description is not valid.
+        ValueError: the description of the image is not valid.
     """
     images = ome_of(attributes).get("multiscales")
     if not images:
@@ -119,7 +119,7 @@ def dataset_path(levels: Mapping[int, str], mip: int, url: str) -> str:
     """Return the path of level *mip*.
 
     Raises:
-        VolumeNotFoundError: the volume has no such level.
+        VolumeNotFoundError: the level does not exist.
     """
     if mip not in levels:
         msg = f"{url} has no mip {mip}; it has {', '.join(str(number) for number in levels)}"
@@ -138,7 +138,7 @@ def multiscale_geometry(
 
     Args:
         image: the multiscale image.
-        path: of the dataset.
+        path: path of the dataset.
         attributes: attributes of the group.
         url: address of the volume, for messages.
         shrinkage: downsampling factors against the finest dataset, one per axis; used if the image
@@ -202,7 +202,7 @@ def _values(transform: Mapping[str, Any], count: int, url: str) -> list[float]:
     kind = transform.get("type")
     if kind in ("scale", "translation") and "path" in transform:
         msg = (
-            f"{url} keeps a {kind} in an array of its own ({transform['path']}), which is not "
+            f"{url} stores its {kind} in a separate array ({transform['path']}), which is not "
             "supported; write its numbers into the metadata"
         )
         raise VolumeError(msg)
@@ -227,7 +227,7 @@ def array_geometry(
     Args:
         attributes: attributes of the array.
         names: names of its dimensions, if the format has them.
-        dimensions: their number.
+        dimensions: number of dimensions.
         url: address of the volume, for messages.
 
     Raises:
@@ -285,8 +285,8 @@ def nanometres(
     """Return a voxel size in nanometres.
 
     Args:
-        sizes: in their *units*, zyx.
-        units: their names; ``None`` means nanometres.
+        sizes: voxel size, zyx, in these units.
+        units: names of the units, zyx; ``None`` means nanometres.
         url: address of the volume, for messages.
 
     Raises:
@@ -295,7 +295,7 @@ def nanometres(
     factors = []
     for unit in units:
         if unit is not None and unit not in _NANOMETRES:
-            msg = f"{url} has the unit {unit!r}, which is not a known length"
+            msg = f"{url} has the unit {unit!r}, which is not a known length; correct its metadata"
             raise VolumeError(msg)
         factors.append(1.0 if unit is None else _NANOMETRES[unit])
     if None in units:
@@ -322,7 +322,7 @@ def image_attributes(
     Args:
         levels: spec of each level by its mip.
         axes: names of the axes of the arrays, in order.
-        name: of the image.
+        name: name of the image.
         version: ``0.4`` or ``0.5``.
         channel_names: one per channel, or empty.
         is_label: whether it is one of the labels of an image.
@@ -371,7 +371,7 @@ def check_channel_names(names: Sequence[str], channels: int | None, url: str) ->
     """Check that there is one name per channel, or none.
 
     Raises:
-        VolumeError: names the number that is needed.
+        VolumeError: the numbers differ; the message gives both.
     """
     if names and len(names) != (channels or 1):
         msg = (
@@ -401,10 +401,10 @@ def _transformations(level: VolumeSpec, axes: Sequence[str], mip: int) -> list[d
 
 
 def _has_known_range(spec: VolumeSpec) -> bool:
-    """Return whether the whole range of values is a good contrast window for viewers.
+    """Return whether the full range of values is a good contrast window for viewers.
 
-    The format requires a window for each described channel; without a good one, channels that have
-    no names are not described.
+    The format requires a window for each described channel. Channels without names are described
+    only if this is the case.
     """
     return spec.dtype.itemsize == 1 or spec.kind in ("probability", "affinity")
 

@@ -57,15 +57,15 @@ class CodecChain:
     """The codecs of an array.
 
     Args:
-        codecs: in the order of encoding.
-        extent: of a block, in the order of the array's axes.
-        dtype: of decoded voxels.
+        codecs: codecs in the order of encoding.
+        extent: extent of a block, in the order of the array's axes.
+        dtype: type of the decoded voxels.
     """
 
     def __init__(
         self, codecs: Iterable[ZarrCodec], extent: Sequence[int], dtype: np.dtype[Any]
     ) -> None:
-        """Compute how large the data may be between the codecs."""
+        """Compute the size limits of the data between the codecs."""
         self._codecs, self._extent, self._dtype = tuple(codecs), tuple(extent), dtype
         sizes = [math.prod(self._extent) * dtype.itemsize]
         for codec in self._codecs:
@@ -106,8 +106,8 @@ class TransposeCodec:
 
     Attributes:
         order: for each stored axis, the axis of the block.
-        extent: of the block.
-        dtype: of the block.
+        extent: extent of the block.
+        dtype: type of the voxels of the block.
     """
 
     order: tuple[int, ...]
@@ -124,7 +124,7 @@ class TransposeCodec:
         return _flat(data, self.dtype).reshape(stored).transpose(np.argsort(self.order))
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size*."""
+        """Return *size*, which does not change."""
         return size
 
 
@@ -149,7 +149,7 @@ class BytesCodec:
         return _flat(data, self.stored).astype(self.dtype, copy=False)
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size*."""
+        """Return *size*, which does not change."""
         return size
 
 
@@ -164,11 +164,11 @@ class FilterCodec:
         return np.asarray(self.codec.encode(np.ascontiguousarray(data).reshape(-1)))
 
     def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 one number for each
-        """Return the numbers as they were, flat."""
+        """Return the original numbers, flat."""
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return the bytes of the widest type."""
+        """Return the limit for the widest type that a filter produces."""
         return _WIDEST * size + _CHECKSUM
 
 
@@ -187,7 +187,7 @@ class SizeKeepingCodec:
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size* plus that of a checksum."""
+        """Return *size* plus the limit for a checksum."""
         return size + _CHECKSUM
 
 
@@ -197,7 +197,7 @@ class CompressingCodec:
 
     Attributes:
         name: one of `COMPRESSORS`.
-        codec: of numcodecs, used for encoding.
+        codec: codec of numcodecs, used for encoding.
     """
 
     name: str
@@ -218,7 +218,7 @@ class CompressingCodec:
         return decode(self.name, data, limit)
 
     def encoded_limit(self, size: int) -> int:
-        """Return the size of noise after compression."""
+        """Return the size of incompressible data after compression."""
         return packed_most(size)
 
 
@@ -242,7 +242,7 @@ class Crc32cChecksum:
         return content
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size* plus that of the checksum."""
+        """Return *size* plus the size of the checksum."""
         return size + 4
 
 
@@ -284,7 +284,7 @@ def v3_chain(
 
     Args:
         documents: name and configuration of each codec, from the metadata.
-        extent: of a block.
+        extent: extent of a block.
         dtype: type of the voxels in memory.
         url: address of the volume, for messages.
 
@@ -323,14 +323,14 @@ def numcodecs_codec(
     """Return a codec of numcodecs.
 
     Args:
-        name: in numcodecs.
-        config: its settings.
+        name: name of the codec in numcodecs.
+        config: settings of the codec.
         url: address of the volume, for messages.
-        core: its name in the metadata, if it differs.
+        core: name of the codec in the metadata, if it differs.
 
     Raises:
-        VolumeError: it is not one of `FILTERS`, `SIZE_KEEPING` and `COMPRESSORS`, or has wrong
-            settings.
+        VolumeError: the codec is not one of `FILTERS`, `SIZE_KEEPING` and `COMPRESSORS`, or has
+            wrong settings.
     """
     if name not in (known := (*FILTERS, *SIZE_KEEPING, *COMPRESSORS)):
         names = ", ".join(sorted(known))

@@ -43,8 +43,8 @@ class ZarrLayout(BlockLayout):
     """Blocks of one array without shards.
 
     Args:
-        array: the metadata; voxels are not read through it.
-        document: its ``.zarray`` or ``zarr.json``.
+        array: array of zarr-python, of which only the metadata are used.
+        document: content of its ``.zarray`` or ``zarr.json``.
         axes: names of its axes.
         prefix: key of the array in the store, empty or with a final ``/``.
         url: address of the volume, for messages.
@@ -58,7 +58,7 @@ class ZarrLayout(BlockLayout):
         prefix: str,
         url: str,
     ) -> None:
-        """Take shape and codecs from the metadata.
+        """Read shape and codecs from the metadata.
 
         Raises:
             VolumeError: the voxels are not numbers, or a codec is not supported.
@@ -86,16 +86,16 @@ class ZarrLayout(BlockLayout):
         return cast("Sequence[Mapping[str, Any]]", document["codecs"])
 
     def key(self, unit: Index) -> str:
-        """Return the key of the object that holds *unit*."""
+        """Return the key of the object that stores *unit*."""
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* holds: all key encodings list its numbers in order."""
+        """Return the unit that object *key* stores; all key encodings list its numbers in order."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002  (all have one extent)
-        """Return all voxels of a block; zarr stores those beyond the edge of the array too."""
+        """Return all voxels of a block, with the padding that zarr stores beyond the array."""
         return self._chain.decode(data)
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
@@ -111,10 +111,10 @@ class ShardedZarrLayout(ZarrLayout):
     """Blocks of one array with shards; the arguments are those of `ZarrLayout`."""
 
     def _codecs(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Take the index from the sharding codec; return the codecs of the blocks inside.
+        """Read the format of the index from the sharding codec; return the codecs of the blocks.
 
         Raises:
-            VolumeError: there are other codecs beside it, or shards inside of shards.
+            VolumeError: the array has nested shards, or other codecs beside the sharding codec.
         """
         (sharding, *others) = document["codecs"]
         config = sharding["configuration"]
@@ -123,8 +123,8 @@ class ShardedZarrLayout(ZarrLayout):
         names = [codec["name"] for codec in (*others, *inner)]
         if others or "sharding_indexed" in names or index not in (["bytes"], ["bytes", "crc32c"]):
             msg = (
-                f"shards inside of shards, beside other codecs ({', '.join(names)}), or with an "
-                f"index encoded by {', '.join(index)} are not supported; store the array again"
+                f"nested shards, shards beside other codecs ({', '.join(names)}), and shards with "
+                f"an index encoded by {', '.join(index)} are not supported; store the array again"
             )
             raise VolumeError(msg)
         self._counts = tuple(u // b for u, b in zip(self.unit, self.block, strict=True))
@@ -197,7 +197,7 @@ class ShardedZarrLayout(ZarrLayout):
         return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
 
     def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
-        """Return begin and end of those *blocks* that are stored."""
+        """Return begin and end of the stored *blocks* in the shard."""
         if len(index) != self._index_bytes:
             msg = f"it ends within its index of {self._index_bytes} bytes"
             raise ValueError(msg)
@@ -215,7 +215,7 @@ class ShardedZarrLayout(ZarrLayout):
     # --- writing ---------------------------------------------------------------------------------
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write a shard whole, its blocks in C order."""
+        """Write a whole shard, with its blocks in C order."""
         entries = np.full((math.prod(self._counts), 2), _ABSENT, np.uint64)
         ordered = sorted(blocks.items(), key=lambda item: self._number(item[0]))
         begin = self._index_bytes if self._index_first else 0

@@ -44,7 +44,7 @@ class GroupNode:
 
     Attributes:
         attributes: attributes of the group.
-        key: of the document that holds the attributes.
+        key: key of the document with the attributes.
     """
 
     attributes: Mapping[str, Any]
@@ -57,7 +57,7 @@ class ArrayNode:
 
     Attributes:
         attributes: attributes of the array.
-        document: its ``.zarray`` or ``zarr.json``.
+        document: content of its ``.zarray`` or ``zarr.json``.
         array: the array of zarr-python; voxels are not read through it.
     """
 
@@ -67,7 +67,7 @@ class ArrayNode:
 
 
 def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
-    """Return the group or array whose documents begin with *prefix*, or ``None``.
+    """Return the group or array at key prefix *prefix*, or ``None`` if there is neither.
 
     Raises:
         VolumeError: a document is damaged.
@@ -114,7 +114,7 @@ def _problem(error: Exception) -> str:
 
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
-    """Return the content of a document, or ``None``; refuse other versions of the format."""
+    """Return a document, or ``None`` if it does not exist; refuse other versions of the format."""
     content = store.get(key, DOCUMENT_BYTES)
     if content is None:
         return None
@@ -204,13 +204,13 @@ def write_documents(
     An existing group gets the levels that it lacks.
 
     Args:
-        store: below the volume.
+        store: store of the volume.
         documents: content by key.
         url: address of the volume, for messages.
         overwrite: replace documents of another volume.
 
     Raises:
-        VolumeError: another volume exists; names the difference. Nothing is written then.
+        VolumeError: another volume exists; the message names the difference. Nothing is written.
     """
     old, new = ((".zarray", ".zgroup"), ("zarr.json",))
     others = new if any(key.endswith(old) for key in documents) else old
@@ -235,7 +235,7 @@ def _merged(existing: bytes | None, *, new: bytes, key: str, url: str, overwrite
     """Return an existing document with the additions of *new*.
 
     Raises:
-        VolumeError: they differ.
+        VolumeError: the documents describe different volumes.
     """
     if existing is None:
         return new

@@ -7,8 +7,8 @@ em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
 zarr-python reads and creates the metadata, numcodecs encodes and decodes blocks, and `BlockVolume`
-moves them. Voxels are not read and written through zarr-python: that is three to five times slower,
-and its stores do not wait for the disk. Through `store`, an object that exists is always complete.
+moves them. Voxels do not pass through zarr-python: that is three to five times slower, and its
+stores do not wait for the disk. A `store` of this package never shows partial objects.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
-        VolumeNotFoundError: the volume does not exist, or has no such level.
+        VolumeNotFoundError: the volume or the level does not exist.
         VolumeError: the metadata are damaged or not supported.
     """
     store = open_store(location.store_url, opening.access)
@@ -105,7 +105,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
                 geometry = replace(geometry, kind="segmentation")
         if len(geometry.axes) != array.array.ndim:
             axes = ", ".join(geometry.axes)
-            msg = f"{location} names the axes {axes} of an array of {array.array.ndim} dimensions"
+            msg = f"{location} names axes {axes}, but its array has {array.array.ndim} dimensions"
             raise VolumeError(msg)
         return BlockVolume(
             location.address,
@@ -127,7 +127,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
 def _array_of(store: Store, path: str, mip: int, location: Location) -> ArrayNode:
     node = read_node(store, f"{path}/")
     if not isinstance(node, ArrayNode):
-        msg = f"{location} names {path!r} as its mip {mip}, but there is no such array"
+        msg = f"{location} names {path!r} as its mip {mip}, but this array does not exist"
         raise VolumeNotFoundError(msg)
     return node
 
@@ -168,15 +168,15 @@ def create_volume(
         mip: number of the level, and name of its array.
         opening: options for reading and writing the volume.
         plain: create a single array instead of a group with an image.
-        order: of the arrays' spatial axes; time and channels come before them.
-        ome_version: ``0.4``, which is zarr v2, or ``0.5``, which is v3; plain arrays too.
-            Default: ``0.4`` for an address with ``zarr2://``, else ``0.5``.
+        order: order of the arrays' spatial axes; time and channels come before them.
+        ome_version: ``0.4``, which uses zarr v2, or ``0.5``, which uses v3, also for plain arrays
+            (default: ``0.4`` for an address with ``zarr2://``, else ``0.5``).
         channel_names: one per channel.
         overwrite: replace the metadata of another volume.
 
     Raises:
-        VolumeError: it cannot be written, the format cannot hold such voxels, or another volume
-            exists.
+        VolumeError: the volume cannot be written, the format cannot store such voxels, or another
+            volume exists.
     """
     version = ome_version or _version(location)
     check_new(spec, location, mip, plain=plain, ome_version=version, channel_names=channel_names)
@@ -305,7 +305,7 @@ def _create_array(
 
 
 def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
-    """Return the codecs that turn bytes into bytes; in v3 one of them always adds a checksum."""
+    """Return the bytes-to-bytes codecs; in v3, one of them always adds a checksum."""
     if encoding == "raw":
         return [Crc32cCodec()] if zarr_format == 3 else None
     if encoding == "gzip":
