@@ -89,7 +89,7 @@ def test_existing(tmp_path):
     [
         ("-d uint8 -b 16 16 16", "needs --volume-size, or a chunk"),
         ("-z 64 64 64 -b 16 16 16", "needs --data-type, or a chunk"),
-        ("-z 64 64 64 -d uint8 -e compressed_segmentation -b 16 16 16", "cannot hold uint8"),
+        ("-z 64 64 64 -d uint8 -e compressed_segmentation -b 16 16 16", "cannot store uint8"),
     ],
 )
 def test_not_enough(tmp_path, words, text):

@@ -210,5 +210,5 @@ def test_what_cannot_be_made_is_found_first(tmp_path):
     words = f"-z 8 8 8 -s 1 1 1 -c 1 -o 0 0 0 -b 8 8 8 -v precomputed://{tmp_path}/out"
     text = run(f"create-chunk -s 8 8 8 save-h5 -f {tmp_path}/a.h5 create-volume -d float64", words,
                code=1)  # fmt: skip
-    assert "cannot hold float64" in text
+    assert "cannot store float64" in text
     assert list(tmp_path.iterdir()) == []

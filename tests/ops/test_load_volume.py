@@ -245,7 +245,7 @@ def test_other_levels_and_datasets_are_other_places(tmp_path):
     [
         ("--validate-mip 4", "has no mip 4"),
         ("--blackout-sections", "has no file blackout_section_ids.json"),
-        ("--time 2", "no time axis, but --time 2 was asked for; change --time"),
+        ("--time 2", "no time axis, but --time is 2; change --time"),
     ],
 )
 def test_what_is_missing_is_found_first(tmp_path, scheme, words, text):
@@ -263,7 +263,7 @@ def test_a_time_index_that_is_not_there(tmp_path):
     spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, None, (10, 16, 16), times=2)
     create_volume(spec, f"zarr://{tmp_path}/em")
     text = run(f"load-volume --time 2 -v zarr://{tmp_path}/em", code=1)
-    assert "has the time indices 0 to 1, but --time 2 was asked for" in text
+    assert "has the time indices 0 to 1, but --time is 2" in text
 
 
 def test_files_that_are_none(tmp_path, monkeypatch):

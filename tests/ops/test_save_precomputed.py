@@ -153,7 +153,7 @@ def test_probability_into_uint8(out):
         ("--encoding nonsense", 2, "nonsense"),
         ("--parallel -1", 2, "parallel"),
         ("--block-size 0 1 1", 2, "block-size"),
-        ("--encoding compressed_segmentation", 1, "cannot hold uint8 voxels, only uint32, uint64"),
+        ("--encoding compressed_segmentation", 1, "cannot store uint8 voxels, only uint32, uint64"),
     ],
 )
 def test_bad_options(tmp_path, out, words, code, text):
@@ -168,5 +168,5 @@ def test_a_level_that_the_volume_cannot_have_is_told_by_sizes(out):
     made = "create-chunk --size 16 32 32 -e 40 4 4"
     run(made, "save-precomputed", "-v", out)
     said = run(made, "save-precomputed", "-v", out, "--mip", 2, code=1)
-    assert "has no mip 2, only 0; at a factor of (2, 2, 2) its voxels would be of" in said
-    assert "(160.0, 16.0, 16.0) nm (zyx), but those to write are of (40.0, 4.0, 4.0) nm" in said
+    assert "has no mip 2, only 0; with a factor of (2, 2, 2) per level its voxel size" in said
+    assert "(160.0, 16.0, 16.0) nm (zyx), but the voxels to write have (40.0, 4.0, 4.0) nm" in said

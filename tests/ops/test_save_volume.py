@@ -17,11 +17,11 @@ def run(*words, code=0):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("-v out", 1, "write precomputed://out or zarr://out to say its format"),
+        ("-v out", 1, "without a format; write precomputed://out or zarr://out"),
         ("-v zarr://out --no-create", 1, "leave out --no-create"),
         ("-v zarr://out --dtype nonsense", 2, "--dtype nonsense is not a type"),
         ("-v zarr://out --dtype float128", 2, "--dtype float128 is not a type"),
-        ("-v zarr://https://host.invalid/out", 1, "web servers are only read"),
+        ("-v zarr://https://host.invalid/out", 1, "web servers can only be read"),
         ("-v zarr://out --shard-size 8 8 8", 2, "needs a block size"),
         ("-v zarr://out -b 6 6 6 --shard-size 8 8 8", 2, "try (12, 12, 12)"),
         ("-v zarr://out --time 1", 2, "time index 1 is to be written"),

@@ -140,7 +140,7 @@ def test_tasks_of_another_size_are_refused():
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
     for size in ("12 12 8", "22 27 31", "64 64 64", "5 6 8"):
         line = f"stitch-labels parts.zarr zarr://labels.zarr -s {size}"
-        assert "give tasks of (6, 6, 8)" in say(line, code=1)
+        assert "give tasks of size (6, 6, 8)" in say(line, code=1)
     line = "stitch-labels parts.zarr zarr://labels.zarr -c 18"
     assert "labelled with --connectivity 6, not 18" in say(line, code=1)
     line = "stitch-labels parts.zarr zarr://labels.zarr"
@@ -261,7 +261,7 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
         "generate-tasks -v others.zarr -c 6 6 8 --respect-stop load-volume -v others.zarr "
         "connected-components save-volume -v parts.zarr"
     )
-    assert "copy of something else: table" in say(f"{line} -w other", code=1)
+    assert "a different copy: table" in say(f"{line} -w other", code=1)
     forget("parts.zarr")
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
     say(f"{line} -w again")
@@ -410,7 +410,7 @@ def test_a_run_records_and_keeps_how_it_labelled():
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("-c 12 12 8 link-labels", "give tasks of (6, 14, 16)"),
+        ("-c 12 12 8 link-labels", "give tasks of size (6, 14, 16)"),
         ("-c 6 14 16 link-labels -c 18", "give --connectivity 6"),
         ("-c 6 14 16 link-labels", None),
         ("-c 3 7 16 link-labels", None),  # parts of the tasks

@@ -226,7 +226,7 @@ def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
     before = open_volume(target).read(BOUNDS).array
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert f"a copy of something else: source file://{tmp_path}/other, but" in done.output
+    assert f"a different copy: source file://{tmp_path}/other, but" in done.output
     assert f"file://{tmp_path}/source-em.h5 is to be copied; --overwrite" in done.output
     done = run("convert", other, target, "-c", "1,0")
     assert "channels [0, 1], but [1, 0] is to be copied" in done.output
@@ -265,7 +265,7 @@ def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
     tasks.close()  # before the first task
     for again in (source, other):
         done = run("convert", again, target)
-        assert "was being overwritten by a copy that did not come to its end" in done.output
+        assert "was being overwritten by a copy that did not finish" in done.output
     assert run("convert", source, target, "--overwrite").exit_code == 0
     assert run("convert", source, target).exit_code == 0
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
@@ -296,7 +296,7 @@ def test_a_web_server_is_refused_at_once(tmp_path):
     """A target on a web server is refused before anybody calls on it."""
     filled(address(tmp_path, "h5", "source"))
     url = "zarr://https://host.invalid/em"
-    with pytest.raises(VolumeError, match="web servers are only read"):
+    with pytest.raises(VolumeError, match="web servers can only be read"):
         Conversion(address(tmp_path, "h5", "source"), url).pipeline()
 
 

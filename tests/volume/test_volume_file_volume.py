@@ -55,5 +55,5 @@ def test_files_of_tasks_are_no_common_volume(tmp_path):
     files = FileName(str(tmp_path / "raw_"), EXTENSIONS, reads=True)
     loader = VolumeLoader(FileSource(files, open_npy))
     assert (loader.bounds(), loader.voxels(), loader.known_voxel_size_nm()) == (None, None, None)
-    with pytest.raises(VolumeError, match="each task has its own"):
+    with pytest.raises(VolumeError, match="each task reads its own file"):
         _ = loader.volume

@@ -226,7 +226,7 @@ def test_a_second_writer_is_refused(url, tmp_path):
     create_volume(spec(), url)
     holder = program(HOLD, url)
     assert holder.stdout.readline() == "open\n"
-    words = f"cannot write {tmp_path}/em.h5: another process writes to it, and an HDF5 file has one"
+    words = f"cannot write {tmp_path}/em.h5: another process writes to it, and an HDF5 file allows"
     with pytest.raises(VolumeError, match=words):
         open_volume(url, mode="r+")
     with pytest.raises(VolumeError, match=words):

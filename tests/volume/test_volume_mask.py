@@ -151,14 +151,14 @@ def test_tasks_where_there_is_no_mask_are_told(mask, caplog):
     assert "outside" not in caplog.text
     more = BoxGrid(BOUNDS.start, Zyx(1, 1, 1), Zyx(1, 1, 1), BOUNDS.size + (1, 0, 0))
     assert not boxes_in_mask(volume, more, VOXEL_SIZE)[-1].any()
-    assert "42 of 252 tasks lie wholly outside of mask" in caplog.text
+    assert "42 of 252 tasks are completely outside mask" in caplog.text
     caplog.clear()
     boxes_in_mask(volume, [BoundingBox.parse("0-1_0-1_0-1"), BOUNDS], VOXEL_SIZE)
-    assert "1 of 2 tasks lie wholly outside of mask" in caplog.text
+    assert "1 of 2 tasks are completely outside mask" in caplog.text
 
 
 def test_a_mask_that_does_not_fit_the_tasks_names_their_options(mask):
     """The remedy is one that a person who plans tasks can use."""
     grid = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(1, 1, 1))
-    with pytest.raises(ChunkError, match="choose another --mask-mip, or say the --voxel-size"):
+    with pytest.raises(ChunkError, match="choose another --mask-mip, or give the --voxel-size"):
         boxes_in_mask(mask[0], grid, (80, 12, 16))

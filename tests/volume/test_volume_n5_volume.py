@@ -331,7 +331,7 @@ class TestBad:
             open_volume(str(tmp_path / "em"), mode="r+")
         box = BoundingBox.from_size((0, 0, 0), SHAPE)
         spec = VolumeSpec(box, (1, 1, 1), np.dtype("u1"), None, None, Zyx(*BLOCK))
-        with pytest.raises(VolumeError, match="only read"):
+        with pytest.raises(VolumeError, match="can only be read"):
             create_volume(spec, f"n5://{tmp_path}/new")
         with pytest.raises(GeometryError, match="outside of"):
             open_volume(str(tmp_path / "em")).read(box.grow((1, 0, 0)))

@@ -22,15 +22,15 @@ BYTES = Voxels("uint8", 1, "image")
 @pytest.mark.parametrize(
     ("url", "settings", "voxels", "text"),
     [
-        ("{}", {}, BYTES, "to say its format"),
+        ("{}", {}, BYTES, "without a format"),
         ("n5://{}", {}, BYTES, "read only"),
         ("precomputed://{}", {"encoding": "zstd"}, None, "no encoding 'zstd'"),
         ("zarr://{}", {"encoding": "jpeg"}, None, "no encoding 'jpeg'"),
         ("h5://{}.h5", {"encoding": "jpeg"}, None, "no encoding 'jpeg'"),
-        ("precomputed://{}", {}, Voxels("float64", 1, None), "cannot hold float64"),
-        ("precomputed://{}", {"dtype": np.dtype("f8")}, None, "cannot hold float64"),
-        ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint16", 1, None), "hold uint16"),
-        ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint8", 2, None), "hold 2 channels"),
+        ("precomputed://{}", {}, Voxels("float64", 1, None), "cannot store float64"),
+        ("precomputed://{}", {"dtype": np.dtype("f8")}, None, "cannot store float64"),
+        ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint16", 1, None), "store uint16"),
+        ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint8", 2, None), "store 2 channels"),
         ("precomputed://{}", {"times": 3}, BYTES, "no time axis; got 3 time points"),
         ("h5://{}.h5", {"mip": 1}, BYTES, "has mip 0 only"),
         (
@@ -123,5 +123,5 @@ def test_a_level_of_a_volume_that_is_there(tmp_path):
     create_volume(SPEC, f"precomputed://{tmp_path}/em")
     with pytest.raises(VolumeNotFoundError, match="no mip 3; it has 0; .* create-volume"):
         VolumeSaver(f"{tmp_path}/em", 3).prepare(None, BOUNDS, BYTES)
-    with pytest.raises(ChunkflowError, match="to say its format"):
+    with pytest.raises(ChunkflowError, match="without a format"):
         VolumeSaver(f"{tmp_path}/nothing", 3).prepare(None, BOUNDS, BYTES)

@@ -371,11 +371,11 @@ class TestRead:
                         }
                     ]
                 },
-                r"keeps a scale in an array of its own \(sizes\), which is not supported",
+                r"stores its scale in a separate array \(sizes\), which is not supported",
             ),
             (
                 {"coordinateTransformations": [{"type": "translation", "path": "shifts"}]},
-                r"keeps a translation in an array of its own \(shifts\)",
+                r"stores its translation in a separate array \(shifts\)",
             ),
             ({"coordinateSystems": []}, "coordinate systems, newer than 0.5"),
             (
@@ -392,7 +392,7 @@ class TestRead:
                 "transformation that is not supported",
             ),
             ({"datasets": [{"path": "../other"}]}, "cannot be the key of an object"),
-            ({"datasets": [{"path": "nowhere"}]}, "names 'nowhere' as its mip 0, but there is no"),
+            ({"datasets": [{"path": "nowhere"}]}, "names 'nowhere' as its mip 0, but this array"),
             ({"datasets": []}, "has no mip 0"),
             ({"datasets": 7}, "cannot open .*damaged"),
         ],

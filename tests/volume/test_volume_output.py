@@ -143,7 +143,7 @@ def test_the_log_goes_to_any_store():
 def test_a_file_has_no_place_for_more(tmp_path, option, said):
     """An HDF5 file takes neither logs nor thumbnails."""
     body = output(f"h5://{tmp_path}/out.h5", **{option: True})
-    with pytest.raises(OptionError, match=f"which cannot hold {said}"):
+    with pytest.raises(OptionError, match=f"which does not support {said}"):
         body.prepare(Outline(GRID, BOUNDS))
 
 

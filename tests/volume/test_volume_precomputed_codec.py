@@ -211,7 +211,7 @@ def test_truncated_segmentation(dtype):
     data = codec.encode(voxels)
     np.testing.assert_array_equal(codec.decode(data, extent), voxels)
     for length in [*range(1, len(data), 97), len(data) - 4, len(data) - 1]:
-        with pytest.raises(ValueError, match=r"beyond its end|fewer than the header|32 bit words"):
+        with pytest.raises(ValueError, match=r"beyond the end|fewer than the header|32 bit words"):
             codec.decode(data[:length], extent)
 
 
@@ -242,10 +242,10 @@ def test_missing_codec(url, monkeypatch):
 
 def test_voxels_it_cannot_hold(url, tmp_path):
     """Types and encodings that do not go together are refused before anything is made."""
-    with pytest.raises(VolumeError, match=r"cannot hold float64 voxels, only uint8.*float32"):
+    with pytest.raises(VolumeError, match=r"cannot store float64 voxels, only uint8.*float32"):
         create(url, "raw", "float64")
-    with pytest.raises(VolumeError, match="jpeg cannot hold uint16 voxels, only uint8"):
+    with pytest.raises(VolumeError, match="jpeg cannot store uint16 voxels, only uint8"):
         create(url, "jpeg", "uint16")
-    with pytest.raises(VolumeError, match="jpeg cannot hold 2 channels, only 1 or 3"):
+    with pytest.raises(VolumeError, match="jpeg cannot store 2 channels, only 1 or 3"):
         create(url, "jpeg", channels=2)
     assert not (tmp_path / "em").exists()

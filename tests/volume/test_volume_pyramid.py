@@ -104,8 +104,8 @@ def test_levels_that_span_tasks_are_refused(tmp_path):
     done = upload(url, (32, 32, 32), "--stop-mip", 4)
     assert done.exit_code == 1
     assert "blocks (8, 8, 8) of mip 3 of" in done.output
-    assert "cut by the face at 16 along z" in done.output
-    assert "tasks have to be multiples of (64, 64, 64)" in done.output
+    assert "the task boundary at 16 along z cuts blocks" in done.output
+    assert "tasks must be multiples of (64, 64, 64)" in done.output
     assert "give --stop-mip 3" in done.output
     assert f"chunkflow downsample-volume {url} --start-mip 3 --stop-mip 4" in done.output
     assert not open_volume(url, 1).read(open_volume(url, 1).bounds).array.any()
@@ -120,7 +120,7 @@ def test_tasks_of_a_queue_are_checked_one_by_one(tmp_path):
     box = BoundingBox.from_size(BOUNDS.start, (32, 32, 32))
     body(Task(Region(box), {"chunk": chunk.cut(box)}))
     cut = BoundingBox.from_size(BOUNDS.start, (16, 32, 32))
-    with pytest.raises(AlignmentError, match="mip 2 of .* span tasks, cut by the face at 0 along"):
+    with pytest.raises(AlignmentError, match="the task boundary at 0 along . cuts .* mip 2 of"):
         body(Task(Region(cut), {"chunk": chunk.cut(cut)}))
 
 
@@ -182,7 +182,7 @@ def test_the_factor_is_that_of_the_volume(tmp_path):
 
 def test_no_level_to_write():
     """Levels that end before they begin are a usage error."""
-    with pytest.raises(OptionError, match="no level to write from --start-mip 1 up to but without"):
+    with pytest.raises(OptionError, match="no level to write from --start-mip 1 up to, but"):
         PyramidOutput("em", stop_mip=1)
     with pytest.raises(OptionError, match="give --start-mip 4"):
         PyramidOutput("em", chunk_mip=3, start_mip=2)

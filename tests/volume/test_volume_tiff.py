@@ -119,7 +119,7 @@ def test_sections_of_a_folder_must_agree(tmp_path):
     with pytest.raises(ChunkError, match=r"2\.tif is uint8 of shape \(4, 6\).*\(4, 5\)"):
         open_tiff(tmp_path).read()
     tifffile.imwrite(tmp_path / "1.tif", np.zeros((2, 4, 5), "uint8"), photometric="minisblack")
-    with pytest.raises(ChunkError, match=r"1\.tif holds 2 sections"):
+    with pytest.raises(ChunkError, match=r"1\.tif has 2 sections"):
         open_tiff(tmp_path)
 
 
@@ -144,8 +144,8 @@ def test_wrong_files_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("array", "kind", "compression", "message"),
     [
-        (np.zeros((1, 16, 16), "uint16"), "image", "jpeg", "jpeg holds only uint8 images"),
-        (np.zeros((1, 16, 16), "uint8"), "segmentation", "jpeg", "holds labels; use"),
+        (np.zeros((1, 16, 16), "uint16"), "image", "jpeg", "jpeg supports only uint8 images"),
+        (np.zeros((1, 16, 16), "uint8"), "segmentation", "jpeg", "has labels; use"),
         (np.zeros((0, 16, 16), "uint8"), "image", "zlib", "has no voxels"),
     ],
 )
