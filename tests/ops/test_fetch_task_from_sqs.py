@@ -130,7 +130,7 @@ def test_a_message_that_is_no_task_is_put_aside(url):
     letters = {letter.body: letter.reason for letter in queue.dead_letters()}
     assert sorted(letters) == sorted(hostile)
     assert all("is not a task" in reason for reason in letters.values())
-    assert "moved to the dead letters" in result.output
+    assert "moved a message to the dead letters" in result.output
     assert written() == [f"out_{box}.h5" for box in sorted(["0-2_0-1_0-1", *BOXES])]
     queue.close()
 
