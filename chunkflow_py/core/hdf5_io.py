@@ -17,6 +17,8 @@ memory as the compressed bytes of a block request. Therefore, this module
 from __future__ import annotations
 
 import io
+import re
+import struct
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from chunkflow_py.core.decoding import BLOCK_BYTES, decode, packed_most
 from chunkflow_py.errors import VolumeError, needs_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import h5py
     from numpy.typing import NDArray
@@ -190,12 +192,21 @@ def read(
     return out
 
 
-def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
+def attribute(
+    owner: h5py.Dataset | h5py.File, name: str, what: str, *, data: bytes | None = None
+) -> Any:
     """Return an attribute; ``None`` if it does not exist.
 
+    Args:
+        owner: dataset or file that has the attribute.
+        name: name of the attribute.
+        what: name of the file, for messages.
+        data: the whole file if it is in memory (default: it is opened by its name).
+
     Raises:
-        VolumeError: it has more than `SMALL` numbers, or more than one text; or the owner's
-            attributes are so large that searching them would take much memory.
+        VolumeError: it has more than `SMALL` numbers, more than one text, or a text of more than
+            1 MiB; or the owner's attributes are so large that searching them would take much
+            memory.
     """
     import h5py
 
@@ -211,6 +222,8 @@ def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
     if name not in owner.attrs:
         return None
     held = owner.attrs.get_id(name)
+    if held.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        return None
     count, size = held.get_space().get_simple_extent_npoints(), held.get_storage_size()
     is_text = held.dtype.kind not in "buif"
     if count > (1 if is_text else SMALL) or size > _TEXT_BYTES:
@@ -219,8 +232,115 @@ def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
             f"of {SMALL} numbers or one text; remove it"
         )
         raise VolumeError(msg)
-    value = owner.attrs[name]
-    return None if isinstance(value, h5py.Empty) else value
+    if not held.dtype.hasobject:
+        return owner.attrs[name]
+    try:
+        return _heap_text(owner, name, data)
+    except _LargeTextError as error:
+        msg = f"attribute {name} of {what} is {error}; remove it, or store it with a fixed length"
+        raise VolumeError(msg) from None
+
+
+def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -> Any:
+    """Return an attribute of variable length, such as a text written by h5py.
+
+    Such an attribute holds the length of the text and its place in a heap of the file. HDF5 has no
+    function for the length; it allocates that many bytes and then reads the whole heap. Therefore,
+    the length is taken from the bytes that HDF5 reads to find the attribute, and large reads are
+    refused.
+
+    Raises:
+        _LargeTextError: the text or its heap is too large, or its length is unknown.
+    """
+    import h5py
+
+    with (
+        io.FileIO(owner.file.filename) if data is None else io.BytesIO(data) as raw,
+        h5py.File(watched := _WatchedFile(raw), "r") as file,
+    ):
+        attributes = file[owner.name].attrs
+        attributes.get_id(name)
+        lengths = _lengths_of(name, watched.parts())
+        if not lengths:
+            msg = "a text of unknown length"
+            raise _LargeTextError(msg)
+        if max(lengths) > _TEXT_BYTES:
+            msg = f"a text of {max(lengths)} bytes, more than the limit of {_TEXT_BYTES}"
+            raise _LargeTextError(msg)
+        return attributes[name]
+
+
+def _lengths_of(name: str, parts: Iterable[bytes]) -> list[int]:
+    """Return the lengths of texts declared by attribute messages of this name.
+
+    A message is a version, a flag, the sizes of name, type and space (2 bytes each), in version 3
+    an encoding, then name, type, space and value; in version 1, each is padded to 8 bytes. A value
+    of variable length begins with its length (4 bytes). See the HDF5 file format specification,
+    "The Attribute Message" and "Global Heap".
+    """
+    stored, found = name.encode() + b"\0", []
+    for part in parts:
+        for match in re.finditer(re.escape(stored), part):
+            for version, head in ((1, 8), (2, 8), (3, 9)):
+                start = match.start() - head
+                if start < 0 or part[start] != version:
+                    continue
+                sizes = struct.unpack_from("<3H", part, start + 2)
+                unit = 8 if version == 1 else 1
+                at = match.start() + sum(-(-size // unit) * unit for size in sizes)
+                if sizes[0] == len(stored) and at + 4 <= len(part):
+                    found.append(int.from_bytes(part[at : at + 4], "little"))
+    return found
+
+
+class _LargeTextError(Exception):
+    """An attribute is too large to be read; the message says why."""
+
+
+class _WatchedFile:
+    """A file for HDF5 that notes which parts are read, and refuses to read much at once."""
+
+    def __init__(self, raw: io.FileIO | io.BytesIO) -> None:
+        """Wrap a file that is open for reading."""
+        self._raw = raw
+        self._ranges: set[tuple[int, int]] = set()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a position."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._raw.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        """Refuse; h5py calls `readinto` instead, but requires this method."""
+        raise NotImplementedError
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Fill *buffer* from the position.
+
+        Raises:
+            _LargeTextError: the buffer is larger than `_TEXT_BYTES`; only texts are so large.
+        """
+        if len(buffer) > _TEXT_BYTES:
+            msg = f"in a heap of {len(buffer)} bytes, more than the limit of {_TEXT_BYTES}"
+            raise _LargeTextError(msg)
+        start = self._raw.tell()
+        self._ranges.add((start, start + len(buffer)))
+        return self._raw.readinto(buffer)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the parts that were read; adjacent and overlapping ones are joined."""
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(self._ranges):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((start, end))
+        for start, end in joined:
+            self._raw.seek(start)
+            yield self._raw.read(end - start)
 
 
 def small(dataset: h5py.Dataset, what: str) -> NDArray[Any]:
@@ -421,7 +541,7 @@ def unpack(
                 name: read(dataset, [slice(0, n) for n in dataset.shape], what)
                 for name, dataset in found.items()
             }
-            return arrays, {name: attribute(file, name, what) for name in attributes}
+            return arrays, {name: attribute(file, name, what, data=data) for name in attributes}
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         if isinstance(error, VolumeError):
             raise

@@ -672,6 +672,26 @@ def attribute_of_120_MB(folder):
 
 
 @case("hdf5", *HDF5)
+def attribute_of_a_text_of_240_MB(folder):
+    """Its size is in a heap of the file, not in the attribute."""
+    with hdf5(folder) as file:
+        file["main"] = np.zeros((4, 4, 4), np.uint8)
+        file["main"].attrs["voxel_offset"] = "x" * 240_000_000
+
+
+@case("hdf5", *HDF5)
+def attribute_that_declares_a_text_of_4_GB(folder):
+    text = b"x" * 77
+    with hdf5(folder) as file:
+        file["main"] = np.zeros((4, 4, 4), np.uint8)
+        file["main"].attrs["voxel_offset"] = text.decode()
+    data = (folder / "a.h5").read_bytes()
+    length, declared = struct.pack("<I", len(text)), struct.pack("<I", 2**32 - 1)
+    at = data.index(length, data.index(b"voxel_offset"))
+    (folder / "a.h5").write_bytes(data[:at] + declared + data[at + 4 :])
+
+
+@case("hdf5", *HDF5)
 def attribute_of_many_texts(folder):
     with hdf5(folder, libver="latest") as file:
         file["main"] = np.zeros((4, 4, 4), np.uint8)
