@@ -1,17 +1,17 @@
-# chunkflow in a container.
+# A container image of chunkflow.
 #
 #   docker build -t chunkflow .
-#   docker run --rm --user "$(id -u)" -v "$PWD:/data" chunkflow create-chunk save-h5 -f chunk.h5
+#   docker run --rm --user "$(id -u)" -v "$PWD:/data" chunkflow create-chunk save-h5 --file-name chunk.h5
 #
-# With a GPU, give a CUDA runtime image that is Debian or Ubuntu with Python 3.11 to 3.13, and run
+# For GPUs, build on a CUDA runtime image of Debian or Ubuntu whose Python is 3.11 to 3.13, and run
 # with --gpus all:
 #
 #   docker build --build-arg BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04 -t chunkflow:cuda .
 #   docker run --rm --gpus all -v models:/models -v cache:/cache chunkflow:cuda \
 #     work s3://bucket/affinity.run#sha256=... --gpus all
 #
-# A base without Python gets the one of its distribution. `docker stop --time 120` lets a worker
-# finish the task in hand; deploy/ has the files for Kubernetes, AWS and Slurm.
+# If the base has no Python, that of its distribution is installed. `docker stop --time 120` lets a
+# worker finish its current task. deploy/ has files for Kubernetes, AWS and Slurm.
 ARG BASE=python:3.11-slim-bookworm
 FROM $BASE
 
@@ -23,7 +23,7 @@ ENV PYTHONUNBUFFERED=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PATH=/opt/chunkflow/bin:$PATH
 
-# The base decides which version of Python there is.
+# Versions of these packages depend on the base.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates tini \
@@ -33,15 +33,15 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/chunkflow
 
-# torch first and in a layer of its own: it is most of the image and changes least.
+# torch has its own layer: it is most of the image and changes least.
 RUN pip install torch==2.13.0
 
 WORKDIR /src
 COPY . .
 RUN pip install -c constraints.txt --no-binary atomicwrites ".[$EXTRAS]"
 
-# Whoever runs it, by --user too, may write to the home, which is where caches go; all else may be
-# read-only. /models is for networks that are not fetched from a URL.
+# Any user, also with --user, can write to the home folder, which contains the caches; everything
+# else may be read-only. /models is for networks that are not downloaded.
 ENV HOME=/cache \
     XDG_CACHE_HOME=/cache
 RUN useradd --no-create-home --home-dir /cache --uid 10001 chunkflow \
@@ -52,8 +52,7 @@ VOLUME ["/cache", "/models"]
 USER 10001
 WORKDIR /data
 
-# The init hands signals on, so that a worker drains when it is told to end, and reaps what the
-# processes of a worker leave behind.
+# tini forwards signals, so that a worker drains on SIGTERM, and reaps orphaned processes.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tini", "--", "chunkflow"]
 CMD ["--help"]

@@ -1,5 +1,5 @@
-# `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
-# Python 3.11 to 3.13 with venv. `make help` lists the rest.
+# `make demo` and `make test` need a Debian or Ubuntu with make and Python 3.11 to 3.13 with venv,
+# and install the rest. `make help` lists all targets.
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators gpu-check peers clean
 
@@ -8,9 +8,9 @@ READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Tests start processes and wait for them: there are two processes of pytest more than cores, each
-# with one thread. tests/conftest.py puts long tests first; a process is given few tests at a time,
-# or it would be given all of the long ones.
+# Tests often wait for processes they start, so pytest has two processes more than cores, each with
+# one thread. tests/conftest.py puts long tests first; each process gets few tests at a time, so
+# that the long ones are spread over all processes.
 PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
 SHORT := not (drill and slow) and not long and not container
 quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
@@ -21,73 +21,73 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
-quick: $(READY) ## in 3 minutes: lint, the tests of the files that you have changed, and a fixed core
+quick: $(READY) ## lint, tests of the files that you changed, and a fixed core, in 3 minutes
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest $(PROCESSES) -q -m "$(SHORT) and not slow" $$($(BIN)/python tests/quick.py $(BASE))
 
-# pytest rewrites the asserts of each test file: once beside lint, not in each of its processes.
-test: $(READY) ## lint, then every test but long ones and long drills; pytest's summary is last
+# Collecting the tests beside lint caches the assertions that pytest rewrites, for all its processes.
+test: $(READY) ## lint, then all tests except long ones and long drills
 	@$(BIN)/pytest --collect-only -q >/dev/null & \
 	  $(MAKE) --no-print-directory -j 2 rigs lint && wait
 	@$(BIN)/pytest $(PROCESSES) -rs -m "$(SHORT)"
 
-coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
+coverage: $(READY) rigs ## the same tests; fail if they cover less than 90 % of the package
 	@$(BIN)/pytest $(PROCESSES) -m "$(SHORT)" --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
-lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
+lint: $(READY) ## ruff, mypy --strict, and the import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, and all that takes long; ARGS=-k NAME for one
+drills: $(READY) rigs ## long tests: kill workers, cut connections, damage data; ARGS='-k NAME' selects
 	@$(BIN)/pytest $(PROCESSES) -rs -m 'drill or long' tests $(ARGS)
 
-image: $(READY) ## build the image and try it, where buildah and debootstrap are
+image: $(READY) ## build the image and try it; needs buildah and debootstrap
 	@$(BIN)/pytest -rs -m container tests/deploy
 
-install-test: $(READY) ## install into new environments, lowest and highest versions; ARGS='--python 3.12'
+install-test: $(READY) ## install lowest and highest versions into new environments; ARGS='--python 3.12'
 	@$(BIN)/python tests/install/try_install.py $(ARGS)
 
 docs: $(READY) ## build the documentation as a site, build/site; a warning is an error
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/site-pages . build/site
 	@echo "file://$(CURDIR)/build/site/index.html"
 
-docs-test: $(READY) rigs ## run every command of README.md, docs/ and examples/ only
+docs-test: $(READY) rigs ## run only the commands of README.md, docs/ and examples/
 	@$(BIN)/pytest $(PROCESSES) -rs tests/docs
 
-rigs: | .venv/pyvenv.cfg ## make the environments of the servers and readers that the tests call
+rigs: | .venv/pyvenv.cfg ## create the environments of servers and readers used by the tests
 	@$(BIN)/python tests/rigs/build.py
 
 bench: bench-inference bench-volumes bench-queue bench-operators ## run the benchmarks; each prints a ratio to its limit
 	@$(BIN)/python benchmarks/startup.py
 
-bench-inference: peers ## inference beside its limits and its peers; ARGS=--quick for a first look
+bench-inference: peers ## inference compared with limits and other tools; ARGS=--quick is shorter
 	@$(BIN)/python benchmarks/inference.py $(ARGS)
 
-bench-volumes: peers rigs ## reading and writing beside their limits and peers; ARGS=--quick
+bench-volumes: peers rigs ## reading and writing compared with limits and other tools; ARGS=--quick
 	@$(BIN)/python benchmarks/volumes.py $(ARGS)
 
-bench-queue: peers rigs ## queues, leases and ledger beside their limits and peers; ARGS=--quick
+bench-queue: peers rigs ## queues, leases and ledger compared with limits and other tools; ARGS=--quick
 	@$(BIN)/python benchmarks/queues.py $(ARGS)
 
-bench-operators: peers ## each operator beside chunkflow 1.2.0; ARGS=--quick
+bench-operators: peers ## each operator compared with chunkflow 1.2.0; ARGS=--quick
 	@$(BIN)/python benchmarks/operators.py $(ARGS)
 
 gpu-check: ## check a GPU machine: tests, errors, speed; needs `pip install . pytest` only; PYTHON=python3
 	@$(firstword $(PYTHON) $(wildcard $(BIN)/python) python3) benchmarks/gpu_check.py $(ARGS)
 
-peers: $(READY) ## make the environments of the tools that the benchmarks compare with
+peers: $(READY) ## create the environments of the tools in the benchmarks
 	@$(BIN)/python benchmarks/peers/build.py
 
-clean: ## remove the virtual environment and everything that was generated
+clean: ## remove the virtual environment and all generated files
 	rm -rf .venv .rigs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  benchmarks/peers/.envs .coverage .coverage.* build demo-output *.egg-info
 
-# torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites
-# exists as source only, and without it pip would silently take an old neuroglancer. pip compiles
-# files one by one, compileall on all cores, but no tests. Like pip it is not stopped by a file that
-# is no Python. An environment that is broken is made anew, and updated when a pin changes.
+# torch is installed first and alone, so that pip chooses the build for this machine. atomicwrites
+# exists only as source; without it, pip would silently choose an old neuroglancer. compileall uses
+# all cores, unlike pip, and skips files that are not valid Python, like pip. A broken environment is
+# created again; one whose pins changed is updated.
 $(READY): pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(MAKE) --no-print-directory -B .venv/pyvenv.cfg
 	@echo "Installing into .venv (minutes, the first time)"
@@ -110,4 +110,4 @@ $(READY): pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	      "apt-get install python$$version-venv" >&2; exit 1; fi; \
 	  echo "Making .venv with Python $$version"; \
 	  $$python -m venv --clear .venv
-	@$(BIN)/python -m pip install --quiet pip==26.3 # older ones need twice the time
+	@$(BIN)/python -m pip install --quiet pip==26.3 # older versions take twice as long

@@ -1,13 +1,13 @@
 #!/bin/bash
-# A job array over a file of boxes: needs neither a queue nor a run, and a job is a task.
+# A Slurm job array over a file of tasks: each job executes one task, without a queue or a run.
 #
 #   chunkflow generate-tasks --volume-path em.zarr --chunk-size 64 512 512 --file-path tasks.npy
 #   sbatch --array=0-99 --gres=gpu:1 --time=01:00:00 deploy/slurm/array.sh tasks.npy \
 #     load-zarr --store em.zarr ... save-zarr --store out.zarr
 #
-# With GRANULARITY=10 a job does ten tasks, and a tenth of the jobs is enough.
-# Slurm knows which failed: sacct --job ID --state FAILED,TIMEOUT,NODE_FAIL; send those again by
-# their numbers, as in --array=7,42.
+# With GRANULARITY=10, a job executes ten tasks, so a tenth of the jobs is enough.
+# To list the failed jobs: sacct --job ID --state FAILED,TIMEOUT,NODE_FAIL. Submit them again by
+# their numbers, such as --array=7,42.
 #SBATCH --job-name=chunkflow
 #SBATCH --output=%x-%A_%a.log
 #SBATCH --open-mode=append

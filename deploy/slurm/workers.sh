@@ -1,10 +1,10 @@
 #!/bin/bash
-# Workers of a run on a Slurm cluster, one a job, queued again until the run is complete.
+# Workers of a run on a Slurm cluster: one worker per job, requeued until the run is complete.
 #
 #   sbatch --array=1-16 --gres=gpu:1 --time=04:00:00 deploy/slurm/workers.sh RUN [OPTIONS]
 #
-# RUN is what `chunkflow submit` printed, digest included; OPTIONS are those of `chunkflow work`.
-# What the cluster asks for more (--partition, --account, --mem) belongs to sbatch, before the file.
+# RUN is the address that `chunkflow submit` printed, with its digest; OPTIONS are options of
+# `chunkflow work`. Other options of sbatch (--partition, --account, --mem) go before the file name.
 #SBATCH --job-name=chunkflow
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
@@ -16,26 +16,26 @@ if [ $# = 0 ]; then
   exit 2
 fi
 
-# 300 s before its end the job is told so: the worker has 240 s to finish the task in hand, and
-# gives back the others. It takes none that would last longer than the job.
+# Slurm sends USR1 300 s before the job ends. The worker then has 240 s to finish its current task,
+# and releases its other tasks. It does not start a task that would last longer than the job.
 chunkflow work --task-limit auto "$@" --walltime auto --grace 240 &
 worker=$!
 cancelled=
 trap 'kill -USR1 "$worker"' USR1
 trap 'cancelled=yes; kill -TERM "$worker"' TERM INT
-# A signal ends `wait`, not the worker.
+# A signal ends `wait` but not the worker, so wait again.
 until wait "$worker" || ! kill -0 "$worker" 2> /dev/null; do :; done
 wait "$worker"
 code=$?
 
-# 75: stopped with work left. Who cancelled the job wants it gone.
+# 75: the worker stopped with work left. A cancelled job is not requeued.
 if [ "$code" = 75 ] && [ -z "$cancelled" ]; then
-  echo "$(date '+%F %T') work is left: job $SLURM_JOB_ID is queued again"
+  echo "$(date '+%F %T') work is left: job $SLURM_JOB_ID is requeued"
   scontrol requeue "$SLURM_JOB_ID"
 fi
-# 70: an unexpected error. Another node may do better, but a job that only fails must end.
+# 70: an unexpected error. Another node may succeed, but a job that always fails must end.
 if [ "$code" = 70 ] && [ -z "$cancelled" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 3 ]; then
-  echo "$(date '+%F %T') the worker failed: job $SLURM_JOB_ID is queued again"
+  echo "$(date '+%F %T') the worker failed: job $SLURM_JOB_ID is requeued"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

@@ -25,51 +25,56 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = "examples/fib25"
 OUT = "demo-output"
 
-# The slices that the network was not trained on, and the thresholds that are best there.
+# Slices that the network was not trained on, and the thresholds that are best for them.
 REGION = "160-180_0-250_0-250"
 AGGLOMERATE_AT, COMPONENTS_AT, CONNECTIVITY = 0.87, 0.86, 26
 
-LINE = f"""
+PIPELINE = f"""
 chunkflow --progress
-  load-h5 -f {DATA}/raw.h5
-  inference --framework pytorch -m {DATA}/unet_fib25_model.py -w {DATA}/unet_fib25.pt
-    -s 96 128 128 -z 64 96 96 -v 16 16 16 --grid padded --output-kind affinity -o affinity
-  save-zarr -i affinity -s {OUT}/affinity.zarr
-  agglomerate -i affinity -o segmentation --fragments seeded --threshold {AGGLOMERATE_AT}
-  save-precomputed -i segmentation -v precomputed://file://{OUT}/segmentation
-  connected-components -i affinity -o components -t {COMPONENTS_AT} -c {CONNECTIVITY}
-  load-h5 -f {DATA}/groundtruth.h5 -o groundtruth
-  evaluate-segmentation -s components --bbox {REGION} --relabel
-  evaluate-segmentation -s segmentation --bbox {REGION} --relabel --json {OUT}/score.json
+  load-h5 --file-name {DATA}/raw.h5
+  inference --framework pytorch --output-kind affinity --output-name affinity
+    --convnet-model {DATA}/unet_fib25_model.py --convnet-weight-path {DATA}/unet_fib25.pt
+    --input-patch-size 96 128 128 --output-patch-size 64 96 96 --output-patch-overlap 16 16 16
+    --grid padded
+  save-zarr --input-name affinity --store {OUT}/affinity.zarr
+  agglomerate --input-name affinity --output-name segmentation --fragments seeded
+    --threshold {AGGLOMERATE_AT}
+  save-precomputed --input-name segmentation --volume-path precomputed://file://{OUT}/segmentation
+  connected-components --input-name affinity --output-name components
+    --threshold {COMPONENTS_AT} --connectivity {CONNECTIVITY}
+  load-h5 --file-name {DATA}/groundtruth.h5 --output-name groundtruth
+  evaluate-segmentation --segmentation-name components --bbox {REGION} --relabel
+  evaluate-segmentation --segmentation-name segmentation --bbox {REGION} --relabel
+    --json {OUT}/score.json
 """
 
 VIEW = f"""
-chunkflow load-h5 -f {DATA}/raw.h5 -o raw
-  load-zarr -f {OUT}/affinity.zarr -o affinity
-  load-precomputed -v precomputed://file://{OUT}/segmentation -o segmentation
+chunkflow load-h5 --file-name {DATA}/raw.h5 --output-name raw
+  load-zarr --store {OUT}/affinity.zarr --output-name affinity
+  load-precomputed --volume-path precomputed://file://{OUT}/segmentation --output-name segmentation
   neuroglancer --inputs raw,affinity,segmentation --open
 """
 
 
-def pasteable(line: str) -> str:
-    """Return *line* with the backslashes that a shell wants."""
-    return " \\\n".join(line.strip().splitlines())
+def pasteable(command: str) -> str:
+    """Return *command* with a backslash at each end of line, for a shell."""
+    return " \\\n".join(command.strip().splitlines())
 
 
-def run(line: str) -> None:
-    """Print *line* as a person would type it, and run it from the top folder."""
-    say(pasteable(line) + "\n")
+def run(command: str) -> None:
+    """Print *command* as it would be typed, and run it in the top folder."""
+    say(pasteable(command) + "\n")
     program = Path(sys.executable).parent
     search = os.pathsep.join([str(program), os.environ.get("PATH", "")])
     done = subprocess.run(
-        shlex.split(line), cwd=ROOT, env=os.environ | {"PATH": search}, check=False
+        shlex.split(command), cwd=ROOT, env=os.environ | {"PATH": search}, check=False
     )
     if done.returncode:
         sys.exit(done.returncode)
 
 
 def say(text: str) -> None:
-    """Print at once, so that the order holds with what the command prints."""
+    """Print at once, so that the lines keep their order among those that a command prints."""
     print(text, flush=True)
 
 
@@ -191,14 +196,14 @@ def figure(path: Path, raw: Chunk, affinity: Chunk, segmentation: Chunk, truth: 
 
 
 def main() -> None:
-    """Run the line, then look at what it left."""
+    """Run the pipeline, then report scores."""
     begin = time.perf_counter()
     out = ROOT / OUT
     for name in ("affinity.zarr", "segmentation"):
         shutil.rmtree(out / name, ignore_errors=True)
-    say("Raw electron microscopy in, neurons out (1-2 minutes). The line, to be pasted after")
-    say("`. .venv/bin/activate` in this folder:\n")
-    run(LINE)
+    say("From raw electron microscopy to neurons (1 to 2 minutes). To run this command yourself,")
+    say("run `. .venv/bin/activate` in this folder first:\n")
+    run(PIPELINE)
 
     from chunkflow_py import open_volume
     from chunkflow_py.ops.load_h5 import load_h5

@@ -1,10 +1,10 @@
-"""Make a light-sheet image of nuclei, and the labels that are true of it.
+"""Make a synthetic light-sheet image of nuclei, and its true labels.
 
 Usage: python make_nuclei.py FOLDER
 
-Ellipsoids of about 10 µm at random places, some of which touch, are blurred by the point spread
-function of the microscope, which is long in z; deeper sections are darker, and so are the sides of
-the light sheet; there are background, shot noise and the noise of the camera.
+Nuclei are ellipsoids of about 10 µm at random positions; some touch. They are blurred by the point
+spread function of the microscope. Deeper sections and the sides of the light sheet are darker.
+Background, shot noise and camera noise are added.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from chunkflow_py import Chunk, Zyx
 from chunkflow_py.ops.save_h5 import save_h5
 
 SIZE = Zyx(40, 192, 192)
-VOXEL_SIZE_NM = (2000.0, 600.0, 600.0)  # sections are further apart than pixels
+VOXEL_SIZE_NM = (2000.0, 600.0, 600.0)  # zyx
 OFFSET = Zyx(100, 0, 0)  # a part of a larger specimen
 COUNT = 90
-RADIUS_UM, NEAREST_UM = 4.6, 10.5  # of a nucleus; between two centres
+RADIUS_UM, NEAREST_UM = 4.6, 10.5  # mean radius; smallest distance of two centres
 POINT_SPREAD = (0.8, 1.2, 1.2)  # standard deviation, voxels
 BACKGROUND, BRIGHTNESS, CAMERA_NOISE = 120, 900, 12.0  # photons
 
 
 def nuclei(rng: np.random.Generator) -> np.ndarray:
-    """Return labels of ellipsoids, (z, y, x) uint32; 0 is between them."""
+    """Return labels of ellipsoids, (z, y, x) uint32; background is 0."""
     voxel = np.array(VOXEL_SIZE_NM) / 1000
     grid = np.stack(np.meshgrid(*map(np.arange, SIZE), indexing="ij"), axis=-1) * voxel
     labels = np.zeros(SIZE, np.uint32)
@@ -45,7 +45,7 @@ def nuclei(rng: np.random.Generator) -> np.ndarray:
 
 
 def image_of(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return what a camera sees of *labels*, (z, y, x) uint16."""
+    """Return the camera image of *labels*, (z, y, x) uint16."""
     brightness = rng.uniform(0.7, 1.3, labels.max() + 1) * BRIGHTNESS
     brightness[0] = 0
     light = gaussian_filter(brightness[labels], POINT_SPREAD) + BACKGROUND

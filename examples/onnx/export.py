@@ -1,8 +1,8 @@
-"""Write the shipped network of FIB-25 as an ONNX file, for one shape of batch.
+"""Write the shipped FIB-25 network as an ONNX file, for one batch shape.
 
 Usage: python export.py FILE.onnx
 
-The file holds the network with its weights, and no code of Python.
+The file contains the network and its weights, and no Python code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 DATA = Path(__file__).resolve().parents[1] / "fib25"
-SHAPE = (1, 1, 24, 48, 48)  # of each batch: patches, channels, z, y, x
+SHAPE = (1, 1, 24, 48, 48)  # of a batch: patches, channels, z, y, x
 
 
 def main(path: str) -> None:
@@ -25,7 +25,7 @@ def main(path: str) -> None:
 
     network = InstantiatedModel
     network.load_state_dict(torch.load(DATA / "unet_fib25.pt", weights_only=True))
-    network.eval()  # or normalisation layers would go on learning
+    network.eval()  # normalisation layers use their stored statistics
     logging.disable(logging.WARNING)  # operators of torchvision that are not installed
     warnings.simplefilter("ignore")
     program = torch.onnx.export(network, (torch.zeros(SHAPE),), dynamo=True, verbose=False)

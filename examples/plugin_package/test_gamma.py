@@ -1,4 +1,4 @@
-"""The operator as a function, and as a command in a line."""
+"""The operator as a function, and as a command in a pipeline."""
 
 import shlex
 
@@ -13,7 +13,7 @@ from chunkflow_py.pipeline.pipeline import Pipeline
 
 
 def test_powers() -> None:
-    """Black and white stay; a power below 1 brightens what is between."""
+    """Black and white do not change; a power below 1 brightens other values."""
     chunk = Chunk(np.array([[[0, 64, 255]]], np.uint8), voxel_offset=(1, 2, 3))
     bright = gamma(chunk, 0.5)
     assert bright.array.tolist() == [[[0, 128, 255]]]
@@ -21,13 +21,15 @@ def test_powers() -> None:
 
 
 def test_floats_are_refused() -> None:
-    """Their largest value is not known."""
+    """Floats have no largest value to scale by."""
     with pytest.raises(ChunkError, match="unsigned integers, got float32"):
         gamma(Chunk(np.zeros((1, 1, 1), np.float32)))
 
 
-def test_in_a_line() -> None:
+def test_in_a_pipeline() -> None:
     """The installed command takes its options."""
-    operators = read_line(shlex.split("create-chunk -s 2 4 4 gamma --power 2 -o dark"))
+    operators = read_line(
+        shlex.split("create-chunk --size 2 4 4 gamma --power 2 --output-name dark")
+    )
     (task,) = Pipeline(operators).run()
     assert task["dark"].array.shape == (2, 4, 4)

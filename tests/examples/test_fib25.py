@@ -1,4 +1,4 @@
-"""The shipped volume is where its page says, and the demo's line is one that can be typed."""
+"""The shipped volume is where its page says, and the demo's commands can be pasted."""
 
 import importlib.util
 import shlex
@@ -37,9 +37,9 @@ def test_place_of_the_data(name: str) -> None:
     assert sum(file.stat().st_size for file in DATA.iterdir() if file.is_file()) < 14e6
 
 
-def test_lines_parse(demo: ModuleType) -> None:
-    """Every command of the demo's lines takes its options, and the files that it reads exist."""
-    for line in (demo.LINE, demo.VIEW):
+def test_commands_parse(demo: ModuleType) -> None:
+    """Every command of the demo accepts its options, and the files that it reads exist."""
+    for line in (demo.PIPELINE, demo.VIEW):
         words = shlex.split(demo.pasteable(line).replace("\\\n", ""))
         starts = [k for k, word in enumerate(words) if word in catalog.names()]
         assert words[0] == "chunkflow"

@@ -6,7 +6,7 @@ whatis("Name: chunkflow")
 whatis("Version: " .. myModuleVersion())
 whatis("Description: chunked inference with 3D networks for large volumes")
 conflict("chunkflow")
--- Where install.sh has put it.
+-- The folder given to install.sh.
 local prefix = pathJoin("/shared/apps/chunkflow", myModuleVersion())
 prepend_path("PATH", pathJoin(prefix, "bin"))
 setenv("PYTHONNOUSERSITE", "1")

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Install chunkflow from the folder that wheelhouse.sh made; needs no network.
+# Install chunkflow without a network, from the folder made by wheelhouse.sh.
 #
 #   wheelhouse/install.sh /shared/apps/chunkflow/0.2.0
 #
-# PYTHON is the Python that the wheels were collected for.
+# PYTHON is the Python for which the wheels were collected (default: python3).
 set -euo pipefail
 if [ $# != 1 ]; then
   echo "Usage: $0 FOLDER" >&2

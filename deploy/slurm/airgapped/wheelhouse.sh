@@ -1,11 +1,11 @@
 #!/bin/bash
-# Collect everything that chunkflow needs as files, on a machine that reaches the internet and is
-# like those of the cluster: same processor family, same or older Linux, same version of Python.
+# Collect chunkflow and its dependencies as wheels, on a machine with internet access that is like
+# the cluster's: same processor family, same or older Linux, same Python version.
 #
 #   deploy/slurm/airgapped/wheelhouse.sh            makes ./wheelhouse
 #   EXTRAS=zarr,sqs PYTHON=python3.12 deploy/slurm/airgapped/wheelhouse.sh FOLDER
 #
-# Then carry the folder over, and run install.sh there.
+# Then copy the folder to the cluster and run its install.sh.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../../.." && pwd)
 folder=${1:-wheelhouse}
@@ -13,11 +13,11 @@ extras=${EXTRAS:-all}
 pip=("${PYTHON:-python3}" -m pip --disable-pip-version-check)
 
 mkdir -p "$folder"
-# Wheels, so that nothing is compiled where there may be no compiler. What exists as source only is
-# built here; without atomicwrites pip would silently take an old neuroglancer.
+# Packages that exist only as source are built here, since the cluster may lack a compiler. One of
+# them is atomicwrites; without it, pip would silently choose an old neuroglancer.
 "${pip[@]}" wheel --wheel-dir "$folder" --constraint "$source/constraints.txt" \
   --no-binary atomicwrites "${source}[$extras]"
 cp "$source/constraints.txt" "$source/deploy/slurm/airgapped/install.sh" "$folder/"
 echo "$extras" > "$folder/extras"
 (cd "$folder" && sha256sum -- *.whl > SHA256SUMS)
-echo "$folder holds $(find "$folder" -name '*.whl' | wc -l) wheels, $(du -sh "$folder" | cut -f1)"
+echo "$folder: $(find "$folder" -name '*.whl' | wc -l) wheels, $(du -sh "$folder" | cut -f1)"

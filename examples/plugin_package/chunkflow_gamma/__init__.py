@@ -1,1 +1,1 @@
-"""An operator of chunkflow in a package of its own."""
+"""A chunkflow operator in a separate package."""

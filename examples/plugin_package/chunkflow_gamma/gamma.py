@@ -1,6 +1,6 @@
-"""Brighten or darken an image by a power of its voxels.
+"""Brighten or darken an image by gamma correction.
 
-Example: chunkflow load-h5 -f raw.h5 gamma --power 0.5 save-h5 -f bright.h5
+Example: chunkflow load-h5 --file-name raw.h5 gamma --power 0.5 save-h5 --file-name bright.h5
 
 A power below 1 brightens, one above 1 darkens.
 """
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 def gamma(chunk: Chunk, power: float = 1.0) -> Chunk:
-    """Return the voxels of *chunk*, as a share of the largest possible one, to a power.
+    """Return ``max * (chunk / max) ** power``, where ``max`` is the largest value of the dtype.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any unsigned integer dtype.
         power: 1 changes nothing.
 
     Returns:
-        A chunk of the same place, shape and dtype.
+        A chunk of the same position, shape and dtype.
 
     Raises:
-        ChunkError: the voxels have another dtype.
+        ChunkError: the dtype is not an unsigned integer.
     """
     import numpy as np
 
     if chunk.dtype.kind != "u":
-        msg = f"gamma takes unsigned integers, got {chunk.dtype}; quantize the chunk before"
+        msg = f"gamma needs unsigned integers, got {chunk.dtype}; quantize the chunk first"
         raise ChunkError(msg)
     largest = np.iinfo(chunk.dtype).max
     changed = np.rint((chunk.array / largest) ** power * largest)
@@ -50,5 +50,5 @@ def gamma(chunk: Chunk, power: float = 1.0) -> Chunk:
     help="Below 1 brightens, above 1 darkens.",
 )  # fmt: skip
 def command(power: float) -> Callable[[Chunk], Chunk]:
-    """Take the power."""
+    """Return the operator's function."""
     return partial(gamma, power=power)
