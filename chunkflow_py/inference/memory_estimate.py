@@ -257,10 +257,10 @@ def check_fits(
 
     Args:
         expected: estimate of the memory needed.
-        host_available: host memory that the process can use in total, bytes (default: asked of
-            the system).
-        device_available: GPU memory that the process can use in total, bytes (default: asked of
-            the device).
+        host_available: host memory that the process can use in total, bytes (default: query the
+            system).
+        device_available: GPU memory that the process can use in total, bytes (default: query the
+            device).
 
     Raises:
         OptionError: it does not fit; the message names the largest chunk, batch and patch that

@@ -116,11 +116,10 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of boxes whose first or last voxel one of *tasks* writes.
+        """Yield the documents of the boxes that *tasks* label: a task writes a corner of the box.
 
         Args:
-            tasks: the tasks by the voxels that they write,
-                `chunkflow_py.core.operator_base.WritersByPlace`.
+            tasks: index of tasks by voxel, see `chunkflow_py.core.operator_base.WritersByPlace`.
             time: time index to which all tasks write, instead of their own.
         """
         for region in self.regions:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 def command(
     url: str, output: str | None, as_json: bool, percentiles: str | None
 ) -> Callable[[], None]:
-    """Check the percentiles; the counts are read when the subcommand acts."""
+    """Return the action, after checking the percentiles."""
     chosen = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:
