@@ -85,8 +85,7 @@ def stored_inside(
 
     Args:
         volume: volume that the tasks write.
-        tasks: the tasks by the voxels that they write,
-            `chunkflow_py.core.operator_base.WritersByPlace`.
+        tasks: index of tasks by voxel, see `chunkflow_py.core.operator_base.WritersByPlace`.
         shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
         time: time index to which all tasks write, instead of their own.
     """

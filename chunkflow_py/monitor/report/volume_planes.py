@@ -137,7 +137,7 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
         description, planes = _drawn(chunks, shown)
     except ChunkflowError as error:
         return VolumePlanes(place, problem=str(error))
-    level = f"mip {mip}" + ("" if window == box else ", only a part, since no level is coarse enough")
+    level = f"mip {mip}" + ("" if window == box else ", cut, since no level is coarse enough")
     return VolumePlanes(place, f"{description}, {level}, {window}", planes)
 
 
