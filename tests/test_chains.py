@@ -580,7 +580,7 @@ def check(seed: int, sources: list[dict[str, str]], caplog: Any) -> Chain:
     tasks = run(chain, grid)
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     # Where segments end does depend on the division, of which agglomerate warns.
-    assert all(each.startswith("agglomerate looks at all of") for each in warnings)
+    assert all(each.startswith("agglomerate uses the whole chunk") for each in warnings)
     compare(chain, tasks, run(chain, one))
     return chain
 

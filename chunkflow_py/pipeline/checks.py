@@ -1,4 +1,4 @@
-"""Checks of a pipeline that need no task: item names, voxel sizes, and places written to."""
+"""Checks of a pipeline before the first task: item names, voxel sizes and outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error to *problems* and continue; raise it if there is no list."""
+    """Append an error to *problems* and continue; without a list, raise it."""
     try:
         yield
     except ChunkflowError as error:
@@ -29,9 +29,9 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 @contextmanager
 def naming(operator: Operator | Source) -> Iterator[None]:
-    """Name the operator that a foreign exception came from; our own errors pass unchanged.
+    """Add the operator's name to exceptions that are not errors of this package.
 
-    SystemExit and the like become errors as well; only a real interrupt passes.
+    SystemExit and similar exceptions become errors, too; only an interrupt by a signal passes.
     """
     try:
         with marked_interrupts():
@@ -43,7 +43,7 @@ def naming(operator: Operator | Source) -> Iterator[None]:
 
 
 def check_names(operators: Iterable[Operator]) -> None:
-    """Refuse an operator that reads an item that no earlier operator makes.
+    """Refuse an operator that reads an item which no earlier operator makes.
 
     Raises:
         OptionError: names the item and the existing ones.
@@ -81,20 +81,21 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
             msg = (
                 f"{operator.name} takes {first!r} with voxels of {tuple(other)} nm and {name!r} "
                 f"with voxels of {tuple(size)} nm (zyx); load both at one resolution (--mip), or "
-                "correct the one that is wrong by --voxel-size of its loader"
+                "correct the wrong one by --voxel-size of its loader"
             )
             raise ChunkError(msg)
 
 
 def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> None:
-    """Refuse operators that write where another one writes or reads.
+    """Refuse operators that write to the input or output of another operator.
 
     Args:
         operators: operators of the pipeline.
-        in_place: a loader may read what a saver replaces, if it reads only the task's box.
+        in_place: allow a loader to read the voxels that a saver replaces, if it reads only the
+            task's box.
 
     Raises:
-        OptionError: names both, and the place.
+        OptionError: two operators conflict; the message gives both and the address.
     """
     from chunkflow_py.volume.array_identity import ArrayAddress
 
@@ -134,7 +135,7 @@ def _reads_its_box(operator: Operator) -> bool:
 
 
 def _both(place: ArrayAddress, other: ArrayAddress) -> str:
-    """Return a place for a message, with both spellings if they differ."""
+    """Return an address for a message, with both spellings if they differ."""
     from chunkflow_py.store.store_address import without_secrets
 
     shown = without_secrets(place.text)

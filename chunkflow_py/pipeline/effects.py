@@ -1,4 +1,4 @@
-"""What an operator does to voxels, boxes and places, derived from its hooks."""
+"""Effects of an operator on voxels and boxes, derived from its hooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Turned = TypeVar("_Turned", BoundingBox, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
-    """Return dtype, channels and kind of the output for a first input of *held*, if known."""
+    """Return dtype, channels and kind of the output for a first input like *held*, if known."""
     if hooks.declares("voxels"):
         return hooks.voxels()
     if hooks.keeps_voxels:
@@ -24,7 +24,7 @@ def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, 
 
 
 def keeps_labels(hooks: OperatorBase) -> bool:
-    """Return whether an operator returns labels unchanged, as far as its hooks tell."""
+    """Return whether an operator is known to return labels unchanged."""
     from chunkflow_py.core.chunk import Voxels
 
     labels = Voxels("uint64", 1, "segmentation")
@@ -32,12 +32,12 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Return a box or three numbers as they are after an operator, which may permute axes."""
+    """Convert a box or three numbers from the axes before an operator to those after it."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 
 def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
-    """Convert a box after an operator that may permute axes to the box before it."""
+    """Convert a box from the axes after an operator to those before it."""
     order = hooks.order
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 
@@ -47,19 +47,19 @@ def moved_by(hooks: OperatorBase, scale: Zyx) -> tuple[Zyx, Zyx]:
 
     Args:
         hooks: hooks of the operator.
-        scale: voxels of the box that make one of the operator's first input, zyx.
+        scale: size of a voxel of the operator's first input in voxels of the box, zyx.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
     return low * scale, high * scale
 
 
 def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Zyx) -> Boxes:
-    """Return the boxes of tasks as they leave an operator, which may move or permute them.
+    """Return the boxes of tasks after an operator, which may move them or permute their axes.
 
     Args:
         boxes: boxes of the tasks.
         hooks: hooks of the operator.
-        scale: voxels of *boxes* that make one of the operator's first input, zyx.
+        scale: size of a voxel of the operator's first input in voxels of *boxes*, zyx.
     """
     if hooks.order is not None:
         return turned_boxes(boxes, hooks.order)

@@ -2,9 +2,9 @@
 
 ```
 a task        read: chunk, blocks | compute: chunk, result | write: result, encoded
-              counted: its largest state in each stage
-the pipeline  what the process holds now + what operators hold for all tasks
-              + for each stage, the tasks in it at once x the largest state of one
+              counted: the largest state in each stage
+the pipeline  current memory of the process + memory of operators for all tasks
+              + for each stage, its simultaneous tasks x the largest state of one
 ```
 """
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RESIDENT = "interpreter, libraries and weights"  # a part that does not grow with the tasks
+RESIDENT = "interpreter, libraries and weights"  # does not depend on the size of tasks
 _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
 
 @dataclass(frozen=True)
 class PipelineMemory:
-    """Estimated peak of the host memory that a pipeline takes.
+    """Estimated peak of the host memory of a pipeline.
 
     Attributes:
         parts: bytes by purpose.
-        unknown: names of operators with unknown parts, which make the peak larger.
+        unknown: names of operators whose memory is not known; the peak is larger by it.
     """
 
     parts: dict[str, int]
@@ -62,7 +62,7 @@ class PipelineMemory:
         known = f"{describe_bytes(self.bytes)} of host memory ({parts})"
         if not self.unknown:
             return known
-        return f"at least {known}; more for {', '.join(self.unknown)}, whose needs are unknown"
+        return f"at least {known}; more for {', '.join(self.unknown)}, whose memory is unknown"
 
 
 def choose_ahead(
@@ -75,14 +75,14 @@ def choose_ahead(
     """Log the estimated peak memory; return the number of tasks to prefetch per stage.
 
     Args:
-        operators: operators of the pipeline, entered.
-        ahead: the requested number; ``None``: 1 if there is memory for it, else 0.
+        operators: operators of the pipeline, after their ``__enter__``.
+        ahead: requested number; ``None`` chooses 1 if memory suffices, else 0.
         voxels: as for `estimate_memory`.
         extents: as for `estimate_memory`.
         tasks: number of tasks, if known.
 
     Raises:
-        OptionError: not even one task at a time fits; names what would, if known.
+        OptionError: not even one task at a time fits; the message gives a size that does, if known.
     """
 
     def expected(ahead: int) -> PipelineMemory:
@@ -90,7 +90,7 @@ def choose_ahead(
 
     chosen = 1 if ahead is None else ahead
     if not any(operator.hooks.declares("memory") for operator in operators):
-        return chosen  # nothing is known
+        return chosen  # no part is known
     estimate, available = expected(chosen), available_host_bytes()
     if available is not None and estimate.bytes > available:
         least, limit = expected(0), describe_bytes(available)
@@ -127,10 +127,10 @@ def estimate_memory(
 
     Args:
         stages: stages of the pipeline, in order.
-        voxels: what each operator makes, by the names of operator and item.
-        extents: size of the outputs of operators without an input, by name of the operator; used
-            where the operator itself does not know it.
-        tasks: upper limit of the tasks in flight.
+        voxels: dtype, channels and kind of each output, by the names of operator and item.
+        extents: size of the outputs of operators without an input, by operator name; used if the
+            operator does not give it.
+        tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}
     unknown: list[str] = []

@@ -3,11 +3,11 @@
 ```
 domain  |------------------------------------------|
 chunk            |mmm|-----------|mmm|                 m: reach of the filter
-result               |-----------|                     what later operators need
+result               |-----------|                     needed by later operators
 ```
 
-A chunk that ends where the domain ends needs no margin there: the filter extrapolates, as it would
-for the whole volume. Filtered chunks are therefore equal to the filtered volume.
+A chunk needs no margin at an end of the domain: the filter extrapolates there, as it does for the
+whole volume. Therefore, filtered chunks are equal to the filtered volume.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class HaloFilter(OperatorBase):
     """A transform whose result depends on the neighbourhood of each voxel.
 
     Attributes:
-        function: chunk -> chunk of the same box.
+        function: filter, chunk -> chunk of the same box.
         reach: extent of the neighbourhood on each side, voxels, zyx.
         name: name of the command, for messages.
-        check: raises if voxels of this dtype or kind cannot be filtered.
+        check: function that raises an error for a dtype or kind that cannot be filtered.
     """
 
     function: Callable[[Chunk], Chunk]
@@ -51,7 +51,7 @@ class HaloFilter(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse voxels that cannot be filtered, if dtype and kind are known."""
+        """Refuse a dtype or kind that cannot be filtered, if it is known."""
         if self.check is not None and outline.voxels is not None:
             self.check(outline.voxels)
 
@@ -64,14 +64,14 @@ class HaloFilter(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what later operators need for a task's box."""
+        """Receive the box that later operators need for a task's box."""
         self._needed = required
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
-        """Return the filtered chunk, cut to the box that later operators need for *bbox*, if known.
+        """Return the filtered chunk, cropped to the box that later operators need, if known.
 
         Args:
-            chunk: with the margin that the filter needs, if it is part of a larger domain.
+            chunk: input, with the filter's margin where the domain continues.
             bbox: the task's box.
         """
         target = chunk.bbox
@@ -89,7 +89,7 @@ class HaloFilter(OperatorBase):
             return
         self._has_warned = True
         logger.warning(
-            "%s looks at %s for the result %s, but the chunk is %s: the result depends on how the "
+            "%s needs %s for the result %s, but the chunk is %s: the result depends on how the "
             "volume is cut into tasks; load it with --expand-margin-size auto, or a margin of %s",
             self.name, part, target, chunk.bbox, self.reach,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Commands called from Python, with options by keyword and the checks of the command line."""
+"""Call commands from Python with options by keyword, checked like on the command line."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
 
     Args:
         command: command of an operator or a source.
-        options: by the names of the parameters, or of the options with ``_`` for ``-``. ``None``
-            leaves an option out; a flag is a bool; several values are a tuple or a list.
+        options: values by parameter name, or by option name with ``_`` for ``-``. ``None`` omits an
+            option; a flag is a bool; several values are a tuple or a list.
 
     Returns:
-        The operator; its ``argv`` is the same command as it would be typed.
+        The operator; its ``argv`` is the equivalent command line.
 
     Raises:
-        OptionError: An option is unknown or wrong.
+        OptionError: an option is unknown, or its value is wrong.
     """
     name = str(command.name)
     argv = [name, *arguments(command, options)]
@@ -47,10 +47,10 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
 
 
 def arguments(command: click.Command, options: Mapping[str, Any]) -> list[str]:
-    """Return options given by keyword as they are typed.
+    """Return options given by keyword as arguments of a command line.
 
     Raises:
-        OptionError: An option is unknown; names the nearest.
+        OptionError: an option is unknown; the message suggests the nearest.
     """
     known = _parameters(command)
     argv: list[str] = []
@@ -76,7 +76,7 @@ def _parameters(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _typed(parameter: click.Parameter, value: Any) -> list[str]:
-    """Return the arguments of one option: its first long name, then its values."""
+    """Return the arguments of one option: its first long name and its values."""
     name = _long_name(parameter.opts)
     if getattr(parameter, "is_flag", False):
         if value:
@@ -86,7 +86,7 @@ def _typed(parameter: click.Parameter, value: Any) -> list[str]:
         return [word for each in value for word in (name, _text(each))]
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | PathLike):
         values = [_text(each) for each in value]
-        # Options with one value take several as a list between commas, such as --channels 0,2.
+        # an option with one argument takes several values between commas, as in --channels 0,2
         return [name, *values] if parameter.nargs != 1 else [f"{name}={','.join(values)}"]
     return [name, _text(value)] if parameter.nargs != 1 else [f"{name}={_text(value)}"]
 

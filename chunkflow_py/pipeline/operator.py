@@ -1,9 +1,9 @@
 """`Source` and `Operator`, the commands of a pipeline, and the decorators that make them.
 
 An operator is one file of `chunkflow_py.ops` that holds a function ``command`` under one of three
-decorators. ``command`` receives the options once, checks them, and returns what is called for every
-task. Expensive set-up, such as loading a network, belongs in the ``__enter__`` of that object: the
-pipeline calls it when every command has accepted its options.
+decorators. ``command`` receives the options once, checks them, and returns an object that is called
+for every task. Expensive set-up, such as loading a network, belongs in the ``__enter__`` of that
+object: the pipeline calls it once all commands have accepted their options.
 
 | decorator                        | ``command`` returns                        |
 |----------------------------------|--------------------------------------------|
@@ -11,7 +11,7 @@ pipeline calls it when every command has accepted its options.
 | ``@operator("read")`` and others | task -> task                               |
 | ``@source``                      | an iterable of tasks, see `TaskSource`     |
 
-Through the hooks of `chunkflow_py.hooks` it informs the pipeline about boxes, places and memory.
+By the hooks of `chunkflow_py.hooks`, it informs the pipeline about boxes, outputs and memory.
 """
 
 from __future__ import annotations
@@ -75,18 +75,19 @@ class Operator:
 
     Attributes:
         name: label for timings and messages.
-        stage: the stage in which it runs; consecutive operators of one stage share a thread.
-        call: task -> task.
-        body: what the command returned.
+        stage: stage that it runs in; consecutive operators of one stage share a thread.
+        call: function, task -> task.
+        body: object that the command returned.
         inputs: names of the items it reads.
         outputs: names of the items it makes.
-        start: task -> future, to begin on the next task while one is under way, or ``None``.
-        finish: stores the result of the future in the task.
-        options: options of the command, by name, defaults included.
-        files: from which the command itself was read: path as typed -> ``code``.
+        start: function, task -> future, to start the next task before the last one is finished; or
+            ``None``.
+        finish: function that stores the result of the future in the task.
+        options: options of the command by name, including defaults.
+        files: files that contain the command: path as typed -> ``code``.
         code: descriptions of the code outside this package that the command runs.
-        argv: the command as typed, its name first.
-        hooks: hooks of the body; defaults for a plain function.
+        argv: command as typed, with its name first.
+        hooks: hooks of the body; for a plain function, the defaults.
 
     Raises:
         TypeError: the body has the name of a hook and does not inherit from `OperatorBase`.
@@ -117,21 +118,21 @@ class Operator:
 
     @property
     def runs_code(self) -> tuple[str, ...]:
-        """Descriptions of all code that it runs and that is not part of this package."""
+        """Descriptions of all code outside this package that it runs."""
         return self.code + self.hooks.code
 
 
 @dataclass
 class Source:
-    """The first command of a pipeline, which makes the tasks.
+    """The first command of a pipeline, which generates the tasks.
 
     Attributes:
         name: label for messages.
-        body: what the command returned.
-        options: options of the command, by name, defaults included.
-        work: an operator that is applied to each task before the rest of the pipeline.
-        argv: the command as typed, its name first.
-        hooks: hooks of the body; defaults for a plain iterable.
+        body: object that the command returned.
+        options: options of the command by name, including defaults.
+        work: operator that is applied to each task before the operators of the pipeline.
+        argv: command as typed, with its name first.
+        hooks: hooks of the body; for a plain iterable, the defaults.
 
     Raises:
         TypeError: the body has the name of a hook and does not inherit from `SourceBase`.
@@ -151,12 +152,12 @@ class Source:
 
 @dataclass
 class TaskSource(SourceBase):
-    """Tasks for boxes that are known before the first task runs.
+    """Source of tasks whose boxes are known before the first task runs.
 
     Attributes:
-        boxes: a grid or a list.
-        regions: returns the regions of the tasks in order, if they are not simply all of *boxes*.
-        is_divided: whether each task has a part of a volume; no, if a person has chosen its box.
+        boxes: grid or list of boxes.
+        regions: function that returns the regions of the tasks in order (default: *boxes*).
+        is_divided: whether tasks divide a volume; false if the user chose a single box.
     """
 
     boxes: Boxes = field(metadata=HOOK)
@@ -164,7 +165,7 @@ class TaskSource(SourceBase):
     is_divided: bool = field(default=True, metadata=HOOK)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield one task a region."""
+        """Yield one task for each region."""
         regions = (Region(box) for box in self.boxes) if self.regions is None else self.regions()
         return (Task(region) for region in regions)
 
@@ -177,7 +178,7 @@ class OperatorCommand(Command):
     """A click command that returns an `Operator` or a `Source`."""
 
     def __init__(self, *args: Any, make: Callable[..., Operator | Source], **kwargs: Any) -> None:
-        """Add --name, which every command has."""
+        """Add the option --name, which all commands have."""
         super().__init__(*args, **kwargs)
         self._make = make
         self.params.append(
@@ -187,11 +188,11 @@ class OperatorCommand(Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Expand ``auto`` for margins, then parse as click does."""
+        """Expand the margin ``auto``, then parse like click."""
         return super().parse_args(ctx, spread_auto(self.params, args))
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Call the command with its options, and wrap its result."""
+        """Call the command with its options; return its result as an `Operator` or a `Source`."""
         label = ctx.params.pop("label") or ctx.info_name
         options = dict(ctx.params)
         body = super().invoke(ctx)
@@ -232,7 +233,7 @@ def _decorate(
         name=function.__module__.rpartition(".")[2].replace("_", "-"),
         callback=function,
         params=params,
-        # After \b click leaves lines as they are: an example can be pasted.
+        # After \b, click does not wrap lines, so that an example can be pasted.
         help=text and text.replace("\nExample:", "\n\b\nExample:"),
         make=make,
     )
@@ -241,11 +242,11 @@ def _decorate(
 def operator(
     stage: StageName, *, cls: type[OperatorCommand] = OperatorCommand
 ) -> Callable[[Callable[..., Any]], OperatorCommand]:
-    """Make a command whose body is task -> task, run in *stage*.
+    """Make a command of a function task -> task that runs in *stage*.
 
     Args:
         stage: ``read``, ``compute`` or ``write``.
-        cls: class of the command, for one that parses its arguments in its own way.
+        cls: class of the command, if it parses its arguments differently.
     """
 
     def make(
@@ -271,20 +272,20 @@ def operator(
 
 
 def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callable[[_Body], _Body]:
-    """Declare how dtype, channels and kind of the output follow from those of the first input.
+    """Declare dtype, channels and kind of the output as a function of the first input's.
 
     Args:
-        rule: properties of the input -> properties of the output.
-        is_local: the hook `OperatorBase.is_local`.
+        rule: function, properties of the input -> properties of the output.
+        is_local: value of the hook `OperatorBase.is_local`.
     """
     return with_hooks(voxels_from=rule, is_local=is_local)
 
 
 def transform(function: Callable[..., Any]) -> OperatorCommand:
-    """Make a command whose body is chunk -> chunk; adds --input-name and --output-name.
+    """Make a command of a function chunk -> chunk; adds --input-name and --output-name.
 
-    A body with a parameter ``bbox`` also receives the task's box. It may return a dict of several
-    chunks by name.
+    A function with a parameter ``bbox`` also receives the task's box. It may return several chunks
+    as a dict by name.
     """
 
     def make(
@@ -302,7 +303,7 @@ def transform(function: Callable[..., Any]) -> OperatorCommand:
         hooks = hooks_of(body)
         warn_of_cut = _cut_warning(name, hooks)
         named = list(outputs)
-        named.remove(target)  # a body that names its chunks itself does not make it
+        named.remove(target)  # a function that returns several chunks by name may omit it
         outputs = tuple(named) or outputs
 
         def call(task: Task) -> Task:
@@ -335,7 +336,7 @@ def transform(function: Callable[..., Any]) -> OperatorCommand:
 
 
 def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox | None], None]:
-    """Return a function that warns, once, if the result depends on where the volume is cut."""
+    """Return a function that warns once if the result depends on the division into tasks."""
     remedies = [hooks.cut_remedy] if hooks.cut_remedy else []
 
     def warn(chunk: Chunk, box: BoundingBox | None) -> None:
@@ -343,7 +344,7 @@ def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox
             return
         if remedies and chunk.bbox != chunk.domain:
             logger.warning(
-                "%s looks at all of chunk %s, which is a part of %s: the result depends on how the "
+                "%s uses the whole chunk %s, which is a part of %s: the result depends on how the "
                 "volume is cut into tasks; %s",
                 *(name, chunk.bbox, chunk.domain, remedies.pop()),
             )
@@ -352,7 +353,7 @@ def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox
 
 
 def source(function: Callable[..., Any]) -> OperatorCommand:
-    """Make a command whose body is an iterable of tasks; it must come first in a pipeline."""
+    """Make a command of an iterable of tasks; it must be the first command of a pipeline."""
 
     def make(name: str, body: Iterable[Task], *_: object) -> Source:
         made = Source(name, body)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def options_by_name(params: Iterable[click.Parameter]) -> dict[str, click.Option]:
-    """Return the options among *params* by every name they have."""
+    """Return the options among *params* by each of their names."""
     return {
         name: param
         for param in params
@@ -21,7 +21,7 @@ def options_by_name(params: Iterable[click.Parameter]) -> dict[str, click.Option
 
 
 def split_argument(argument: str) -> tuple[str, str | None]:
-    """Return the name of the option in *argument*, and the value that is joined to it, if any."""
+    """Return the option name in *argument* and the joined value, if any, as in ``--mip=2``."""
     if argument.startswith("--"):
         name, joined, value = argument.partition("=")
         return name, value if joined else None
@@ -29,7 +29,7 @@ def split_argument(argument: str) -> tuple[str, str | None]:
 
 
 def count_arguments(option: click.Option, first: str) -> int:
-    """Return the number of arguments that *option* takes, with its name in *first*."""
+    """Return the number of arguments of *option*; *first* contains its name."""
     if option.is_flag or option.count:
         return 1
     return option.nargs + (split_argument(first)[1] is None)
@@ -41,7 +41,7 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split a command line into arguments of *own* options, arguments of *others*, and the rest.
+    """Split arguments into those of *own* options, those of *others*, and the rest.
 
     Args:
         arguments: arguments of the command line.
@@ -50,7 +50,7 @@ def divide(
         ctx: context of the command, for messages.
 
     Raises:
-        click.NoSuchOption: an option is neither.
+        click.NoSuchOption: an option belongs to neither.
     """
     divided: tuple[list[str], list[str]] = [], []
     rest = list(arguments)

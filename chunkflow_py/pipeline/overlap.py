@@ -2,7 +2,7 @@
 
 ```
 read     a b c ->            thread-safe: several tasks at once, otherwise one by one
-compute         d, then e    inference begins on the next task while one is under way
+compute         d, then e    inference starts the next task before the last one is finished
 write                  f g   like reading; if one by one, in the caller's thread
 ```
 """
@@ -25,10 +25,10 @@ class Stage:
 
     Attributes:
         operators: the operators.
-        at_once: whether they work on several tasks at the same time.
-        begins: whether the first operator begins on the next task while one is under way.
+        at_once: whether they process several tasks at the same time.
+        begins: whether the first operator starts the next task before the last one is finished.
         depth: maximum number of finished tasks that wait for the next stage.
-        tasks: maximum number of tasks under way or waiting.
+        tasks: maximum number of tasks in progress or waiting.
     """
 
     operators: Sequence[Operator]
@@ -48,14 +48,14 @@ def stages_of(operators: Sequence[Operator], ahead: int) -> list[Stage]:
 
     Args:
         operators: operators of the pipeline, in order.
-        ahead: tasks that each stage may prefetch; 0: everything in one thread.
+        ahead: number of tasks that each stage prefetches; 0 runs everything in one thread.
     """
     groups: list[list[Operator]] = []
     for operator in operators:
         begins = ahead > 0 and operator.start is not None
         if groups and groups[-1][0].stage == operator.stage and not begins:
             groups[-1].append(operator)
-        else:  # an operator that begins ahead is the first of its stage
+        else:  # an operator that starts tasks early is the first of its stage
             groups.append([operator])
     stages = [
         Stage(
@@ -67,13 +67,13 @@ def stages_of(operators: Sequence[Operator], ahead: int) -> list[Stage]:
         for group in groups
     ]
     if stages and not stages[-1].at_once:
-        stages[-1] = replace(stages[-1], depth=0)  # it runs in the caller's thread
+        stages[-1] = replace(stages[-1], depth=0)  # runs in the caller's thread
     for number, (stage, later) in enumerate(pairwise(stages)):
-        # a stage that begins ahead holds one task itself
+        # a stage that starts tasks early has one task in progress
         if stage.at_once:
             stages[number] = replace(stage, depth=ahead + (not later.begins))
         elif number == len(stages) - 2 and later.at_once:
-            stages[number] = replace(stage, depth=0)  # its results are taken at once
+            stages[number] = replace(stage, depth=0)  # the next stage takes its results at once
             stages[-1] = replace(later, depth=ahead + (not stage.begins))
         else:
             stages[number] = replace(stage, depth=ahead - later.begins)
@@ -83,5 +83,5 @@ def stages_of(operators: Sequence[Operator], ahead: int) -> list[Stage]:
 def _most_tasks(stage: Stage, ahead: int) -> int:
     if stage.at_once:
         return ahead + 1
-    # besides those that wait, one is under way if the next one is begun meanwhile
+    # besides waiting tasks, one is in progress if the next is started early
     return max(1, stage.depth + (stage.begins and stage.depth > 0))

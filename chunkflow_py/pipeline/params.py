@@ -1,6 +1,6 @@
-"""Option types of the command line, each with one spelling of its errors.
+"""Option types of the command line, with uniform error messages.
 
-Imports neither numpy nor a volume library: parsing a line must stay instant.
+This module imports neither numpy nor a volume library, so that a command line is parsed at once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _Box = TypeVar("_Box", BoundingBox, Region)
 
 
 class BoxType(click.ParamType[_Box]):
-    """A box string; that of a `Region` may begin with a time index, ``t1_0-64_0-512_0-512``."""
+    """A box string; with a time index for a `Region`, such as ``t1_0-64_0-512_0-512``."""
 
     name = "box"
 
     def __init__(self, kind: type[_Box]) -> None:
-        """Take what is parsed."""
+        """Set the class to parse: `BoundingBox` or `Region`."""
         self._kind: type[_Box] = kind
 
     def convert(
@@ -65,33 +65,33 @@ class NamesType(click.ParamType[tuple[str, ...]]):
             return value
         names = tuple(part.strip() for part in value.split(","))
         if not all(names):
-            self.fail(f"{value!r} holds an empty name; write a,b,c", param, ctx)
+            self.fail(f"{value!r} has an empty name; write a,b,c", param, ctx)
         return names
 
 
 class ItemName(click.ParamType[str]):
-    """The name of one item of the task, and which way it goes.
+    """The name of an item of the task, and whether the operator reads or makes it.
 
-    The pipeline reads the direction to know, before it runs, which operator needs what.
+    The pipeline uses this to find the items that each operator needs before it runs.
     """
 
     name = "name"
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
-        """Remember whether the item is read or made."""
+        """Store whether the item is read or made."""
         self.direction = direction
 
 
 class ItemNames(NamesType):
-    """Several names of items, and which way they go."""
+    """Names of items, and whether the operator reads or makes them."""
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
-        """Remember whether the items are read or made."""
+        """Store whether the items are read or made."""
         self.direction = direction
 
 
 class MarginType(click.ParamType[Any]):
-    """One of three numbers of voxels, or ``auto`` in the place of all three."""
+    """One of three numbers of voxels, or ``auto`` for all three."""
 
     name = "int"
 
@@ -101,7 +101,7 @@ class MarginType(click.ParamType[Any]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int | str:
-        """Return ``auto`` or a number that is not negative."""
+        """Return ``auto`` or a non-negative number."""
         if value == "auto" or (isinstance(value, int) and value >= 0):
             return value  # type: ignore[no-any-return]
         try:
@@ -114,7 +114,7 @@ class MarginType(click.ParamType[Any]):
 
 
 class LengthType(click.ParamType[float]):
-    """A length: a number above 0 that is neither infinite nor NaN."""
+    """A length: a finite number above 0."""
 
     name = "float"
 
@@ -135,7 +135,7 @@ class LengthType(click.ParamType[float]):
 
 
 class NumberType(click.ParamType[float]):
-    """A number; a whole one stays exact, whatever its size."""
+    """A number; an integer of any size stays exact."""
 
     name = "float"
 
@@ -163,7 +163,7 @@ NUMBER = NumberType()
 
 
 class NumbersType(click.ParamType[tuple[int, ...]]):
-    """Whole numbers, separated by commas, in the order in which they are given."""
+    """Whole numbers separated by commas, in the given order."""
 
     name = "numbers"
     least, description = 1, "numbers above 0; write 3,1"
@@ -198,7 +198,7 @@ def three_of(option: str, value: Any) -> str:
 
 
 class AxisType(click.IntRange):
-    """One of three whole numbers; click itself would not say that one too few was given."""
+    """One of three whole numbers; unlike click, its error says that three are needed."""
 
     def convert(
         self,
@@ -214,7 +214,7 @@ class AxisType(click.IntRange):
         return int(super().convert(value, param, ctx))
 
     def _describe_range(self) -> str:
-        """Describe the range for the help, where click would write ``x<=None``."""
+        """Describe the range for the help; click would write ``x<=None``."""
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
@@ -229,7 +229,7 @@ def zyx_option(
     minimum: int | None = None,
     **settings: Any,
 ) -> Decorator:
-    """Declare an option of three whole numbers in zyx order, given to the command as a Zyx.
+    """Declare an option of three whole numbers in zyx order; its value is a Zyx.
 
     Args:
         declarations: names, as for `click.option`.
@@ -249,13 +249,13 @@ def floats_option(
     *declarations: str,
     **settings: Any,
 ) -> Decorator:
-    """Declare an option of three positive numbers in zyx order, which are a voxel size in nm."""
+    """Declare an option of a voxel size: three positive numbers in zyx order, nanometres."""
 
     def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Any:  # noqa: ARG001
         if value is not None and min(value) < 1:
             logger.warning(
-                "%s %s is in nanometres, and voxels are rarely smaller than one; if micrometres "
-                "are meant, write %s",
+                "%s %s is in nanometres, and voxels are rarely smaller than 1 nm; if you mean "
+                "micrometres, write %s",
                 param.opts[0],
                 " ".join(f"{length:g}" for length in value),
                 " ".join(f"{length * 1000:g}" for length in value),
@@ -267,7 +267,7 @@ def floats_option(
 
 
 class MarginOption(click.Option):
-    """An option of three margins that may also be given as the one word ``auto``."""
+    """An option of three margins, or the single word ``auto``."""
 
 
 def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]:
@@ -275,8 +275,8 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
 
     Args:
         params: the parameters of one command.
-        args: the rest of the line: its options, then the commands that follow, which are left
-            alone: there the same letters may mean another option.
+        args: arguments after the command: its options, then further commands, which are not
+            changed, since the same letter may be another option there.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []
@@ -301,7 +301,7 @@ def margin_option(
     *declarations: str,
     **settings: Any,
 ) -> Decorator:
-    """Declare an option of three margins (zyx, voxels), given as a Zyx, or as ``"auto"``."""
+    """Declare an option of three margins (zyx, voxels); its value is a Zyx or ``"auto"``."""
 
     def convert(
         ctx: click.Context,
@@ -312,7 +312,7 @@ def margin_option(
             return None
         if "auto" in value:
             if set(value) != {"auto"}:
-                msg = "give three numbers of voxels, or the one word auto"
+                msg = "give three numbers of voxels, or the single word auto"
                 raise click.BadParameter(msg, ctx, param)
             return "auto"
         return Zyx.of(value)
@@ -344,7 +344,7 @@ def mip_option(
     *declarations: str,
     help: str = "Resolution level.  [default: --mip before the first command]",
 ) -> Decorator:
-    """Declare ``--mip/-m``; its default is the --mip before the first command."""
+    """Declare ``--mip/-m``; its default is the global --mip, given before the first command."""
 
     def convert(ctx: click.Context, param: click.Parameter, value: int | None) -> int:  # noqa: ARG001
         if value is not None or ctx.parent is None:
@@ -397,10 +397,10 @@ def several_names_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of `several_names_options`, an output for every input.
+    """Return the names given by `several_names_options`, one output for each input.
 
     Raises:
-        OptionError: there are more of one than of the other.
+        OptionError: the numbers of inputs and outputs differ.
     """
     inputs = ctx.params["input_names"]
     outputs = ctx.params["output_names"] or inputs
@@ -410,20 +410,20 @@ def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
             "give one for each"
         )
         raise OptionError(msg)
-    ctx.params["output_names"] = outputs  # so that the line knows what is made
+    ctx.params["output_names"] = outputs  # so that the pipeline knows the outputs
     return inputs, outputs
 
 
 def is_dry_run() -> bool:
-    """Return whether the pipeline that is being read must not save anything."""
+    """Return whether the pipeline that is being parsed must not save anything."""
     return bool(click.get_current_context().find_root().params.get("dry_run"))
 
 
 def environment_number(variable: str, option: str) -> int:
-    """Return the number that whoever started this job has put into the environment.
+    """Return the number in an environment variable, which a batch system sets for a job.
 
     Raises:
-        OptionError: it is not there, or not a number.
+        OptionError: the variable is not set, or is not a number.
     """
     text = os.environ.get(variable, "")
     if not is_digits(text):

@@ -1,10 +1,10 @@
-"""`Pipeline`: operators that are checked as a whole, and the only loop over tasks.
+"""`Pipeline`: check operators as a whole, and apply them to tasks; the only loop over tasks.
 
 ```
 source -> read, read | compute, compute | write       one thread per stage, --ahead tasks between
-                       inference begins on the next task while one is under way
-          thread-safe loaders and savers work on several tasks at once, one thread per task
-              <- required input: asked from the last operator back to the loaders
+                       inference starts the next task before the last is finished
+          thread-safe loaders and savers process several tasks at once, one thread per task
+              <- required input: passed from the last operator back to the loaders
 ```
 """
 
@@ -59,18 +59,18 @@ logger = logging.getLogger(__name__)
 
 
 class _Item(NamedTuple):
-    """What is known about an item before the first task."""
+    """Known properties of an item before the first task."""
 
     domain: BoundingBox | None = None
     times: int | None = None
     voxels: Voxels | None = None
-    scale: Zyx = Zyx(1, 1, 1)  # its voxel, in voxels of the pipeline's input
+    scale: Zyx = Zyx(1, 1, 1)  # size of its voxel in voxels of the pipeline's input
     voxel_size_nm: tuple[float, float, float] | None = None
     labelling: Labelling | None = None
 
 
 class _Made:
-    """What is known about the output of an operator, from its first input and its hooks.
+    """Known properties of an operator's output, from its first input and its hooks.
 
     Args:
         item: the first input.
@@ -81,7 +81,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks; if one raises, the results of earlier ones are kept."""
+        """Call the hooks; if one raises, keep the results of earlier ones."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -114,38 +114,38 @@ class _Made:
 
 
 class Listener:
-    """Receives the events of a pipeline; the methods here do nothing."""
+    """Receiver of a pipeline's events; the methods here do nothing."""
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """The pipeline starts; *tasks* is the number of tasks, if known."""
+        """Handle the start of the pipeline; *tasks* is the number of tasks, if known."""
 
     def operator_started(self, label: str, task: Task) -> None:
-        """An operator was handed a task."""
+        """Handle the start of an operator on a task."""
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
-        """An operator has completed *done* of *total* parts of a task."""
+        """Handle progress: an operator has completed *done* of *total* parts of a task."""
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
-        """An operator has finished a task, after *seconds*."""
+        """Handle the end of an operator on a task, after *seconds*."""
 
     def task_finished(self, task: Task) -> None:
-        """A task has reached the end of the pipeline, whatever its outcome."""
+        """Handle the end of a task, with any outcome."""
 
     def run_finished(self) -> None:
-        """The last task has ended, or the pipeline was stopped."""
+        """Handle the end of the last task, or a stop of the pipeline."""
 
 
 class Pipeline:
-    """Operators in a row, checked as a whole and applied to each task.
+    """A sequence of operators, checked as a whole and applied to each task.
 
     Args:
-        operators: in the order in which they are applied.
-        source: makes the tasks; without one the pipeline runs once, on an empty task.
-        ahead: tasks to prefetch per stage; 0 runs everything in the caller's thread; ``None``
-            chooses 1 if enough memory is available, else 0.
-        dry_run: leave out the operators of the write stage.
+        operators: operators, in the order in which they are applied.
+        source: source of the tasks (default: one empty task).
+        ahead: number of tasks to prefetch per stage; 0 runs everything in the caller's thread;
+            ``None`` chooses 1 if enough memory is available, else 0.
+        dry_run: omit the operators of the write stage.
         in_place: allow writing to the volume that the pipeline loads, see `check_places`.
-        listener: receives the events.
+        listener: receiver of the events.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Pipeline:
         in_place: bool = False,
         listener: Listener | None = None,
     ) -> None:
-        """Number operators of one name, and store the settings."""
+        """Add numbers to names that operators share, and store the settings."""
         self.operators = list(operators)
         self.source = source
         self.ahead = ahead or 0
@@ -169,8 +169,8 @@ class Pipeline:
         self._halt: Callable[[], None] = _nothing
         self._voxels: dict[str, dict[str, Voxels | None]] = {}
         self._extents: dict[str, Zyx] = {}
-        self.outlines: dict[str, Outline] = {}  # by operator, from `check`
-        self._scales: list[tuple[Zyx, Zyx]] = []  # of first input and output of each operator
+        self.outlines: dict[str, Outline] = {}  # by operator; set by `check`
+        self._scales: list[tuple[Zyx, Zyx]] = []  # first input and output of each operator
         seen: dict[str, int] = {}
         for operator in self.operators:
             seen[operator.name] = seen.get(operator.name, 0) + 1
@@ -180,14 +180,14 @@ class Pipeline:
     # --- before the first task -----------------------------------------------------------------
 
     def check(self, problems: list[ChunkflowError] | None = None) -> None:
-        """Check names, places, margins and outputs before any work.
+        """Check item names, addresses, margins and outputs before the first task.
 
         Args:
-            problems: receives every problem; without it, the first one is raised.
+            problems: list that receives every problem (default: raise the first).
 
         Raises:
             OptionError: an operator reads an item that no earlier operator makes, two operators
-                write to one place, or one reads where another writes.
+                write to the same place, or one reads where another writes.
             ChunkflowError: an operator refuses the tasks or its input.
         """
         for check in (check_names, partial(check_places, in_place=self.in_place)):
@@ -252,7 +252,7 @@ class Pipeline:
             operator.hooks.prepare(outline)
 
     def _saved_as(self, operator: Operator) -> tuple[str, ...]:
-        """Return the dtypes of the volumes that store the labels of *operator*, where known."""
+        """Return the known dtypes of the volumes that store the labels of *operator*."""
         names, types = set(operator.outputs), []
         for later in self.operators[self.operators.index(operator) + 1 :]:
             if not names.isdisjoint(later.inputs):
@@ -264,15 +264,15 @@ class Pipeline:
         return tuple(filter(None, types))
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box that operator number *index* must make so that the task's box is complete.
+        """Return the box that operator *index* must make so that the task's box is complete.
 
-        Computed from the last operator back: the final result is needed on the task's box, and the
-        inputs of each operator on its ``required_input``.
+        It is computed from the last operator backwards: the final result is needed in the task's
+        box, and the inputs of each operator in its ``required_input``.
 
         Args:
-            index: position of the operator among all.
+            index: position of the operator, from 0.
             box: the task's box, in voxels of the operator's first input.
-            domain: bounds of the volume that is read, in voxels of what the operator makes.
+            domain: bounds of the input volume, in voxels of the operator's output.
         """
         need: dict[str, BoundingBox] = {}
         later = self.operators[index + 1 :]
@@ -308,7 +308,8 @@ class Pipeline:
     def entered_memory(self) -> PipelineMemory:
         """Enter every operator, as a run does, and estimate the peak memory.
 
-        `check` must have been called. Nothing is refused: another machine may have more memory.
+        `check` must have been called. No error is raised if this machine has less memory, since
+        another machine may execute the run.
         """
         with ExitStack() as stack:
             for operator in self.operators:
@@ -316,15 +317,15 @@ class Pipeline:
             return self.estimated_memory()
 
     def estimated_memory(self) -> PipelineMemory:
-        """Estimate the peak memory; an operator that is not entered may know less."""
+        """Estimate the peak memory; more parts are unknown before operators are entered."""
         ahead = 1 if self._asked_ahead is None else self._asked_ahead
         return estimate_memory(stages_of(self.operators, ahead), self._voxels, self._extents)
 
     def output_bytes(self, tasks: int) -> int:
         """Estimate the uncompressed bytes that *tasks* tasks store.
 
-        `check` must have been called. Outputs of unknown size count as 0, boxes at the end of the
-        volume in full.
+        `check` must have been called. Outputs of unknown size count as 0; boxes at the end of the
+        volume count in full.
         """
         total = 0
         made: dict[str, Voxels | None] = {}
@@ -339,14 +340,14 @@ class Pipeline:
     # --- the run -------------------------------------------------------------------------------
 
     def run(self) -> Generator[Task]:
-        """Yield every task at the end of the pipeline, failed and skipped ones included.
+        """Yield every task at the end of the pipeline, including failed and skipped ones.
 
-        The caller decides what a failure means. `check` must have been called.
+        The caller handles failures. `check` must have been called.
         """
         with ExitStack() as stack:
             operators = [s for s in self.operators if not (self.dry_run and s.stage == "write")]
             if self.source:
-                stack.enter_context(_entered(self.source))  # released at the very end
+                stack.enter_context(_entered(self.source))  # released at the end
             for operator in operators:
                 stack.enter_context(_entered(operator))
             total: int | None = 1
@@ -371,7 +372,7 @@ class Pipeline:
                 del task
 
     def _overlapped(self, stream: Iterable[Task], operators: Sequence[Operator]) -> Iterable[Task]:
-        """Connect the stages."""
+        """Connect the stages by background threads."""
         for number, stage in enumerate(stages_of(operators, self.ahead)):
             name = f"{stage.name}-{number}"
             if stage.at_once:
@@ -382,7 +383,7 @@ class Pipeline:
         return stream
 
     def _stage(self, stream: Iterable[Task], stage: Stage) -> Iterator[Task]:
-        """Apply the operators of one stage to every task; a failure is the outcome of its task."""
+        """Apply the operators of one stage to every task; exceptions become outcomes of tasks."""
         operators = stage.operators
         if stage.begins:
             begin, operators = partial(self._begin, operators[0]), operators[1:]
@@ -390,7 +391,7 @@ class Pipeline:
         try:
             for task in stream:
                 yield self._through(operators, task)
-                del task  # frees its chunks before the next task loads its own
+                del task  # frees its chunks before the next task loads others
         finally:
             if close := getattr(stream, "close", None):
                 close()
@@ -421,7 +422,7 @@ class Pipeline:
         begun, store = perf_counter(), operator.finish
 
         def finished(result: Future[Any]) -> None:
-            # Does not count the time in which the operator was busy with the previous task.
+            # exclude the time in which the operator was busy with the previous task
             start = max(begun, self._idle_since.get(operator.name, begun))
             try:
                 with self._failing(operator, task, start):
@@ -455,7 +456,7 @@ class Pipeline:
 
     @contextmanager
     def _scaled(self, operator: Operator, task: Task) -> Iterator[None]:
-        """Set the scale of the task to that of *operator*: `Task.bbox` is then in its voxels."""
+        """Set the task's scale to that of *operator*, so that `Task.bbox` is in its voxels."""
         unit = Zyx(1, 1, 1)
         outline = self.outlines.get(operator.name)
         task.scale = unit if outline is None else outline.scale
@@ -466,10 +467,10 @@ class Pipeline:
 
     @contextmanager
     def _failing(self, operator: Operator, task: Task, start: float) -> Iterator[None]:
-        """Record any exception as the outcome of the task, and the time taken.
+        """Record the time taken, and any exception as the outcome of the task.
 
-        That includes SystemExit, KeyboardInterrupt, CancelledError and the panics of Rust
-        extensions. Only `Interrupted`, a real ctrl-C, ends the pipeline.
+        Exceptions include SystemExit, KeyboardInterrupt, CancelledError and panics of Rust
+        extensions. Only `Interrupted`, raised for ctrl-C, ends the pipeline.
         """
         try:
             with marked_interrupts(), self._scaled(operator, task):
@@ -499,7 +500,7 @@ def _nothing() -> None:
 def _entered(operator: Operator | Source) -> Iterator[None]:
     """Enter the body of a command if it is a context manager; errors name the command.
 
-    The body cannot suppress an exception: a pipeline that failed must not look complete.
+    The body cannot suppress exceptions, so that a failed pipeline never looks complete.
     """
     body = operator.body
     if not isinstance(body, AbstractContextManager):
@@ -518,7 +519,7 @@ def _entered(operator: Operator | Source) -> Iterator[None]:
 
 
 class _Tasks:
-    """The tasks of a source; SystemExit and the like become errors that name the source."""
+    """The tasks of a source; SystemExit and similar exceptions become errors that name it."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -544,7 +545,7 @@ class _Tasks:
 
 
 def _check_lease(task: Task) -> None:
-    """Stop a task whose lease is lost: another worker may be writing its output."""
+    """Raise an error if the task's lease is lost: another worker may be writing its output."""
     if task.lease is not None and task.lease.lost:
-        msg = f"the lease of {task} is lost, so another worker may have it; it is stopped here"
+        msg = f"the lease of task {task} was lost, so another worker may execute it; it stops here"
         raise LeaseLostError(msg)

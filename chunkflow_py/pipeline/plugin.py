@@ -1,7 +1,7 @@
-"""Python files with a function ``execute`` that a line can call: found, loaded, their results.
+"""Find and load plugins, Python files with a function ``execute``, and convert their results.
 
-A plugin is looked for in the working folder, then in the folders of ``$CHUNKFLOW_PLUGIN_DIR``; a
-path is taken as it is.
+A plugin given by name is searched for in the working folder, then in the folders of
+``$CHUNKFLOW_PLUGIN_DIR``; a plugin may also be given by its path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None
 
 
 def find_plugin(name: str) -> Path | None:
-    """Return the file of plugin *name*, a path or a name with or without ``.py``, or ``None``."""
+    """Return the file of plugin *name* (a path, or a name with or without ``.py``), or ``None``."""
     file = Path(name if name.endswith(".py") else f"{name}.py").expanduser()
     extra = [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
     for folder in (Path(), *extra):
@@ -51,19 +51,19 @@ def unknown_plugin(name: str, folder: Path) -> str:
     near = get_close_matches(name, operators, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return (
-        f"plugin {name!r} is neither a file in {Path.cwd()} or ${FOLDERS}, nor an operator that "
-        f"can be called{hint}"
+        f"plugin {name!r} is neither a file in {Path.cwd()} or ${FOLDERS} nor an operator of "
+        f"chunkflow{hint}"
     )
 
 
 def plugin_files(name: str, path: Path) -> dict[str, str]:
-    """Return the file that another machine needs to call a plugin: its *name* -> ``code``.
+    """Return the file that a run has to store for its workers: *name* -> ``code``.
 
     Raises:
-        OptionError: *name* is not the path of the file, which a run needs to take it along.
+        OptionError: *name* is not the path of the file.
     """
     if not Path(name).expanduser().is_file():
-        msg = f"plugin {name} is the file {path}, which a run takes along; name it by its path"
+        msg = f"plugin {name} is the file {path}, which a run has to store; give its path"
         raise OptionError(msg)
     return {name: "code"}
 
@@ -79,7 +79,7 @@ def load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         msg = f"plugin {path} is not a Python file"
         raise OptionError(msg)
-    module = sys.modules[name] = module_from_spec(spec)  # data classes look for it there
+    module = sys.modules[name] = module_from_spec(spec)  # dataclasses look for the module there
     try:
         with importable():
             spec.loader.exec_module(module)
@@ -87,7 +87,7 @@ def load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == ROOT:
-            msg += "; what to write instead is in docs/from-chunkflow.md under From Python"
+            msg += "; docs/from-chunkflow.md lists replacements under From Python"
         raise OptionError(msg) from error
     return module
 
@@ -109,27 +109,27 @@ def load_plugin(path: Path) -> Callable[..., Any]:
 def check_call(
     name: str, function: Callable[..., Any], inputs: int, keywords: Mapping[str, Any]
 ) -> None:
-    """Refuse arguments that *function* does not take.
+    """Refuse arguments that *function* does not accept.
 
     Args:
         name: name of the plugin.
         function: function to call.
         inputs: number of positional arguments.
-        keywords: the others.
+        keywords: keyword arguments.
 
     Raises:
-        OptionError: says what it does take.
+        OptionError: the function does not accept them; the message gives its signature.
     """
     try:
         signature = inspect.signature(function)
-    except ValueError:  # compiled functions do not tell
+    except ValueError:  # a compiled function may have no signature
         return
     try:
         signature.bind(*[None] * inputs, **keywords)
     except TypeError as error:
         msg = (
-            f"plugin {name} cannot be called with {inputs} inputs and {sorted(keywords)}: {error}; "
-            f"it takes {signature}"
+            f"plugin {name} cannot be called with {inputs} inputs and {sorted(keywords)}: "
+            f"{error}; its signature is {signature}"
         )
         raise OptionError(msg) from error
 
@@ -145,8 +145,8 @@ def literal(text: str) -> Any:
 def parse_arguments(text: str) -> dict[str, Any]:
     """Return the keyword arguments written as *text*.
 
-    ``size=(3,1,1);mode=reflect`` and a JSON object become keywords; any other text becomes the
-    one keyword ``args``, for the plugin to read.
+    ``size=(3,1,1);mode=reflect`` or a JSON object become keyword arguments; any other text becomes
+    the single keyword argument ``args``, which the plugin has to parse.
     """
     if text.lstrip().startswith("{"):
         try:
@@ -164,16 +164,16 @@ def split_options(
 ) -> tuple[list[str], dict[str, Any]]:
     """Split off the options that are not among *params*.
 
-    An unknown option takes the next word, and further ones as long as they are literals such as
-    numbers; the name of a command or another option ends its values, and without any it is True.
+    An unknown option takes the next argument, and further ones as long as they are literals such
+    as numbers. The name of a command or another option ends its values; without values, it is True.
 
     Args:
         params: parameters of the command.
-        args: the rest of the line, the commands that follow included.
+        args: arguments after the command, including further commands.
         commands: names of the commands that may follow.
 
     Returns:
-        The line without the unknown options, and these by name.
+        The arguments without the unknown options, and the unknown options by name.
     """
     options = {name: p for p in params for name in (*p.opts, *p.secondary_opts)}
     rest, known, extra = list(args), list[str](), dict[str, Any]()
@@ -206,14 +206,14 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
 
     Args:
         name: name of the plugin.
-        result: one item, or a list or tuple of as many as there are names; None for one name is
-            None, which skip-none finds. Without names nothing is kept.
+        result: one item, or a list or tuple with one item per name. None for a single name stays
+            None, for skip-none. Without names, the result is dropped.
         outputs: names of the items to make.
-        like: chunk at whose place arrays (z, y, x) and (c, z, y, x) lie; they may be cropped by
-            the same number of voxels at both ends of an axis.
+        like: chunk that gives the position of arrays (z, y, x) and (c, z, y, x); an array may be
+            cropped by the same number of voxels at both ends of an axis.
 
     Raises:
-        ChunkError: there are more or fewer results than names, or a crop is not symmetric.
+        ChunkError: the numbers of results and names differ, or a crop is not symmetric.
     """
     if not outputs:
         return {}
@@ -238,8 +238,8 @@ def _placed(name: str, value: Any, like: Chunk | None) -> Any:
     if min(missing) < 0 or any(missing % 2):
         msg = (
             f"plugin {name} returned an array of extent {tuple(value.shape[-3:])} for chunk "
-            f"{like.bbox} of extent {like.size} (zyx, voxels); it must be the same, or less by "
-            "an even number, or return a Chunk that knows its voxel_offset"
+            f"{like.bbox} of extent {like.size} (zyx, voxels); it must be equal, or smaller by "
+            "an even number; otherwise return a Chunk with its voxel_offset"
         )
         raise ChunkError(msg)
     offset: Zyx = like.voxel_offset + missing // 2

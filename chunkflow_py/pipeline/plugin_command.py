@@ -1,10 +1,10 @@
-"""The command ``plugin``, which calls an operator, or the function ``execute`` of a file.
+"""The command ``plugin``, which calls an operator or the function ``execute`` of a file.
 
 | ``--file`` names                  | its options                                             |
 |-----------------------------------|---------------------------------------------------------|
-| an operator, ``folder/name.py``   | those of the operator, as are stage, halo, …            |
-| a file with a function `command`  | the same, of that file                                  |
-| a file with a function `execute`  | its parameters, see `plugin_signature`               |
+| an operator, ``folder/name.py``   | options of the operator, which also sets all hooks      |
+| a file with a function `command`  | options of that operator                                |
+| a file with a function `execute`  | parameters of the function, see `plugin_signature`      |
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from chunkflow_py.pipeline.plugin_signature import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NOTHING = "None"  # an input name that stands for no item
+NOTHING = "None"  # input name that stands for no item
 _COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
 
 @dataclass
 class Called:
-    """What the name of a plugin stands for, and the arguments for it.
+    """The function or operator that a plugin's name refers to, and its arguments.
 
     Attributes:
         name: name as typed.
-        path: path of its file, or ``None`` for an operator of this package.
-        operator: its command, if it is an operator.
+        path: path of the file, or ``None`` for an operator of this package.
+        operator: command of the operator, or ``None`` for a function ``execute``.
         arguments: command-line arguments for the operator.
-        signature: of ``execute`` of its file, as far as it can be read.
+        signature: signature of ``execute``, if it can be read.
         keywords: keyword arguments for ``execute``, from the options.
     """
 
@@ -71,10 +71,10 @@ class Called:
 
 
 def find(name: str) -> Called:
-    """Find the file, or the operator of this package, that *name* stands for.
+    """Find the file or the operator that *name* refers to.
 
     Raises:
-        OptionError: there is neither, or it cannot be loaded.
+        OptionError: neither exists, or it cannot be loaded.
     """
     folder = Path(__file__).parents[1] / "ops"
     path = find_plugin(name)
@@ -100,14 +100,14 @@ def find(name: str) -> Called:
 
 
 def _command_name(name: str) -> str:
-    """Return the name of the command that a shipped plugin is."""
+    """Return the command name of a shipped plugin."""
     folder, _, last = name.removesuffix(".py").rpartition("/")
     word = last.replace("_", "-")
     return COMMANDS.get(word, word) if folder in ("", *PLUGIN_FOLDERS) else ""
 
 
 class PluginCommand(OperatorCommand):
-    """A command with the options of the function that it calls; its context's obj is `Called`."""
+    """A command with the options of the called function; its context's ``obj`` is `Called`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the options of the command and of the function that it calls."""
@@ -178,7 +178,7 @@ class PluginCommand(OperatorCommand):
         formatter.write_usage(ctx.command_path, f"--file {name} [OPTIONS]")
         formatter.write_paragraph()
         with formatter.indentation():
-            # After \b click leaves lines as they are.
+            # after \b, click does not wrap lines
             formatter.write_text("\b\n" + signature.doc.replace("\n\n", "\n\n\b\n"))
             if signature.inputs:
                 formatter.write_paragraph()
@@ -208,7 +208,7 @@ def _file(arguments: Sequence[str]) -> str | None:
 def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
     """Return the arguments for the operator: item names, the value of --args, and options."""
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
-    params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first is first
+    params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first input
     argv = [] if own["label"] is None else ["--name", own["label"]]
     command = _command_name(called.name) if called.path is None else ""
     if order := PLUGIN_INPUTS.get(command):
@@ -234,15 +234,15 @@ def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
         if option is None:
             known = ", ".join(p.opts[0] for p in params)
             msg = f"plugin {called.name} has no argument {name!r}; its options are {known}"
-            if name == "args":  # what all of a text is called that names nothing
+            if name == "args":  # keyword of a text without names
                 msg = (
-                    f"--args {value} of plugin {called.name} says no name; write name=value for "
-                    f"one of {known}"
+                    f"--args {value} of plugin {called.name} gives no name; write NAME=VALUE "
+                    f"with one of {known}"
                 )
             raise OptionError(msg)
         spellings = (*option.opts, *option.secondary_opts)
         if any(split_argument(each)[0] in spellings for each in called.arguments):
-            msg = f"argument {name!r} is given by --args and as an option; leave one out"
+            msg = f"argument {name!r} is given both by --args and as an option; leave one out"
             raise OptionError(msg)
         argv += _option_argv(option, value)
     return [*argv, *called.arguments]

@@ -1,7 +1,7 @@
 """The signature of a plugin's ``execute``, read from its file without running it.
 
-Parameters of these types are options, as are parameters without an annotation that have a default.
-The others receive items:
+Parameters of these types become options, and so do parameters without annotation that have a
+default. The other parameters receive items:
 
 | annotation                    | option                                      |
 |-------------------------------|---------------------------------------------|
@@ -30,7 +30,7 @@ from chunkflow_py.pipeline.plugin import literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-PREFIX = "argument_"  # of the names by which click knows the options
+PREFIX = "argument_"  # of the parameter names of these options in click
 _PLAIN: dict[str, Any] = {"int": int, "float": float, "str": str}
 _MANY = re.compile(r"(?:list|tuple|Sequence|Iterable)\[(int|float|str)(?:, \.\.\.)?\]")
 
@@ -67,8 +67,8 @@ class Signature:
     Attributes:
         doc: docstring of the function, else of the file.
         inputs: names of the parameters that receive items.
-        options: for the other parameters; their names begin with `PREFIX`.
-        takes_more: whether it accepts any keyword.
+        options: options for the other parameters; their names begin with `PREFIX`.
+        takes_more: whether it accepts any keyword argument.
     """
 
     doc: str
@@ -106,7 +106,7 @@ def read_signature(path: Path) -> Signature | None:
 
 
 def is_operator_file(path: Path) -> bool:
-    """Return whether a file defines an operator: a function ``command`` under a decorator."""
+    """Return whether a file defines an operator: a decorated function ``command``."""
     tree = parse(path)
     function = None if tree is None else _function(tree, "command")
     return function is not None and bool(function.decorator_list)
@@ -128,7 +128,7 @@ def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
 
 
 def _settings(annotation: str, default: ast.expr | None) -> dict[str, Any] | None:
-    """Return the settings of click for an annotation; ``None`` if it does not determine them."""
+    """Return the settings of a click option for an annotation; ``None`` if it is not supported."""
     annotation = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|^(.*?) \| None$", r"\1\2", annotation)
     if annotation == "bool":
         return {"is_flag": True}

@@ -1,8 +1,8 @@
-"""What a run of a network needs before it starts: sizes, volumes, tasks, and the line to run.
+"""Set up a run of a network: choose sizes, create volumes, make tasks, and print the command.
 
 ```
 memory, patches   ->  size of tasks  ->  blocks  ->  volume (and thumbnail)
-                                     ->  tasks   ->  down the line, or to a queue
+                                     ->  tasks   ->  operators, or a queue
 ```
 """
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     Announced = dict[str, Callable[[], VolumeSpec | None]]
 
-FACTOR = Zyx(1, 2, 2)  # from each level to the next
-# Of --max-ram-size, what chunks and the sums of patches may take; the rest is for the network, the
-# libraries and the system.
+FACTOR = Zyx(1, 2, 2)  # factor from each level to the next
+# Part of --max-ram-size for chunks and sums of patches; the rest is for the network, libraries and
+# the system.
 _FOR_CHUNKS = 0.5
 
 
@@ -42,28 +42,29 @@ class Environment(SourceBase):
     """A source of tasks that first creates their output volumes.
 
     Attributes:
-        volume_path: where the output goes.
-        region: start, stop and size of the output, voxels of mip 0, zyx, as far as they are said.
+        volume_path: address of the output.
+        region: start, stop and size of the output, voxels of mip 0, zyx, as far as they are given.
         output_patch_size: output patch of the network, voxels, zyx.
         input_patch_size: input patch of the network (default: the same).
         output_patch_overlap: overlap of neighbouring output patches (default: half of them).
-        crop_chunk_margin: voxels cut off of a chunk's output; patches are then counted from the
-            corner of each chunk (default: they are counted over the volume, and nothing is cut).
+        crop_chunk_margin: voxels cropped from a chunk's output; the patch grid then starts at the
+            corner of each chunk (default: it starts at the volume's, and nothing is cropped).
         max_ram_size: memory of a worker, GB.
         channel_num: number of output channels.
-        dtype: of the output; ``float16`` is how the network computes, and is stored as float32.
+        dtype: dtype of the output; with ``float16``, the network computes in float16 and the output
+            is stored as float32.
         mip: level of the output.
-        max_mip: coarsest level of a mask: tasks hold whole voxels of it along y and x.
-        thumbnail_mip: level of the thumbnail at most, ``None`` for no thumbnail.
+        max_mip: coarsest level of a mask: tasks consist of whole voxels of it along y and x.
+        thumbnail_mip: coarsest level of the thumbnail, ``None`` for no thumbnail.
         encoding: encoding of the blocks.
         voxel_size: voxel size at mip 0, nanometres, zyx.
-        overwrite_info: replace the description of another volume that is there.
-        queue_name: name of a queue for the tasks.
+        overwrite_info: replace an existing info file that differs.
+        queue_name: name of a queue for the tasks, or ``None``.
         visibility_timeout: visibility timeout of that queue, seconds.
-        opening: how to call on the store.
-        announced: where to tell later commands of the line what will be there.
-        dry_run: only tell.
-        tell: called with each line for a person.
+        opening: credentials and options of the store.
+        announced: volumes that will exist, for later commands of the pipeline.
+        dry_run: only print.
+        tell: function that prints a line.
     """
 
     volume_path: str
@@ -89,7 +90,7 @@ class Environment(SourceBase):
     tell: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        """Find the sizes, and tell later commands of the line about the volumes.
+        """Choose the sizes, and announce the volumes to later commands of the pipeline.
 
         Raises:
             OptionError: options contradict each other, or no size fits into memory.
@@ -110,7 +111,7 @@ class Environment(SourceBase):
         names = ("--volume-start", "--volume-stop", "--volume-size")
         start, stop = region_of(*self.region, names=names)
         if stop is None:
-            msg = "how large the volume is must be said; give --volume-size or --volume-stop"
+            msg = "the size of the volume is not given; give --volume-size or --volume-stop"
             raise OptionError(msg)
         return BoundingBox(start, stop)
 
@@ -142,7 +143,7 @@ class Environment(SourceBase):
 
     @cached_property
     def generator(self) -> TaskGenerator:
-        """The tasks, over the output's bounds, cut off at its end."""
+        """The tasks that cover the output's bounds; the last ones end there."""
         region = (self.bounds.start, self.bounds.stop, None)
         planner = Planner(self.chosen.size, region, respect_stop=True)
         return TaskGenerator(
@@ -154,7 +155,7 @@ class Environment(SourceBase):
 
     @cached_property
     def creators(self) -> tuple[VolumeCreator, ...]:
-        """What makes the volume, and its thumbnail."""
+        """Creators of the volume and its thumbnail."""
         from chunkflow_py.volume.engine.block_sizes import common_unit, fitting_block
         from chunkflow_py.volume.location import Location
         from chunkflow_py.volume.new_volume import VolumeCreator
@@ -172,7 +173,7 @@ class Environment(SourceBase):
         }
         place = Location.parse(self.volume_path)
         if place.format not in (None, "precomputed"):
-            msg = f"setup-env makes precomputed volumes, but {place} is another; name a place alone"
+            msg = f"setup-env makes precomputed volumes, but {place} is of another format; give precomputed://"
             raise OptionError(msg)
         made = [
             VolumeCreator(
@@ -218,13 +219,13 @@ class Environment(SourceBase):
     @property
     @hook
     def plan(self) -> GridPlan | ListPlan:
-        """The tasks, wherever they go."""
+        """The plan of the tasks."""
         return self.generator.plan
 
     @property
     @hook
     def boxes(self) -> Boxes:
-        """Their boxes."""
+        """The boxes of the tasks."""
         return self.generator.boxes
 
     def __len__(self) -> int:
@@ -241,7 +242,7 @@ class Environment(SourceBase):
 
     @hook
     def create_output(self) -> str | None:
-        """Make the volumes; return the address of the output if this call has made it."""
+        """Create the volumes; return the address of the output if this call created it."""
         made = []
         for creator in self.creators:
             creator.prepare(None)
@@ -249,20 +250,20 @@ class Environment(SourceBase):
         return made[0]
 
     def __exit__(self, *_: object) -> None:
-        """Nothing has to be closed."""
+        """Do nothing."""
 
     def __iter__(self) -> Iterator[Task]:
         """Yield the tasks, or send them and yield none."""
         return iter(self.generator)
 
-    # --- words ---------------------------------------------------------------------------------
+    # --- texts ---------------------------------------------------------------------------------
 
     def report(self) -> Iterator[str]:
-        """Yield a report of the chosen sizes, and the command line of workers."""
+        """Yield a report on the chosen sizes, and the command line of workers."""
         chosen, volume, *thumbnails = self.chosen, *self.creators
         yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
         yield f"tasks       {len(self.plan)} of {chosen.size.as_option}"
-        computed = f"{chosen.amplification:.2f} voxels computed for each one of the output"
+        computed = f"{chosen.amplification:.2f} voxels computed per output voxel"
         yield f"patches     {chosen.patches.as_option} for a task: {computed}"
         taken = describe_bytes(chosen.memory_bytes)
         yield f"memory      {taken} for chunks and sums of patches, of {self.max_ram_size:g} GB"
@@ -277,11 +278,11 @@ class Environment(SourceBase):
                       f"{self.bounds.start}"  # fmt: skip
             yield f"thumbnail   mip {level}, blocks {block}{why}"
         yield ""
-        yield "the line of workers, in which INPUT, MODEL and WEIGHTS are yours:"
+        yield "the command of workers; replace INPUT, MODEL and WEIGHTS:"
         yield " \\\n    ".join(self.line())
 
     def line(self) -> Iterator[str]:
-        """Yield the commands of the line of workers."""
+        """Yield the commands of the workers' pipeline."""
         chosen, patch = self.chosen, self.output_patch_size
         overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
         legacy = self.crop_chunk_margin is not None

@@ -1,4 +1,4 @@
-"""Streams that run ahead in the background. All concurrency between stages is here."""
+"""Streams that prefetch in background threads. This module has all concurrency between stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _END = object()
-LOOK_S = 1.0  # between two looks whether a thread that is waited for still lives
+LOOK_S = 1.0  # interval between checks that a thread is still alive
 
 
 def _nothing() -> None:
@@ -28,16 +28,17 @@ def prefetch(
     name: str = "prefetch",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield the items of *stream*, of which up to *depth* are made ahead by one thread.
+    """Yield the items of *stream*; one thread prefetches up to *depth* of them.
 
-    Order is kept; an exception of the stream is raised where its item would have come; closing
-    the generator early stops the thread and closes the stream.
+    The order is kept. An exception of the stream is raised in the place of its item. Closing the
+    generator early stops the thread and closes the stream.
 
     Args:
         stream: stream to run in the background.
-        depth: maximum number of items that wait; 0 runs the stream here, in the caller's thread.
+        depth: maximum number of prefetched items; 0 runs the stream in the caller's thread.
         name: name of the thread, for debuggers and logs.
-        halt: called before the end is waited for: lets a stream end that waits for its next item.
+        halt: function called before waiting for the thread's end; it ends a stream that waits for
+            its next item.
     """
     if depth == 0:
         yield from stream
@@ -64,20 +65,20 @@ def mapped(
     name: str = "mapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[R]:
-    """Yield *work* (item) for each item, in order; several items are processed at the same time.
+    """Yield ``work(item)`` for each item, in order; several items are processed at the same time.
 
     ```
-    depth 1     work(a) --------------> yield a'        while a' is waited for, b is worked on;
-                work(b) --------------------> yield b'   c is not begun before b' is asked for
+    depth 1     work(a) --------------> yield a'        b runs while the caller waits for a';
+                work(b) --------------------> yield b'   c starts when the caller asks for b'
     ```
 
-    Order is kept; an error is raised where its item would have come, and then nothing new is
-    begun; closing the generator early waits for what has begun and closes the stream.
+    The order is kept. An error is raised in the place of its item, and no further item is started.
+    Closing the generator early waits for started items and closes the stream.
 
     Args:
-        stream: of items, taken one after the other in a thread of its own.
-        work: may be called in several threads at once.
-        depth: how many items may be taken beyond the one that is asked for, or in hand.
+        stream: items, taken one after the other in a separate thread.
+        work: function that several threads may call at the same time.
+        depth: maximum number of items in progress beyond the requested one.
         name: name of the threads.
         halt: see `prefetch`.
     """
@@ -95,7 +96,7 @@ def mapped(
             result = _result(begun, workers)
             del begun
             yield result
-            del result  # before another item takes its place
+            del result  # before another item is started
             waiting.append(feeder.submit(begin))
     finally:
         halt()
@@ -111,17 +112,17 @@ def overlapped(
     name: str = "overlapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield the result of each item, with the next item already begun.
+    """Yield the result of each item; the next item is started before.
 
     ```
     begin(a) ---------------------> yield a'
-                begin(b) ----------------------------> yield b'      b is begun once it is there;
+                begin(b) ----------------------------> yield b'      b starts when available;
                                         begin(c) ----->              a' never waits for it
     ```
 
     Args:
-        stream: of items; what is slow about it runs in a thread.
-        begin: starts the work on an item; work on one item follows that on the one before.
+        stream: items; a thread takes them.
+        begin: function that starts the work on an item; items are processed one after the other.
         name: name of the thread.
         halt: see `prefetch`.
     """
@@ -147,7 +148,7 @@ def overlapped(
                 if not running[0].done():
                     continue
             result = running.popleft().result()
-            if len(running) == 1:  # there is room for one more, unless the stream has ended
+            if len(running) == 1:  # start one more, unless the stream has ended
                 upcoming = upcoming or (None if ended else pool.submit(next, items, _END))
             yield result
             del result
@@ -159,10 +160,10 @@ def overlapped(
 
 
 class _Threads(ThreadPoolExecutor):
-    """A pool that knows whether any of its threads still lives.
+    """A thread pool that can detect that all its threads have died.
 
-    A pool counts a dead thread as one that works, so that what it was given waits for ever. A
-    thread dies of an exception that somebody else raises in it (PyThreadState_SetAsyncExc).
+    A pool counts a dead thread as working, so its items would wait for ever. A thread dies if
+    another thread raises an exception in it (PyThreadState_SetAsyncExc).
     """
 
     def __init__(self, number: int, name: str) -> None:
@@ -172,14 +173,15 @@ class _Threads(ThreadPoolExecutor):
     def check(self) -> None:
         if self._begun and not any(thread.is_alive() for thread in self._begun):
             names = ", ".join(thread.name for thread in self._begun)
-            msg = f"thread {names} has ended before its work was done; run the same again"
+            msg = f"thread {names} ended before its work was done; run the same command again"
             raise ChunkflowError(msg)
 
 
 def _one_thread(name: str) -> _Threads:
-    """Return a pool whose thread runs already; ctrl-C at its start would lose it.
+    """Return a pool whose thread already runs.
 
-    What that one ran could not be waited for, and a stream that it ran could not be closed.
+    If ctrl-C came while the thread starts, the pool would lose it: nothing could wait for the
+    thread or close its stream.
     """
     pool = _Threads(1, name)
     pool.submit(int).result()
@@ -187,18 +189,18 @@ def _one_thread(name: str) -> _Threads:
 
 
 def _result(future: Future[T], threads: _Threads) -> T:
-    """Wait for a result of a pool, as long as one of its threads lives."""
+    """Wait for a result of a pool as long as one of its threads is alive."""
     while not future.done() and not wait((future,), LOOK_S).done:
         threads.check()
     return future.result()
 
 
 def _wait_for_either(one: Future[Any], other: Future[Any], threads: _Threads) -> None:
-    # A function of its own, so that no futures, nor the items in them, are kept afterwards.
+    # a separate function, so that futures and their items are not kept afterwards
     while not wait((one, other), LOOK_S, FIRST_COMPLETED).done:
         threads.check()
 
 
 def _came(upcoming: Future[object]) -> bool:
-    """Return whether an item is ready; an error must wait until earlier items are yielded."""
+    """Return whether an item is ready; an error has to wait until earlier items are yielded."""
     return upcoming.done() and upcoming.exception() is None

@@ -1,8 +1,8 @@
-"""The tasks of `generate-tasks`: their plan, and sending them to a queue.
+"""Tasks of `generate-tasks`: plan them, and yield, send or write them.
 
 ```
 grid over a region or a volume  ->  boxes of interest  ->  boxes in the mask  ->  a part of them
-                                                   down the line, to a queue, or into a file <-
+                                                    to the pipeline, a queue, or a file  <-
 ```
 """
 
@@ -39,23 +39,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Planner:
-    """What says which tasks there are.
+    """Settings that determine the tasks.
 
     Attributes:
         chunk_size: extent of a box of the grid; ``None``: the boxes of *bbox_file* are the tasks.
-        region: start, stop and size of what the grid covers, as far as they are said.
+        region: start, stop and size of the region that the grid covers, as far as they are given.
         grid_size: number of boxes along each axis, instead of enough to cover the region.
-        respect_stop: cut the last boxes off at the region's end.
-        aligned_block_size: grow what is covered to multiples of this.
-        volume_path: whose bounds are the region, and whose voxels boxes are counted in.
+        respect_stop: crop the last boxes at the region's end.
+        aligned_block_size: grow the region to multiples of this size.
+        volume_path: volume whose bounds are the region; boxes are in its voxels.
         mip: mip of that volume.
-        opening: how to use the volumes.
+        opening: credentials and options of the volumes.
         selected: (first, end) of the tasks to make, counted in order; end ``None``: to the last.
-        order: in which tasks are counted and made.
-        bbox_file: boxes of interest; others are left out.
-        mask: volume of a coarse mask; boxes in which it is zero everywhere are left out.
+        order: order in which tasks are counted and made.
+        bbox_file: file of boxes of interest; other boxes are omitted.
+        mask: volume of a coarse mask; boxes in which it is zero everywhere are omitted.
         mask_mip: mip of the mask.
-        voxel_size_nm: of the voxels that boxes are counted in, instead of the volume's.
+        voxel_size_nm: voxel size of the boxes (default: the volume's), nanometres, zyx.
         time: time index of all boxes of the grid.
     """
 
@@ -77,14 +77,14 @@ class Planner:
 
     @property
     def reads(self) -> bool:
-        """Whether anything has to be read to know the tasks."""
+        """Whether a volume or file has to be read to determine the tasks."""
         return any((self.volume_path, self.bbox_file, self.mask))
 
     def plan(self) -> GridPlan | ListPlan:
         """Return the tasks.
 
         Raises:
-            OptionError: there are none, or not those that were selected.
+            OptionError: no task is left, or the selected tasks do not exist.
             VolumeError: the volume, the mask or the file of boxes cannot be read.
         """
         wanted = self._wanted()
@@ -121,7 +121,7 @@ class Planner:
         return open_volume(self.volume_path, self.mip, opening=self.opening)
 
     def _wanted(self) -> list[Region]:
-        """Return the boxes of interest, grown to whole blocks where they are the tasks."""
+        """Return the boxes of interest; if they are the tasks, they are grown to whole blocks."""
         if self.bbox_file is None:
             return []
         from chunkflow_py.queue.box_file import read_regions
@@ -130,8 +130,9 @@ class Planner:
         if self.chunk_size is not None:
             if timed := next((r for r in regions if r.time is not None), None):
                 msg = (
-                    f"{self.bbox_file} holds boxes with a time, such as {timed}, which are tasks "
-                    "by themselves; leave --chunk-size out, or the times, and give one time by "
+                    f"{self.bbox_file} has boxes with a time, such as {timed}, which must be "
+                    "whole tasks; leave out --chunk-size, or remove the times and give one by "
+                    ""
                     f"--bounding-box t{timed.time}_…"
                 )
                 raise OptionError(msg)
@@ -171,7 +172,7 @@ class Planner:
             raise OptionError(msg)
         if outside:
             logger.warning(
-                "%d of the %d boxes of %s lie outside of %s, and make no task",
+                "%d of the %d boxes of %s are outside %s and are omitted",
                 *(outside, len(wanted), self.bbox_file, where),
             )
         count = int(np.count_nonzero(kept))
@@ -203,30 +204,30 @@ class Planner:
                 f"{total} boxes; check --mask, --mask-mip and --voxel-size"
             )
             raise OptionError(msg)
-        logger.info("%d of %d boxes lie outside of the mask and are left out", total - left, total)
+        logger.info("%d of %d boxes are outside the mask and are omitted", total - left, total)
         return kept
 
     def _part(self, total: int) -> range:
         first, end = self.selected
         if first >= total:
-            msg = f"task {first} was asked for, but there are {total} tasks, 0 to {total - 1}"
+            msg = f"task {first} was requested, but the plan has {total} tasks, 0 to {total - 1}"
             raise OptionError(msg)
-        before = (self.time or 0) * total  # tasks are counted from the first time index on
+        before = (self.time or 0) * total  # the index starts at the first time index
         return range(before + first, before + (total if end is None else min(end, total)))
 
 
 @dataclass
 class TaskGenerator(SourceBase):
-    """The tasks of a plan: handed down the line, sent to a queue, or written to a file.
+    """Tasks of a plan: yielded to the pipeline, sent to a queue, or written to a file.
 
     Attributes:
         planner: planner of the tasks.
         file_path: path of a .npy file for their boxes.
         queue_name: name of a queue for their box strings.
-        create_queue: make the queue, and for SQS that of its dead letters, if there is none.
-        dry_run: hand nothing over.
-        lease_s: visibility timeout of a queue of SQS that is made. It applies to workers that set
-            none, as those of chunkflow 1.x, which do not renew it either; ours set their own.
+        create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
+        dry_run: send and write nothing.
+        lease_s: visibility timeout of a new SQS queue. It applies to workers that do not set one,
+            such as workers of chunkflow 1.x, which do not renew it either.
     """
 
     planner: Planner
@@ -245,7 +246,7 @@ class TaskGenerator(SourceBase):
     @property
     @hook
     def boxes(self) -> Boxes:
-        """The boxes of the whole grid or list, not only of the part that is made here.
+        """The boxes of the whole grid or list, not only of the selected part.
 
         Jobs that share a grid must agree on the bounds of a new volume and on its write units.
         """
@@ -256,10 +257,10 @@ class TaskGenerator(SourceBase):
         return 0 if self.queue_name or self.file_path else len(self.plan)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks, or hand them over and yield none."""
+        """Yield the tasks, or send or write them and yield none."""
         plan = self.plan
         if self.dry_run and (self.queue_name or self.file_path):
-            logger.info("dry run: %d tasks are not handed over", len(plan))
+            logger.info("dry run: %d tasks are not sent", len(plan))
             return
         if self.file_path:
             from chunkflow_py.queue.box_file import write_boxes
@@ -280,10 +281,10 @@ class TaskGenerator(SourceBase):
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
     """Return the tasks that the options of `generate-tasks` describe.
 
-    Volumes and files are read later, when the pipeline has been accepted; wrong numbers fail now.
+    Volumes and files are read later, when the whole pipeline is checked; wrong numbers fail now.
 
     Raises:
-        OptionError: options contradict each other, or say too little.
+        OptionError: options contradict each other, or an option is missing.
     """
     region, chunk_size = _region_and_size(options)
     file_path, asked = options["file_path"], options["bounding_box"]
@@ -311,7 +312,7 @@ def _region_and_size(options: Mapping[str, Any]) -> tuple[_Region, Zyx | None]:
     chunk_size: Zyx | None = options["chunk_size"]
     if box is not None:
         if any(region):
-            msg = f"--bounding-box {box} is the region already; leave the --roi options out"
+            msg = f"--bounding-box {box} already gives the region; leave out the --roi options"
             raise OptionError(msg)
         region = box.start, box.stop, None
     if options["bbox_file"] and chunk_size is None:
@@ -319,16 +320,13 @@ def _region_and_size(options: Mapping[str, Any]) -> tuple[_Region, Zyx | None]:
         given |= zip(("--roi-start", "--roi-stop", "--roi-size"), region, strict=True)
         if wrong := next((name for name, value in given.items() if value is not None), None):
             msg = (
-                f"without --chunk-size the boxes of {options['bbox_file']} are the tasks; "
-                f"give --chunk-size, or leave {wrong} out"
+                f"without --chunk-size, the boxes of {options['bbox_file']} are the tasks; "
+                f"give --chunk-size, or leave out {wrong}"
             )
             raise OptionError(msg)
         return region, None
     if chunk_size is None and box is None:
-        msg = (
-            "how large a task's box is must be said; give --chunk-size, or --bounding-box or "
-            "--bbox-file"
-        )
+        msg = "the size of the tasks is not given; give --chunk-size, --bounding-box or --bbox-file"
         raise OptionError(msg)
     return region, box.size if chunk_size is None and box is not None else chunk_size
 
@@ -337,7 +335,7 @@ def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
     first, end = options["task_index_start"], options["task_index_stop"]
     if options["disbatch"]:
         if (first, end) != (0, None):
-            msg = "--disbatch chooses the task; leave --task-index-start and -stop out"
+            msg = "--disbatch chooses the task; leave out --task-index-start and -stop"
             raise OptionError(msg)
         text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
         if not is_digits(text):
@@ -347,8 +345,8 @@ def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
         return int(text), int(text) + 1
     if end is not None and end <= first:
         msg = (
-            f"--task-index-stop {end} must lie behind --task-index-start {first}; "
-            f"{first + 1} makes one task"
+            f"--task-index-stop {end} must be greater than --task-index-start {first}; "
+            f"{first + 1} selects one task"
         )
         raise OptionError(msg)
     return first, end

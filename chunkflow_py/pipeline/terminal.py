@@ -1,4 +1,4 @@
-"""Printing and help pages of all commands. Imports almost nothing, to keep `--help` fast."""
+"""Printing and help pages of all commands; imports very little, to keep `--help` fast."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Command(click.Command):
-    """A command whose help is shown by --help and by -h, in every context.
+    """A command whose help is shown by --help and -h in every context.
 
-    click takes the names from the first context that a command meets and keeps them. That context
-    may be one of completion, of a reference page, or of another program's group.
+    click keeps the names from the first context in which it uses a command. That may be the
+    context of completion, of a reference page, or of another program's group.
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return --help and -h, except names that the command's own options have."""
+        """Return --help and -h, except names of other options of the command."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
 
@@ -42,13 +42,13 @@ class Command(click.Command):
 def option_headings(
     headings: dict[str, tuple[str, ...]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Show options of a command below headings in its help; place it above the options.
+    """Show options of a command below headings in its help; place this decorator above the options.
 
     Args:
         headings: heading -> names of parameters, such as ``{"Blending": ("bump", "grid")}``.
 
     Raises:
-        ValueError: the command has no parameter of one of the names.
+        ValueError: a name is not a parameter of the command.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,11 +67,11 @@ def option_headings(
 
 
 def echo(message: object = "", *, err: bool = False, file: IO[Any] | None = None) -> None:
-    """Print *message* and a line end; text of others cannot control the terminal.
+    """Print *message* and a line end; control characters in it cannot affect the terminal.
 
     Args:
-        message: anything that has a text; characters that are not shown as themselves are
-            replaced, see `chunkflow_py.core.plain_text.plain`.
+        message: object to convert to text; control characters are replaced, see
+            `chunkflow_py.core.plain_text.plain`.
         err: write to stderr instead of stdout.
         file: write to this stream instead.
     """

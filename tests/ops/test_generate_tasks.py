@@ -62,7 +62,7 @@ def test_a_bounding_box_may_have_a_time(tmp_path, monkeypatch):
     file = "--bbox-file a.csv"
     assert boxes(file) == ["t1_0-2_0-2_0-2", "t0_0-2_0-2_0-2", "0-2_0-2_0-2"]
     assert boxes(f"{file} --aligned-block-size 4 4 4")[0] == "t1_0-4_0-4_0-4"
-    with pytest.raises(OptionError, match="such as t1_0-2_0-2_0-2, which are tasks by themselves"):
+    with pytest.raises(OptionError, match="such as t1_0-2_0-2_0-2, which must be whole tasks"):
         boxes(f"{file} --chunk-size 4 4 4")
 
 
@@ -175,12 +175,12 @@ def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "give --chunk-size, or --bounding-box"),
-        ("-b 0-1_0-1_0-1 -s 0 0 0", "leave the --roi options out"),
+        ("", "give --chunk-size, --bounding-box"),
+        ("-b 0-1_0-1_0-1 -s 0 0 0", "leave out the --roi options"),
         ("-c 1 1 1 -i 1", "there are 1 tasks, 0 to 0"),
-        ("-c 1 1 1 -z 1 1 9 -i 5 -p 5", "6 makes one task"),
+        ("-c 1 1 1 -z 1 1 9 -i 5 -p 5", "6 selects one task"),
         ("-c 1 1 1 -d", "DISBATCH_REPEAT_INDEX, which is not set"),
-        ("-c 1 1 1 -d -i 2", "leave --task-index-start"),
+        ("-c 1 1 1 -d -i 2", "leave out --task-index-start"),
         ("-c 1 1 1 -f tasks.txt", "tasks.txt.npy does"),
         ("-c 0 1 1", "x>=1"),
         ("-c 1 1 1 -s 0 0 0 -r 2 2 2 -z 1 1 1", "leave --roi-stop or --roi-size out"),

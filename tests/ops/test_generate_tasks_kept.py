@@ -56,7 +56,7 @@ def test_tasks_outside_of_the_mask_are_left_out(mask, caplog):
     body = generate(f"-z 1 8 16 -c 1 4 4 --voxel-size 40 8 8 --mask {mask}")
     assert [str(task) for task in body] == ["0-1_0-4_4-8", "0-1_4-8_12-16"]
     assert len(body) == 2
-    assert "6 of 8 boxes lie outside of the mask and are left out" in caplog.text
+    assert "6 of 8 boxes are outside the mask and are omitted" in caplog.text
     assert "outside mask" not in caplog.text
     assert body.boxes == BoxGrid(Zyx(0, 0, 0), Zyx(1, 4, 4), Zyx(1, 4, 4), Zyx(1, 2, 4))
     assert list(body.plan) == [1, 7]
@@ -228,9 +228,9 @@ def test_boxes_of_interest_and_a_mask(regions, mask, caplog):
     path = regions("0-1_0-4_0-8", "0-1_0-8_8-16", "0-1_0-1_0-1")
     more = f"--bbox-file {path} --mask {mask} --voxel-size 40 8 8"
     assert boxes(f"-z 1 8 16 -c 1 4 4 {more}") == ["0-1_0-4_4-8", "0-1_4-8_12-16"]
-    assert "4 of 6 boxes lie outside of the mask and are left out" in caplog.text
+    assert "4 of 6 boxes are outside the mask and are omitted" in caplog.text
     assert boxes(more) == ["0-1_0-4_0-8", "0-1_0-8_8-16"]
-    assert "1 of 3 boxes lie outside of the mask and are left out" in caplog.text
+    assert "1 of 3 boxes are outside the mask and are omitted" in caplog.text
 
 
 @pytest.mark.parametrize("more", ["-b 0-1_0-1_0-1", "-s 0 0 0", "-z 1 1 1", "-g 1 1 1"])

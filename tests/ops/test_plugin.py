@@ -188,7 +188,7 @@ def test_the_name_of_an_operator_is_the_operator():
         ("--treshold 0.5", "No such option '--treshold'. Did you mean '--threshold'?"),
         ("--threshold high", "'high' is not a valid float"),
         ("--args treshold=1", "plugin threshold has no argument 'treshold'"),
-        ("--args 0.5", "--args 0.5 of plugin threshold says no name; write name=value for one of"),
+        ("--args 0.5", "--args 0.5 of plugin threshold gives no name; write NAME=VALUE with one of"),
         ("--threshold 1 --args threshold=2", "leave one out"),
         ("-t 1 --args threshold=2", "leave one out"),
     ],

@@ -43,7 +43,7 @@ def test_the_line_that_is_printed_runs():
     assert (info["data_type"], info["num_channels"]) == ("float32", 1)
     assert thumbnail["scales"][-1]["resolution"] == [64, 64, 40]
     assert thumbnail["scales"][-1]["size"] == [16, 16, 24]
-    _, _, line = result.stdout.partition("are yours:\n")
+    _, _, line = result.stdout.partition("replace INPUT, MODEL and WEIGHTS:\n")
     line = line.replace("\\\n", " ").removeprefix("chunkflow ")
     line = line.replace("--convnet-model MODEL --convnet-weight-path WEIGHTS", "-f identity")
     line = line.replace("INPUT --mip 1", "em").replace(

@@ -170,7 +170,7 @@ def test_what_is_unknown_is_said_to_be() -> None:
     told = estimate_memory(stages_of([load, odd], 0), voxels, {}, 1)
     assert told.unknown == ("plugin",)
     assert str(told).startswith("at least ")
-    assert str(told).endswith("more for plugin, whose needs are unknown")
+    assert str(told).endswith("more for plugin, whose memory is unknown")
 
 
 def run(ahead: int | None, share: float, caplog: Any, tasks: int = 12) -> Pipeline:

@@ -1,9 +1,9 @@
-"""What a plugin that was written for chunkflow 1.x imports as ``chunkflow``.
+"""Classes that plugins written for chunkflow 1.x import as ``chunkflow``.
 
-The classes have the names, attributes and behaviour of chunkflow's Python interface, as far as
-plugins use it, and are written anew here. They exist only at the boundary of a plugin:
+The classes are a new implementation with the names, attributes and behaviour of chunkflow's Python
+interface, as far as plugins use it. They exist only at the boundary of a plugin:
 
-| module     | holds                                                                               |
+| module     | contains                                                                            |
 |------------|-------------------------------------------------------------------------------------|
 | `places`   | Cartesian, BoundingBox, BoundingBoxes                                               |
 | `chunks`   | Chunk, Image, Segmentation, ProbabilityMap, AffinityMap                             |

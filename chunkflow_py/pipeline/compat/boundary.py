@@ -33,7 +33,7 @@ _KINDS = {name: kind for kind, name in _LAYER_TYPES.items()}
 def to_plugin(value: Any) -> Any:
     """Return an item of a task as a plugin for chunkflow 1.x expects it.
 
-    The array of a chunk is shared, points are copied; items of other types stay as they are.
+    The array of a chunk is shared, points are copied, and items of other types are not changed.
     """
     match value:
         case OurChunk():
@@ -65,10 +65,10 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
     """Convert results of a plugin to items of a task, also within a list, tuple or dict.
 
     Args:
-        value: what it returned.
-        inputs: the items from which it was made. The first chunk and the first synapses among them
-            have what classes of 1.x do not: a domain, the kinds that they do not know, the objects
-            in which T-bars lie.
+        value: value that the plugin returned.
+        inputs: items that the plugin received. The first chunk and the first synapses among them
+            supply properties that classes of 1.x lack: domain, further kinds, and the objects of
+            T-bars.
     """
     match value:
         case list() | tuple() if type(value) in (list, tuple):
@@ -91,7 +91,7 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
 def is_changed(given: Any, item: Any) -> bool:
     """Return whether a plugin has changed *given*, its copy of an *item* of the task.
 
-    Voxels that it has changed in place are those of the item already.
+    Voxels do not count: the array is shared, so that a change in place already affects the item.
     """
     match given:
         case Chunk():
@@ -114,9 +114,9 @@ def _our_chunk(chunk: Chunk, like: OurChunk | None) -> OurChunk:
 
 
 def _kind(chunk: Chunk, like: OurChunk | None) -> Kind | None:
-    """Return the kind of the voxels, if the plugin declares it and their type allows it.
+    """Return the kind of the voxels, if the plugin declares it and their dtype allows it.
 
-    Plugins give labels the properties of the map that they were made from.
+    Plugins copy the properties of a map to labels made from it, so the declared kind may be wrong.
     """
     explicit = chunk.properties.get("layer_type")
     kind = _KINDS.get(explicit or "")
@@ -145,7 +145,7 @@ def _our_synapses(synapses: Synapses, like: OurSynapses | None) -> OurSynapses:
         synapses.pre_users,
         synapses.post_users if len(post) else None,
     )
-    # Which object a T-bar lies in is known as long as the T-bars are the same.
+    # the objects of T-bars are known as long as the T-bars do not change
     if like is not None and np.array_equal(like.pre, made.pre):
         made = replace(made, object_ids=like.object_ids)
     return made

@@ -19,9 +19,9 @@ LAYER_TYPES = ("image", "segmentation", "probability_map", "affinity_map", "unkn
 
 
 class Chunk(NDArrayOperatorsMixin):
-    """An array (z, y, x) or (c, z, y, x) that knows where it lies.
+    """An array (z, y, x) or (c, z, y, x) with its position in the volume.
 
-    What is not defined here is an attribute of the array, such as ``chunk.mean()``.
+    Attributes that are not defined here are those of the array, such as ``chunk.mean()``.
 
     Attributes:
         array: the voxels.
@@ -36,7 +36,7 @@ class Chunk(NDArrayOperatorsMixin):
         voxel_size: Iterable[float] | None = None,
         layer_type: str | None = None,
     ) -> None:
-        """Take the array without copying it; one (y, x) gets a z axis.
+        """Use the array without copying it; a (y, x) array gets a z axis.
 
         Raises:
             ValueError: the layer type is unknown.
@@ -49,7 +49,7 @@ class Chunk(NDArrayOperatorsMixin):
             array = array.array
         self.array: NDArray[Any] = array if array.ndim > 2 else array[np.newaxis]
         offset = (0, 0, 0) if voxel_offset is None else tuple(voxel_offset)
-        self.voxel_offset: Cartesian = Cartesian(*offset[-3:])  # four with a channel before
+        self.voxel_offset: Cartesian = Cartesian(*offset[-3:])  # four numbers include the channel
         self.voxel_size: Cartesian | None = to_cartesian(voxel_size)
         self._layer_type = layer_type
 
@@ -61,12 +61,12 @@ class Chunk(NDArrayOperatorsMixin):
     def from_array(
         cls, array: NDArray[Any], bbox: BoundingBox, voxel_size: Iterable[float] | None = None
     ) -> Self:
-        """Return an array at the place of a box."""
+        """Return a chunk of an array at the position of a box."""
         return cls(array, voxel_offset=bbox.minpt, voxel_size=voxel_size)
 
     @classmethod
     def from_chunk(cls, chunk: Chunk) -> Self:
-        """Return a chunk as one of this class, with the same array."""
+        """Convert a chunk to this class; the array is shared."""
         return cls(chunk.array, voxel_offset=chunk.voxel_offset, voxel_size=chunk.voxel_size)
 
     @classmethod
@@ -80,14 +80,14 @@ class Chunk(NDArrayOperatorsMixin):
         """Return a chunk of zeros.
 
         Raises:
-            ValueError: another pattern is asked for.
+            ValueError: another pattern is requested.
         """
         if pattern != "zero":
-            msg = f"a plugin can make chunks of the pattern zero here, not {pattern}"
+            msg = f"a plugin can only make chunks of the pattern zero, not {pattern}"
             raise ValueError(msg)
         return cls.from_array(np.zeros(bbox.shape.tuple, dtype), bbox, voxel_size)
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def is_image(self) -> bool:
@@ -96,13 +96,13 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the chunk is marked as one, or is (z, y, x) with integers other than uint8."""
+        """Whether the layer type is segmentation, or voxels are (z, y, x) integers except uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
     @property
     def is_affinity_map(self) -> bool:
-        """Whether it has three channels of float32."""
+        """Whether the chunk has three channels of float32."""
         return bool(self.ndim == 4 and self.shape[0] == 3 and self.dtype == np.float32)
 
     @property
@@ -112,7 +112,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def layer_type(self) -> str:
-        """What the voxels mean: as it was said, else by their type."""
+        """The given layer type; if none was given, one derived from the dtype."""
         if self._layer_type is not None:
             return self._layer_type
         for name in LAYER_TYPES[:-1]:
@@ -139,12 +139,12 @@ class Chunk(NDArrayOperatorsMixin):
         self.set_properties(value)
 
     def set_properties(self, properties: dict[str, Any]) -> None:
-        """Take offset, voxel size and layer type of another chunk."""
+        """Copy offset, voxel size and layer type of another chunk."""
         for name in ("voxel_offset", "voxel_size", "layer_type"):
             if name in properties:
                 setattr(self, name, properties[name])
 
-    # --- where it is ------------------------------------------------------------------------------
+    # --- position ------------------------------------------------------------------------------
 
     @property
     def bbox(self) -> BoundingBox:
@@ -158,12 +158,12 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def start(self) -> Cartesian:
-        """Its first voxel."""
+        """The first voxel, zyx."""
         return self.bbox.start
 
     @property
     def stop(self) -> Cartesian:
-        """One after its last voxel."""
+        """The position after the last voxel, zyx."""
         return self.bbox.stop
 
     @property
@@ -192,8 +192,8 @@ class Chunk(NDArrayOperatorsMixin):
         except AttributeError:
             kind = type(self).__name__
             msg = (
-                f"{kind} of chunkflow has no {name!r} here; the array is {kind.lower()}.array, and "
-                "docs/from-chunkflow.md says what takes the place of other methods"
+                f"{kind} of chunkflow has no {name!r} here; the array is {kind.lower()}.array, "
+                "and docs/from-chunkflow.md lists replacements for other methods"
             )
             raise AttributeError(msg) from None
 
@@ -236,7 +236,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self._like(self.array.copy())
 
     def astype(self, dtype: DTypeLike) -> Chunk:
-        """Return the chunk in another type; itself if it has it."""
+        """Convert the chunk to another dtype; return the chunk itself if it has this dtype."""
         if dtype is None or np.dtype(dtype) == self.dtype:
             return self
         return self._like(self.array.astype(dtype))
@@ -250,7 +250,7 @@ class Chunk(NDArrayOperatorsMixin):
         self.array.fill(x)
 
     def transpose(self, only_array: bool = False) -> Chunk:
-        """Return the chunk with its axes in reverse order, and its place unless *only_array*."""
+        """Reverse the axes of the array and, unless *only_array*, of the position."""
         turned = self._like(self.array.transpose())
         if not only_array:
             turned.voxel_offset = self.voxel_offset.inverse
@@ -261,7 +261,7 @@ class Chunk(NDArrayOperatorsMixin):
         """Return the only channel, (z, y, x)."""
         return self._like(np.squeeze(self.array, axis=axis))
 
-    # --- parts of it ------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------
 
     def _inside(self, slices: Any) -> tuple[Any, ...]:
         local = (
@@ -283,7 +283,7 @@ class Chunk(NDArrayOperatorsMixin):
     def crop_margin(
         self, margin_size: Iterable[int] | None = None, output_bbox: BoundingBox | None = None
     ) -> Chunk:
-        """Return the part without a margin (3 or 6 voxels: before and after), or in a box."""
+        """Return the part without a margin (3 numbers, or 6: before and after), or in a box."""
         if margin_size is None and output_bbox is not None:
             return self.cutout(output_bbox)
         margin = tuple(margin_size or (0, 0, 0))
@@ -296,7 +296,7 @@ class Chunk(NDArrayOperatorsMixin):
         self.array, self.voxel_offset = part.array, part.voxel_offset
 
     def threshold(self, threshold: float) -> Chunk:
-        """Return a mask, uint8, of the voxels above a value; one channel at most."""
+        """Return a uint8 mask of the voxels above a value; for a single channel."""
         array = (self.array > threshold).astype(np.uint8)
         return Chunk(array[0] if array.ndim == 4 else array, self.voxel_offset, self.voxel_size)
 
@@ -314,7 +314,7 @@ class Segmentation(Chunk):
     """A chunk of labels."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Take labels."""
+        """Create a chunk of labels."""
         super().__init__(array, **({"layer_type": "segmentation"} | place))
 
 
@@ -322,7 +322,7 @@ class AffinityMap(Chunk):
     """A chunk of affinities."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Take affinities (3, z, y, x)."""
+        """Create a chunk of affinities (3, z, y, x)."""
         super().__init__(array, **({"layer_type": "affinity_map"} | place))
 
 
@@ -335,14 +335,14 @@ class ProbabilityMap(Chunk):
         voxel_offset: Iterable[int] | None = None,
         voxel_size: Iterable[float] | None = None,
     ) -> None:
-        """Take a map of floats.
+        """Create a chunk of floats.
 
         Raises:
-            TypeError: it holds integers.
+            TypeError: the voxels are integers.
         """
         super().__init__(array, voxel_offset, voxel_size, "probability_map")
         if self.dtype.kind != "f":
-            msg = f"a ProbabilityMap holds floats, not {self.dtype}; divide by its full scale"
+            msg = f"a ProbabilityMap must have floats, not {self.dtype}; scale them to [0, 1]"
             raise TypeError(msg)
 
     def detect_points(
@@ -353,9 +353,10 @@ class ProbabilityMap(Chunk):
         num_peaks: float = np.inf,
         return_confidences: bool = True,
     ) -> Any:
-        """Return the peaks of the map, global (n, 3), and their heights; ``None`` without any.
+        """Return global positions of peaks (n, 3) and their heights; ``None`` without peaks.
 
-        As in 1.x the map is scaled in place first: less its mean, cut at 0, over its maximum.
+        As in 1.x, the map is first scaled in place: its mean is subtracted, negative values become
+        0, and the result is divided by its maximum.
 
         Raises:
             MissingExtraError: scikit-image is not installed.

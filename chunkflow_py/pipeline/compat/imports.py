@@ -1,7 +1,7 @@
-"""``import chunkflow`` for plugins, where no distribution of this name is installed.
+"""Make ``import chunkflow`` work in plugins if chunkflow itself is not installed.
 
-The modules can be imported only while a plugin is loaded or called, so that no other code takes
-them for chunkflow.
+The modules can be imported only while a plugin is loaded or called, so that other code does not
+mistake them for chunkflow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = "chunkflow"
-# Module of chunkflow -> module of this package, and what it holds.
+# module of chunkflow -> module of this package, and its names
 MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "chunkflow": {},
     "chunkflow.chunk": {"chunks": ("Chunk",)},
@@ -44,7 +44,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the modules of `MODULES`; each is made once."""
+    """Finder of the modules in `MODULES`; each is created once."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -91,7 +91,7 @@ def importable() -> Iterator[None]:
 
 
 def _is_installed() -> bool:
-    """Return whether chunkflow itself can be imported; a folder of this name is not enough."""
+    """Return whether chunkflow itself is installed; a folder of this name does not count."""
     spec = find_spec(ROOT)
     return spec is not None and spec.origin is not None
 

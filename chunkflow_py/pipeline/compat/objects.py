@@ -20,13 +20,13 @@ class PointCloud:
     """Points (n, 3), zyx, voxels."""
 
     def __init__(self, points: NDArray[Any] | None, voxel_size: Iterable[float]) -> None:
-        """Take points; ``None`` means none."""
+        """Copy points; ``None`` stands for no points."""
         self.points = np.zeros((0, 3), np.int64) if points is None else points
         self.voxel_size = Cartesian.from_collection(voxel_size)
 
     @property
     def bounding_box(self) -> BoundingBox:
-        """From the least to the greatest coordinates."""
+        """The box from the lowest to the highest coordinates."""
         return BoundingBox.from_points(self.points)
 
     @property
@@ -45,8 +45,8 @@ class Synapses:
         post_confidence: (m,) or ``None``.
         resolution: edge lengths of a voxel, nanometres, zyx, or ``None``.
         users: names, or ``None``.
-        pre_users: (n,) index of *users*, or ``None``.
-        post_users: (m,), the same.
+        pre_users: (n,) index into *users*, or ``None``.
+        post_users: (m,) index into *users*, or ``None``.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Synapses:
         pre_users: NDArray[Any] | None = None,
         post_users: NDArray[Any] | None = None,
     ) -> None:
-        """Copy the points; see the class."""
+        """Copy the points; arguments as for the class."""
         self.pre = pre.astype(np.int32)
         self.post = None if post is None else post.astype(np.int32)
         self.pre_confidence, self.post_confidence = pre_confidence, post_confidence
@@ -93,7 +93,7 @@ class Synapses:
 
     @property
     def pre_bounding_box(self) -> BoundingBox:
-        """The box of the voxels of the T-bars."""
+        """The box around the voxels of the T-bars."""
         return BoundingBox.from_points(self.pre).adjust((0, 0, 0, 1, 1, 1))
 
     @property
@@ -110,14 +110,14 @@ class Synapses:
 
     @property
     def pre_index2post_indices(self) -> list[list[int] | None]:
-        """For each T-bar the rows of its postsynaptic points; ``None`` where *post* is ``None``."""
+        """Rows of the postsynaptic points of each T-bar; ``None`` if *post* is ``None``."""
         if self.post is None:
             return [None] * self.pre_num
         return [np.flatnonzero(self.post[:, 0] == row).tolist() for row in range(self.pre_num)]
 
     @property
     def post_synapse_num_list(self) -> list[int]:
-        """For each T-bar the number of its postsynaptic points."""
+        """Number of postsynaptic points of each T-bar."""
         return [len(rows or ()) for rows in self.pre_index2post_indices]
 
     @property
@@ -127,7 +127,7 @@ class Synapses:
 
     @property
     def distances_from_pre_to_post(self) -> NDArray[Any]:
-        """Of each postsynaptic point from its T-bar, (m,), voxels."""
+        """Distance of each postsynaptic point from its T-bar, (m,), voxels."""
         if self.post is None:
             return np.zeros(0, np.float32)
         apart = self.post_coordinates - self.pre[self.post[:, 0]]
@@ -170,7 +170,7 @@ class Synapses:
         self.remove_pre(self.pre_indices_without_post)
 
     def remove_synapses_outside_bounding_box(self, bbox: BoundingBox) -> None:
-        """Remove T-bars outside of a box; those on its stop count as inside, as in 1.x."""
+        """Remove T-bars outside a box; positions at its stop count as inside, as in 1.x."""
         self.remove_pre(
             row for row, point in enumerate(self.pre.tolist()) if not bbox.contains(point)
         )
@@ -181,7 +181,7 @@ class Synapses:
         return users.index(user) if user in users else None
 
     def post_indices_from_user(self, user: str) -> set[int]:
-        """Return the rows of the postsynaptic points that a user has made."""
+        """Return the rows of the postsynaptic points made by a user."""
         number = self.user_id(user)
         if number is None or self.post_users is None:
             return set()
@@ -190,7 +190,7 @@ class Synapses:
     def find_redundent_post(
         self, num_threshold: int = 15, distance_threshold: float = 50.0
     ) -> set[int]:
-        """Return the rows of points too far from their T-bar, or more than its best ones."""
+        """Return the rows of points too far from their T-bar, or beyond its allowed number."""
         distances = self.distances_from_pre_to_post
         found = set(np.flatnonzero(distances > distance_threshold).tolist())
         for rows in self.pre_index2post_indices:
@@ -203,7 +203,7 @@ class Synapses:
     def find_duplicate_post_on_same_neuron(
         self, seg: Chunk, distance_threshold: float = 10
     ) -> set[int]:
-        """Of points near each other on one segment, return those farther from their T-bar."""
+        """Of close points on one segment, return all but the one nearest to its T-bar."""
         from scipy.spatial import KDTree
 
         points = self.post_coordinates - np.asarray(seg.voxel_offset, np.int64)

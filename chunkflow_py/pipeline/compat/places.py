@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cartesian(NamedTuple):
-    """Three numbers, zyx. Arithmetic is elementwise; an order holds for all three axes."""
+    """Three numbers, zyx. Arithmetic is elementwise; ``<`` is true if it is on all three axes."""
 
     z: Any
     y: Any
@@ -66,13 +66,13 @@ class Cartesian(NamedTuple):
         return Cartesian(-self.z, -self.y, -self.x)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all three are equal to a number, or to three."""
+        """Return whether all three equal a number, or three numbers."""
         if other is None or isinstance(other, str):
             return False
         return self._all(other, operator.eq)
 
     def __ne__(self, other: object) -> bool:
-        """Return whether one is not equal."""
+        """Return whether at least one differs."""
         return not self == other
 
     def __lt__(self, other: Any) -> bool:
@@ -97,44 +97,44 @@ class Cartesian(NamedTuple):
 
     @property
     def ceil(self) -> Cartesian:
-        """Rounded up."""
+        """The numbers rounded up."""
         return Cartesian(*map(math.ceil, self))
 
     @property
     def floor(self) -> Cartesian:
-        """Rounded down."""
+        """The numbers rounded down."""
         return Cartesian(*map(math.floor, self))
 
     @property
     def inverse(self) -> Cartesian:
-        """In the order xyz."""
+        """The numbers in the order xyz."""
         return Cartesian(self.x, self.y, self.z)
 
     @property
     def tuple(self) -> tuple[Any, Any, Any]:
-        """As a plain tuple."""
+        """The numbers as a tuple."""
         return (self.z, self.y, self.x)
 
     @property
     def list(self) -> list[Any]:
-        """As a list."""
+        """The numbers as a list."""
         return [self.z, self.y, self.x]
 
     @property
     def vec(self) -> NDArray[Any]:
-        """As an array."""
+        """The numbers as an array."""
         import numpy as np
 
         return np.asarray(self.tuple)
 
 
 def to_cartesian(values: Iterable[Any] | None) -> Cartesian | None:
-    """Return three values as a Cartesian; ``None`` stays."""
+    """Convert three values to a Cartesian; ``None`` stays ``None``."""
     return None if values is None else Cartesian.from_collection(values)
 
 
 def plain(values: Iterable[Any]) -> Cartesian:
-    """Return three numbers as Python's own, whole ones as integers."""
+    """Convert three numbers to Python numbers, integers where possible."""
     numbers = (float(value) for value in values)
     return Cartesian(*(int(value) if value.is_integer() else value for value in numbers))
 
@@ -147,20 +147,20 @@ class BoundingBox:
     stop: Cartesian
 
     def __post_init__(self) -> None:
-        """Take any three values for a corner."""
+        """Convert both corners to Cartesian."""
         object.__setattr__(self, "start", Cartesian.from_collection(self.start))
         object.__setattr__(self, "stop", Cartesian.from_collection(self.stop))
 
     @classmethod
     def from_string(cls, string: str) -> BoundingBox:
-        """Return the box written as ``z0-z1_y0-y1_x0-x1``, with a folder and an ending or not."""
+        """Parse ``z0-z1_y0-y1_x0-x1``; a folder before and an extension after it are ignored."""
         name = string.rpartition("/")[2].partition(".")[0]
         box = geometry.BoundingBox.parse(name)
         return cls(Cartesian(*box.start), Cartesian(*box.stop))
 
     @classmethod
     def from_delta(cls, start: Iterable[Any], plus: Iterable[Any]) -> BoundingBox:
-        """Return the box that begins at *start* and is as large as *plus*."""
+        """Return the box that starts at *start* and has the size *plus*."""
         first = Cartesian.from_collection(start)
         return cls(first, first + plus)
 
@@ -171,7 +171,7 @@ class BoundingBox:
 
     @classmethod
     def from_bbox(cls, bbox: Any) -> BoundingBox:
-        """Return a box of cloud-volume, or another one with minpt and maxpt."""
+        """Convert a box of cloud-volume, or any object with minpt and maxpt."""
         return cls(plain(bbox.minpt), plain(bbox.maxpt))
 
     @classmethod
@@ -184,7 +184,7 @@ class BoundingBox:
 
     @classmethod
     def from_points(cls, points: Any) -> BoundingBox:
-        """Return the box from the least to the greatest coordinates of points (n, 3)."""
+        """Return the box from the lowest to the highest coordinates of points (n, 3)."""
         import numpy as np
 
         array = np.asarray(points)
@@ -192,7 +192,7 @@ class BoundingBox:
 
     @classmethod
     def from_center(cls, center: Iterable[Any], extent: Any, even_size: bool = True) -> BoundingBox:
-        """Return the box that reaches *extent* to both sides, and 1 more if its size is odd."""
+        """Return the box that extends *extent* to both sides, plus 1 if its size is odd."""
         middle = Cartesian.from_collection(center)
         return cls(middle - extent, middle + extent + (0 if even_size else 1))
 
@@ -212,7 +212,7 @@ class BoundingBox:
         return self.stop - self.start
 
     def size3(self) -> Cartesian:
-        """Return its extent, as cloud-volume calls it."""
+        """Return the extent, under cloud-volume's name."""
         return self.shape
 
     @property
@@ -221,12 +221,12 @@ class BoundingBox:
         return "_".join(f"{a}-{b}" for a, b in zip(self.start, self.stop, strict=True))
 
     def to_filename(self) -> str:
-        """Return its string, as cloud-volume calls it."""
+        """Return the string, under cloud-volume's name."""
         return self.string
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """One for each axis."""
+        """One slice for each axis."""
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
 
     def clone(self) -> BoundingBox:
@@ -241,8 +241,8 @@ class BoundingBox:
         """Return a box that is larger, or smaller if negative, at both ends.
 
         Args:
-            size: one number, three for both ends of each axis, or six that are added to start and
-                stop as they are.
+            size: one number; three, for both ends of each axis; or six, which are added to start
+                and stop.
         """
         if size is None:
             return self
@@ -264,15 +264,15 @@ class BoundingBox:
         return BoundingBox(self.start._with(bbox2.start, min), self.stop._with(bbox2.stop, max))
 
     def intersection(self, bbox2: BoundingBox) -> BoundingBox:
-        """Return the common box; where there is none, a stop lies before its start."""
+        """Return the common box; without one, a stop is below its start."""
         return BoundingBox(self.start._with(bbox2.start, max), self.stop._with(bbox2.stop, min))
 
     def is_aligned_with(self, block_shape: Iterable[Any]) -> bool:
-        """Return whether both corners lie on multiples of the block."""
+        """Return whether both corners are multiples of the block."""
         return self.start % block_shape == 0 and self.stop % block_shape == 0
 
     def decompose(self, block_size: Iterable[Any]) -> BoundingBoxes:
-        """Return the whole blocks that fit in, from the start on, without the remainder."""
+        """Return the whole blocks from the start; the remainder is omitted."""
         block = Cartesian.from_collection(block_size)
         axes = (
             range(a, b - step + 1, step)
@@ -281,11 +281,11 @@ class BoundingBox:
         return BoundingBoxes(BoundingBox.from_delta(at, block) for at in itertools.product(*axes))
 
     def __add__(self, other: Any) -> BoundingBox:
-        """Move it."""
+        """Move the box."""
         return BoundingBox(self.start + other, self.stop + other)
 
     def __sub__(self, other: Any) -> BoundingBox:
-        """Move it back."""
+        """Move the box back."""
         return BoundingBox(self.start - other, self.stop - other)
 
     def __mul__(self, other: Any) -> BoundingBox:

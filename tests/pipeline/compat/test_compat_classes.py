@@ -83,7 +83,7 @@ def test_peaks_of_a_map():
     assert points.tolist() == [[104, 215, 310], [104, 215, 330]]
     assert confidences[0] == 1 > confidences[1] > 0.7
     assert ProbabilityMap(np.zeros((9, 9, 9), np.float32)).detect_points() == (None, None)
-    with pytest.raises(TypeError, match="not uint8; divide by its full scale"):
+    with pytest.raises(TypeError, match="not uint8; scale them to"):
         ProbabilityMap(np.zeros((9, 9, 9), np.uint8))
 
 
