@@ -1,4 +1,4 @@
-"""Pipelines, predictions and volumes in Python: what `chunkflow` does, without a command line.
+"""Pipelines, predictions and volumes in Python, without a command line.
 
 >>> from chunkflow_py import Pipeline, ops
 >>> pipeline = Pipeline([
@@ -40,16 +40,18 @@ class Pipeline(base.Pipeline):
     """Operators that run one after the other on each task.
 
     Args:
-        operators: In their order. The first may be a source, such as ``ops.generate_tasks(…)``.
-        source: A source, instead of the first of *operators*; without one the pipeline runs once.
-        ahead: Tasks to prefetch per stage (read, compute, write); 0: one thread; ``None``: 1 if
-            memory allows it, else 0.
-        dry_run: Leave out the operators that save.
-        in_place: Allow saving to the volume that is loaded.
-        listener: Is called on progress.
+        operators: operators in order; the first may be a source, such as
+            ``ops.generate_tasks(…)``.
+        source: source of the tasks, instead of the first of *operators*; without one, the pipeline
+            runs once.
+        ahead: number of tasks to prefetch per stage (read, compute, write); 0 runs one thread;
+            ``None`` chooses 1 if memory suffices, else 0.
+        dry_run: omit the operators that save.
+        in_place: allow saving to the volume that is loaded.
+        listener: receiver of progress events.
 
     Raises:
-        OptionError: A source is not the first.
+        OptionError: a source is not the first.
     """
 
     def __init__(
@@ -79,14 +81,14 @@ class Pipeline(base.Pipeline):
         self._typed = tuple(parts)
 
     def plan(self, **settings: Any) -> RunPlan:
-        """Estimate tasks, bytes, memory, time and cost; nothing is made.
+        """Estimate tasks, bytes, memory, time and cost, without creating anything.
 
         Args:
-            settings: Fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without ``module``,
+            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without ``module``,
                 no pilot run measures memory and time, and both are estimated as far as possible.
 
         Raises:
-            OptionError: An operator was not made by a command, so that its options are unknown.
+            OptionError: an operator was not made by a command, so its options are unknown.
         """
         from chunkflow_py.planning.planner import plan_run
         from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
@@ -99,24 +101,24 @@ class Pipeline(base.Pipeline):
         self, run: str | None = None, queue: str | None = None, *, step: str | None = None,
         device_class: str = "same", **options: Any,
     ) -> Submission:  # fmt: skip
-        """Create a run of the pipeline and send its tasks, as ``chunkflow submit`` does.
+        """Create a run of the pipeline and send its tasks, like ``chunkflow submit``.
 
-        The spec is the one that the same command line would make.
+        The spec is equal to that of the same command line.
 
         Args:
-            run: Address of the run directory (default: beside the output).
+            run: address of the run directory (default: beside the output).
             queue: URL of the queue (default: SQLite in the run directory, if that is a folder).
-            step: Name of the step (default: that of its main operator).
+            step: name of the step (default: that of its main operator).
             device_class: ``same``: all workers compute the same bytes, others are refused;
                 ``any``: a mixed fleet, within a tolerance.
-            options: Further arguments of `chunkflow_py.run.submit.submit`.
+            options: further arguments of `chunkflow_py.run.submit.submit`.
 
         Returns:
             The submitted run; pass its ``address`` to ``chunkflow work``.
 
         Raises:
-            OptionError: An operator was not made by a command, so that workers could not make it.
-            ChunkflowError: Whatever is wrong with the pipeline, the store or the queue.
+            OptionError: an operator was not made by a command, so workers cannot make it.
+            ChunkflowError: the pipeline, the store or the queue is not usable.
         """
         from chunkflow_py.cli.run_pipelines import step_pipelines
         from chunkflow_py.run.run_directory import RunDirectory
@@ -132,8 +134,8 @@ class Pipeline(base.Pipeline):
         for each in self._typed:
             if not each.argv:
                 msg = (
-                    f"operator {each.name} was made in this process, and other processes cannot "
-                    "make it again; write it as an operator or a plugin (docs/extending.md) and "
+                    f"operator {each.name} was made in this process, so workers cannot make "
+                    "it; write it as an operator or a plugin (docs/extending.md) and "
                     f"use ops.{each.name.replace('-', '_')}(…), or run the pipeline here"
                 )
                 raise OptionError(msg)
@@ -155,25 +157,25 @@ def predict(
     For volumes larger than memory use `Pipeline` with ``ops.inference``.
 
     Args:
-        image: Array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume, which
+        image: array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume, which
             is read whole. Integers are divided by the maximum of their dtype, unless
-            ``normalize`` says otherwise.
-        network: A module, which is copied, or the path of a network (see docs/own-model.md).
-        patch_size: Input patch, voxels, zyx.
-        overlap: Overlap of output patches, voxels, zyx (default: as of ``inference``).
-        weights: Path of a weight file.
-        num_output_channels: Output channels of the network (default: for a module, found by
-            running it on a patch of zeros; else 3).
-        options: Further options of the command ``inference``, such as ``output_kind="affinity"``.
+            ``normalize`` is given.
+        network: module, which is copied, or path of a network (see docs/own-model.md).
+        patch_size: input patch, voxels, zyx.
+        overlap: overlap of output patches, voxels, zyx (default: that of ``inference``).
+        weights: path of a weight file.
+        num_output_channels: output channels of the network (default: determined by running a
+            module on a patch of zeros; else 3).
+        options: further options of the command ``inference``, such as ``output_kind="affinity"``.
 
     Returns:
-        (c, z, y, x), float32 unless ``output_dtype`` says otherwise; for a network with several
+        (c, z, y, x), float32 unless ``output_dtype`` is given; for a network with several
         outputs, a dict of such arrays.
 
     Raises:
-        ChunkError: The image is neither 3D nor 4D.
-        OptionError: An option is wrong.
-        ModelError: The network cannot be read, or does not fit.
+        ChunkError: the image is neither 3D nor 4D.
+        OptionError: an option is wrong.
+        ModelError: the network cannot be read, or does not match the options.
     """
     from chunkflow_py.ops import inference
 
@@ -184,7 +186,7 @@ def predict(
         num_output_channels = _channels_of(in_memory, chunk, patch)
     operator = inference(  # type: ignore[operator]  # a module that can be called
         framework=options.pop("framework", "universal" if in_memory is None else "pytorch"),
-        # A built-in name stands for a module in memory while the options are checked.
+        # while options are checked, a built-in name stands for a module in memory
         convnet_model=str(network) if in_memory is None else "rsunet",
         convnet_weight_path=weights,
         input_patch_size=patch,
@@ -216,20 +218,21 @@ def write_volume(
     """Write an array in memory as a new volume.
 
     Args:
-        array: (z, y, x) or (c, z, y, x), or a chunk, which has a position, voxel size and kind of
-            its own.
-        url: ``out.zarr`` or ``zarr://…``, ``precomputed://…``, ``h5://…``; see docs/volumes.md.
-        voxel_size: Nanometres, zyx; needed for an array.
-        voxel_offset: Of an array, position of its first voxel, zyx.
-        kind: Of an array, what its voxels mean, such as ``image`` or ``segmentation``.
-        block_size: Voxels, zyx (default: 64, 64, 64, or less where the array is smaller).
+        array: array (z, y, x) or (c, z, y, x), or a chunk, which has a position, voxel size and
+            kind.
+        url: address, such as ``out.zarr``, ``zarr://…``, ``precomputed://…`` or ``h5://…``; see
+            docs/volumes.md.
+        voxel_size: nanometres, zyx; required for an array.
+        voxel_offset: position of an array's first voxel, zyx.
+        kind: meaning of an array's voxels, such as ``image`` or ``segmentation``.
+        block_size: voxels, zyx (default: 64, 64, 64, or less where the array is smaller).
 
     Returns:
-        The volume, open.
+        The open volume.
 
     Raises:
-        OptionError: The voxel size of an array is missing.
-        VolumeError: The volume exists already, or cannot be written.
+        OptionError: the voxel size of an array is missing.
+        VolumeError: the volume already exists, or cannot be written.
     """
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import Zyx
@@ -258,7 +261,7 @@ def _chunk_of(image: Any) -> Chunk:
     """Return the whole image as a chunk.
 
     Raises:
-        ChunkError: The image is neither 3D nor 4D.
+        ChunkError: the image is neither 3D nor 4D.
     """
     import numpy as np
 
@@ -273,13 +276,13 @@ def _chunk_of(image: Any) -> Chunk:
         return image.read(image.bounds)  # type: ignore[no-any-return]
     array = np.asarray(image)
     if array.ndim not in (3, 4):
-        msg = f"predict takes (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+        msg = f"predict needs (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
         raise ChunkError(msg)
     return Chunk(array, kind="image")
 
 
 def _channels_of(network: torch.nn.Module, chunk: Chunk, patch: tuple[int, ...]) -> int:
-    """Return how many channels a network returns for a patch of zeros."""
+    """Return the number of channels that a network returns for a patch of zeros."""
     import copy
 
     import torch

@@ -1,4 +1,4 @@
-"""Every exception that chunkflow_py raises on purpose.
+"""All exceptions that chunkflow_py raises on purpose.
 
 ChunkflowError
 ├── OptionError (ValueError)            an option or argument that cannot work; exit code 2
@@ -14,11 +14,11 @@ ChunkflowError
 │   ├── NonFiniteError                  a network that returned NaN or infinity
 │   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
 ├── QueueError (OSError)                a queue that cannot be reached or refuses
-│   ├── LeaseLostError                  a task that another worker may have by now
+│   ├── LeaseLostError                  a lost lease: another worker may execute the task
 │   └── QueueUnreachableError (TransientError)  the network or the queue is down, or overloaded
 ├── TransientError (OSError)            a temporary failure; all retries are spent
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
-└── OperatorError (RuntimeError)        what an operator raised, with operator and task
+└── OperatorError (RuntimeError)        an exception of an operator, with operator and task
 
 Each message states the two values that disagree, with their names, axes and units, then what to
 change and the nearest value that works.
@@ -122,7 +122,7 @@ class QueueUnreachableError(QueueError, TransientError):
 
 
 class LeaseLostError(QueueError):
-    """The lease of a task has ended: another worker may have it, so work on it stops."""
+    """The lease of a task has ended: another worker may execute it, so work on it stops."""
 
 
 class MissingExtraError(ChunkflowError, ImportError):
@@ -130,7 +130,7 @@ class MissingExtraError(ChunkflowError, ImportError):
 
 
 class OperatorError(ChunkflowError, RuntimeError):
-    """What an operator raised while it worked on one task.
+    """An exception of an operator during one task.
 
     Attributes:
         operator: label of the operator, such as ``inference`` or ``inference#2``.
@@ -142,7 +142,7 @@ class OperatorError(ChunkflowError, RuntimeError):
         """Build the message from operator, task and cause."""
         self.operator, self.task, self.cause = operator, task, cause
         where = f" on task {task}" if task else ""
-        # Our own errors are sentences already; a foreign one needs its type to be understood.
+        # errors of this package are sentences; others are clearer with their type
         what = text_of(cause)
         if isinstance(cause, MemoryError) and not isinstance(cause, ChunkflowError):
             why = f" ({what[0].lower()}{what[1:]})" if what else ""
@@ -176,7 +176,7 @@ def as_error(error: BaseException, where: str) -> Exception:
     """Return *error*, or wrap it if it would end the process, as SystemExit does.
 
     Args:
-        error: whatever was raised.
+        error: any exception.
         where: subject of the sentence, such as ``the source generate-tasks``.
     """
     if isinstance(error, Exception):
@@ -198,7 +198,7 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
     """Turn a failed import into an error that names the pip command.
 
     Args:
-        extra: name of the extra of this package that holds the library.
+        extra: name of the extra of this package that contains the library.
         purpose: subject of the message, such as ``load-png``.
 
     Raises:
@@ -218,7 +218,7 @@ def check_extra(extra: str, purpose: str, *modules: str) -> None:
     """Check that optional libraries are installed, without importing them.
 
     Args:
-        extra: name of the extra of this package that holds them.
+        extra: name of the extra of this package that contains them.
         purpose: subject of the message, see `needs_extra`.
         modules: names by which they are imported, without a dot.
 

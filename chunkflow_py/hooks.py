@@ -1,9 +1,9 @@
-"""Hooks: how an operator informs the pipeline about boxes, voxels, places and memory.
+"""Hooks, by which an operator informs the pipeline about boxes, voxels, outputs and memory.
 
-`OperatorBase` documents every hook with its default, and `SourceBase` those of sources. An operator
-inherits from one of them and marks the hooks it overrides.
+`OperatorBase` documents all hooks of operators with their defaults, `SourceBase` those of sources.
+An operator inherits from one of them and marks the hooks that it overrides.
 
-Each hook also has an older name, such as `HasHalo`: ``isinstance(operator, HasHalo)`` tells whether
+Each hook also has an older name, such as `HasHalo`: ``isinstance(operator, HasHalo)`` is true if
 the operator overrides ``required_input``.
 """
 
@@ -95,12 +95,12 @@ WritesToSeveral = _older("destinations")
 
 
 def places_read(operator: object) -> tuple[str, ...]:
-    """Return the places that an operator reads from."""
+    """Return the addresses that an operator reads."""
     return hooks_of(operator).origins
 
 
 def places_written(operator: object) -> tuple[str, ...]:
-    """Return the places that an operator writes to."""
+    """Return the addresses that an operator writes."""
     return hooks_of(operator).destinations
 
 

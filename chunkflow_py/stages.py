@@ -1,4 +1,4 @@
-"""The public address of what operators are written with; see `chunkflow_py.pipeline.operator`."""
+"""Public names to write operators with; see `chunkflow_py.pipeline.operator`."""
 
 from chunkflow_py.pipeline.operator import (
     Operator,

@@ -1,9 +1,9 @@
-"""How long a step takes: by pilot tasks, by the speed of its network, or as the user states.
+"""Estimate how long a step takes, from pilot tasks, the speed of its network, or the user.
 
 ```
 process   start | first task      | next    | next    | …     stages overlap, so that a task adds
-                  read compute write                          what its slowest stage takes
-machine   as many processes side by side as will work there, measured side by side
+                          read compute write                          the time of its slowest stage
+machine   all its worker processes at once, measured at the same time
 ```
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.task_amounts import Patches
 
 _DECIDES = ("input_patch_size", "batch_size", "backend", "dtype", "compile", "tf32")
-_FEW = 3  # tasks, below which their distances are not believed
+_FEW = 3  # least number of tasks for an estimate from the time between them
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ def measured_duration(
     """Return the duration of all tasks, or ``None`` if too little was measured.
 
     Args:
-        observations: measurements of processes that ran side by side, as on a machine of the run.
+        observations: measurements of processes that ran at the same time, as on a machine of the
+            run.
         tasks: number of tasks.
         mean_work: mean work of a task, in the unit of *work*.
         work: function that returns the work for a box.
@@ -93,7 +94,7 @@ def measured_duration(
         return None
     ready = max(o.ready_s or 0.0 for o in observations)
     first = max(pace.first_s for pace in found)
-    # Side by side, processes that were measured share what a machine does.
+    # processes measured at the same time share the machine's throughput
     pace_s = len(found) / sum(1 / max(1e-9, pace.work_s) for pace in found)
     done = sum(pace.first_work for pace in found) / len(found)
     rest = max(0.0, fleet.rounds(tasks) * mean_work - done)
@@ -101,7 +102,7 @@ def measured_duration(
     how = "measured: " + (
         f"{seen} of {tasks} tasks done on this machine, written to a scratch folder"
         if seen
-        else "a part of the first task, on this machine; how long writing takes is not known"
+        else "a part of the first task, on this machine; the time for writing is not known"
     )
     return Duration(ready + first + rest * pace_s, ready, mean_work * pace_s, how)
 
@@ -110,7 +111,7 @@ def measured_duration(
 class _Speed:
     first_s: float
     first_work: float
-    work_s: float  # seconds that a unit of work adds
+    work_s: float  # seconds per unit of work
 
 
 def _speed(
@@ -126,13 +127,13 @@ def _speed(
     first_s = first.at - found.ready_s
     if len(found.tasks) > _FEW and rest:
         return _Speed(first_s, first_work, (others[-1].at - first.at) / rest)
-    # What tasks take in their slowest stage; all of it if stages do not overlap.
+    # time of tasks in their slowest stage, or in all stages if these do not overlap
     seconds = [_slowest(task.seconds, stage_of, found.ahead) for task in found.tasks]
     return _Speed(first_s, first_work, sum(seconds) / (first_work + rest))
 
 
 def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
-    """Return the pace of a first task that the time was too short for, if its network had begun."""
+    """Return the pace of an unfinished first task, if its network had started."""
     begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
     if not begun or found.ready_s is None:
         return None
@@ -159,7 +160,7 @@ def mean_work(
 
     Args:
         boxes: boxes of the tasks; ``None``: one task without a box, whose work is 1.
-        measures: functions as `total` takes them, each with the weight of its unit.
+        measures: functions for `total`, each with the weight of its unit.
     """
     if not boxes:
         return 1.0
@@ -183,7 +184,7 @@ def speed_duration(
         operators: operators of the pipeline.
         patches: patch counts of its networks.
         tasks: number of tasks.
-        fleet: machines and processes; processes are taken to be as fast side by side as alone.
+        fleet: machines and processes; processes of one machine are assumed not to slow each other.
 
     Raises:
         OptionError: the file is not output of `chunkflow tune`, or has no measurement of this
@@ -196,7 +197,7 @@ def speed_duration(
         msg = f"--speeds {path} cannot be read: {error.strerror}"
         raise OptionError(msg) from error
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"--speeds {path} is not what chunkflow tune --json prints ({error}); tune again"
+        msg = f"--speeds {path} is not the output of chunkflow tune --json ({error}); tune again"
         raise OptionError(msg) from error
     if not patches:
         msg = (
@@ -215,12 +216,12 @@ def speed_duration(
                 ", ".join(f"{name} {row.get(name)}" for name in _DECIDES) for row, _ in measured[:3]
             )
             msg = (
-                f"--speeds {path} has not measured {each.operator} with {what}; it has {there}; "
-                "tune it so, or change the pipeline"
+                f"--speeds {path} has no measurement of {each.operator} with {what}, but with "
+                f"{there}; tune with these options, or change the pipeline"
             )
             raise OptionError(msg)
         seconds += found * each.computed / each.batch_size
-    how = f"by the speed of the network in {path.name}; all else is taken to run beside it"
+    how = f"from the network's speed in {path.name}; reading and writing are assumed to overlap"
     return stated_duration(tasks, seconds / max(1, tasks), fleet, how)
 
 

@@ -1,22 +1,22 @@
-"""A pilot: some tasks of a pipeline, run to measure time and memory; their output is discarded.
+"""Run a pilot: some tasks of a pipeline, to measure time and memory; their output is discarded.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
 run_pilots -- request: arguments, tasks -->   pilot_pipeline, run_pilot
-Observation <-- events, one JSON object a line -- PilotListener
+Observation <-- events, one JSON object per line -- PilotListener
 ```
 
-A pilot process does nothing else, so that its memory is that of the pipeline. Its events:
+A pilot process does nothing else, so its memory is that of the pipeline. It sends these events:
 
 | event      | content                                                                             |
 |------------|-------------------------------------------------------------------------------------|
 | `ready`    | the pipeline is set up: seconds since the process started, estimated memory         |
-| `progress` | share of a task that an operator has done so far                                    |
-| `task`     | a task is done: seconds of its operators, what it has written, peak memory          |
+| `progress` | share of a task that an operator has completed                                      |
+| `task`     | a task is done: seconds of its operators, objects written, peak memory              |
 | `failure`  | error message                                                                       |
-| `end`      | enough was measured                                                                 |
+| `end`      | enough tasks were measured                                                          |
 
-Each event is sent at once, so that a process can be ended at any instant.
+Each event is sent at once, so that the process can be ended at any time.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.volume.saver import VolumeSaver
 
-FEWEST, ENOUGH_S = 6, 6.0  # tasks, and seconds, after which no more is learnt
-_PROGRESS_S = 0.5  # between two notes of it
+FEWEST, ENOUGH_S = 6, 6.0  # limits of a pilot: tasks, seconds
+_PROGRESS_S = 0.5  # seconds between two progress events
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class PilotTask:
     Attributes:
         at: end of the task, in seconds since the start of the process.
         bbox: box of the task; ``None`` for a pipeline without tasks.
-        seconds: operator -> seconds it took.
-        written: bytes written, as stored.
+        seconds: operator -> duration, seconds.
+        written: stored bytes.
         objects: number of objects stored.
     """
 
@@ -75,20 +75,20 @@ class PilotTask:
 
 @dataclass
 class Observation:
-    """What one pilot process has measured.
+    """Measurements of one pilot process.
 
     Attributes:
-        ready_s: seconds from its start until it was ready for tasks; ``None``: it never was.
+        ready_s: seconds from its start until it was ready for tasks; ``None`` if it never was.
         ahead: tasks prefetched per stage.
-        tasks: tasks that it finished.
-        peak_bytes: its peak memory.
+        tasks: finished tasks.
+        peak_bytes: peak memory of the process.
         parts: purpose -> estimated memory, bytes.
         unknown: operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory.
         devices: devices on which networks ran.
-        begun: operator -> on the first task: its start and its latest report, in seconds, and the
-            share done by then.
-        traffic: bytes by loader: stored, decoded, needed.
+        begun: operator -> on the first task: seconds at its start and at its latest report, and the
+            share completed by then.
+        traffic: loader -> bytes: stored, decoded, needed.
         failure: error that ended it, if any.
         is_refused: whether it stopped before its first task, for example for lack of memory.
         is_whole: whether it ended normally.
@@ -112,11 +112,11 @@ class Observation:
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimated memory of the host."""
+        """Estimated host memory."""
         return sum(self.parts.values())
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add the content of an event."""
+        """Update the measurements by an event."""
         kind = event["event"]
         self.peak_bytes = max(self.peak_bytes, event.get("peak", 0))
         if kind == "ready":
@@ -187,7 +187,7 @@ def run_pilots(
 
 
 def note_peak(pid: int, found: Observation) -> None:
-    """Record the peak memory of a process, if it still runs."""
+    """Record the peak memory of a process if it is still running."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
@@ -205,7 +205,7 @@ def _started(
         text=True,
     )
     if process.stdin is not None:
-        with suppress(BrokenPipeError):  # it has died, which the reader notices
+        with suppress(BrokenPipeError):  # the process has died, which the reader notices
             json.dump({**request, "started": time()}, process.stdin)
         process.stdin.close()
     lines: Iterable[str] = process.stdout or ()
@@ -215,7 +215,7 @@ def _started(
             found.add(json.loads(line))
         code = process.wait()
         if not (found.is_whole or found.failure or found.is_cut):
-            why = ", for its memory perhaps" if code == -9 else ""
+            why = ", possibly for lack of memory" if code == -9 else ""
             found.failure = f"the pilot process ended with code {code}{why}"
 
     thread = threading.Thread(target=read_events, name="pilot", daemon=True)
@@ -229,7 +229,7 @@ def _started(
 def operators_left_out(operators: Sequence[Operator]) -> list[str]:
     """Return the names of the operators that a pilot leaves out.
 
-    They write to destinations that cannot be redirected, or skip tasks that a run has completed.
+    They write to addresses that cannot be redirected, or skip tasks that a run has completed.
     """
     return [stage.name for stage in operators if not _is_in_pilot(stage)]
 
@@ -253,13 +253,13 @@ def pilot_pipeline(
     Args:
         operators: operators of the pipeline, parsed with ``--dry-run``.
         source: source of its tasks.
-        numbers: numbers of the tasks to run, from the plan of the source.
+        numbers: numbers of the tasks to run, in the plan of the source.
         scratch: an empty folder.
         ahead: tasks to prefetch per stage, as for `Pipeline`.
         listener: receiver of its events.
 
     Raises:
-        ChunkflowError: whatever is wrong with the pipeline.
+        ChunkflowError: the pipeline cannot run.
     """
     kept = [stage for stage in operators if _is_in_pilot(stage)]
     for number, stage in enumerate(kept):
@@ -281,7 +281,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Let a saver create a similar volume below *folder* instead of writing to its own."""
+    """Make a saver write to a new, similar volume below *folder*."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None
@@ -308,15 +308,15 @@ def _redirect(saver: VolumeSaver, folder: Path) -> None:
 
 
 class PilotListener(Listener):
-    """Sends the events of a pilot at once.
+    """Listener that sends the events of a pilot at once.
 
     Args:
         send: function that sends one JSON-serialisable event.
-        started: when the process was started, by `time.time`.
+        started: start of the process, by `time.time`.
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None], started: float) -> None:
-        """Start without tasks."""
+        """Set the function; no task is finished yet."""
         self.send, self.started = send, started
         self.pipeline: Pipeline | None = None
         self.done = 0
@@ -341,7 +341,7 @@ class PilotListener(Listener):
         )
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
-        """Send the progress from time to time."""
+        """Send the progress, at most once per interval."""
         now = self._now()
         if now - self._last > _PROGRESS_S:
             self._last = now
@@ -349,7 +349,7 @@ class PilotListener(Listener):
             self.send({"event": "progress", "at": now, "operator": label, "share": share})
 
     def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
-        """Send the start of each operator on the first task, which may not end in time."""
+        """Send the start of each operator on the first task, which may exceed the time limit."""
         if not self.done:
             self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})
 
@@ -370,7 +370,7 @@ class PilotListener(Listener):
         self.send(event | {"traffic": self._traffic()})
 
     def _traffic(self) -> dict[str, tuple[int, int, int]]:
-        """Return bytes by loader: stored, decoded, needed."""
+        """Return stored, decoded and needed bytes of each loader."""
         stages = self.pipeline.operators if self.pipeline else ()
         return {
             stage.name: (cost.stored_bytes, cost.decoded_bytes, cost.needed_bytes)
@@ -386,7 +386,7 @@ def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> N
     """Run a pipeline until enough is measured, or its tasks are done.
 
     Args:
-        pipeline: checked.
+        pipeline: a checked pipeline.
         listener: receiver of its events.
         at_most: maximum number of tasks.
     """

@@ -1,4 +1,4 @@
-"""Plan a run before it starts: estimate the cost of each step, and find what does not fit."""
+"""Plan a run before it starts: estimate each step, and find problems such as lack of memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.prices import Instance, Prices
     from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
 
-_PILOT_TASKS = 256  # at most; consecutive
+_PILOT_TASKS = 256  # maximum number of consecutive tasks of a pilot
 
 
 def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
@@ -66,7 +66,7 @@ def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
 
 
 class _Planner:
-    """Plans one step."""
+    """Planner of one step."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class _Planner:
         self.found = StepPlan(step.name)
         self.boxes: Boxes | None = None
         self.looked_at: Boxes | None = None
-        self.share = 1.0  # of the tasks in the boxes: not 1 with a mask, a part, or time points
+        self.share = 1.0  # tasks per box: not 1 with a mask, a part of the tasks, or time points
         self.numbers: list[int] = []
         self.observations: list[Observation] = []
 
@@ -114,7 +114,7 @@ class _Planner:
         return found
 
     def _waits_for(self, errors: Sequence[ChunkflowError]) -> bool:
-        """Return whether a later step reads a volume that does not exist yet, and note it."""
+        """Return whether a later step reads a volume that does not exist yet; if so, add a note."""
         waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
             self.found.notes.append(
@@ -123,7 +123,7 @@ class _Planner:
             )
         return waits
 
-    # --- what fits -----------------------------------------------------------------------------
+    # --- problems -----------------------------------------------------------------------------
 
     def _take_tasks(self, source: Source) -> bool:
         try:
@@ -148,9 +148,9 @@ class _Planner:
         for stage in self.step.operators:
             if stage.hooks.single_writer and fleet.machines * fleet.processes > 1:
                 found.problems.append(
-                    f"{stage.name} writes to a file that one process may write at a time, and "
-                    f"there are {fleet.machines * fleet.processes}; write to zarr:// or "
-                    "precomputed://, or one file a task"
+                    f"{stage.name} writes to a file that only one process can write at a time, "
+                    f"but there are {fleet.machines * fleet.processes}; write to zarr:// or "
+                    "precomputed://, or one file per task"
                 )
         self._check_cover()
 
@@ -166,8 +166,8 @@ class _Planner:
             first = boxes.start if isinstance(boxes, BoxGrid) else boxes[0].start
             start = first.high(domain.start).low(domain.stop - 1)
             self.found.problems.append(
-                f"{outside} of {tasks} tasks lie outside of what is read, "
-                f"{domain}; the nearest region is --roi-start {start.as_option} --roi-stop "
+                f"{outside} of {tasks} tasks are outside the input, {domain}; the nearest "
+                f"region is --roi-start {start.as_option} --roi-stop "
                 f"{domain.stop.as_option} (zyx, voxels)"
             )
         region = self.pipeline.outlines[self.pipeline.operators[0].name].region
@@ -179,7 +179,7 @@ class _Planner:
                     f"{region.intersection(domain)}"
                 )
 
-    # --- what it takes -------------------------------------------------------------------------
+    # --- estimates -------------------------------------------------------------------------
 
     def _run_pilots(self, module: str) -> None:
         found, fleet = self.found, self.settings.fleet
@@ -194,10 +194,14 @@ class _Planner:
             self._scratch(),
         )
         if skipped := operators_left_out(self.step.operators):
-            found.notes.append(f"left out of the pilot, so not in the time: {', '.join(skipped)}")
+            found.notes.append(
+                f"not part of the pilot, and so not of the time: {', '.join(skipped)}"
+            )
         for each in self.observations:
             if each.failure and each.is_refused and self._is_elsewhere:
-                found.notes.append(f"no pilot, as it does not fit here: {each.failure}")
+                found.notes.append(
+                    f"no pilot, since it does not fit on this machine: {each.failure}"
+                )
             elif each.failure and each.failure not in found.problems:
                 found.problems.append(each.failure)
         self._take_stored()
@@ -208,7 +212,7 @@ class _Planner:
         return is_given and self._limit > (available_host_bytes() or 0)
 
     def _scratch(self) -> Path | None:
-        """Return a folder on the disk that receives the output, if that is local."""
+        """Return a folder on the disk of the output, if the output is local."""
         for stage in self.step.operators:
             body: Any = stage.body
             if isinstance(body, VolumeOutput) and body.saver.place.protocol == "file":
@@ -255,7 +259,7 @@ class _Planner:
 
     @property
     def _limit(self) -> int:
-        """Memory of a machine, bytes."""
+        """Memory of a machine in bytes."""
         if self.settings.memory_bytes is not None:
             return self.settings.memory_bytes
         if self.instance is not None:
@@ -286,7 +290,7 @@ class _Planner:
             several = "" if fleet.processes == 1 else f"{fleet.processes} processes of "
             remedy = "make the tasks smaller"
             if found.suggestion is not None:
-                remedy = f"what fits: {found.suggestion}"
+                remedy = f"this would fit: {found.suggestion}"
             if fleet.processes > 1 and (fewer := limit // process):
                 remedy += f", or --processes {fewer}"
             found.problems.append(
@@ -323,7 +327,7 @@ class _Planner:
         else:
             if settings.instance is not None and self.observations:
                 found.notes.append(
-                    f"{settings.instance} is taken to be as fast as this machine "
+                    f"{settings.instance} is assumed to be as fast as this machine "
                     f"({', '.join(self._devices()) or 'cpu'})"
                 )
             found.hours = found.duration.seconds * settings.fleet.machines / 3600
@@ -339,7 +343,7 @@ class _Planner:
         if spot is not None and self.instance is not None:
             found.spot = cost_of(self.prices, spot, *amounts)
             if self.instance.spot_is_assumed:
-                assumption = "the spot price is a share of that on demand, see the table of prices"
+                assumption = "the spot price is a share of the on-demand price, see the price table"
                 found.spot = replace(found.spot, assumed=(*found.spot.assumed, assumption))
 
     def _devices(self) -> list[str]:
@@ -370,7 +374,7 @@ class _Planner:
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the peak memory of a pilot process, plus the later growth of caches."""
+    """Return the peak memory of a pilot process plus the later growth of caches."""
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
     growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0
     measured, how = seen.peak_bytes + growth, "measured, at the peak of a pilot"

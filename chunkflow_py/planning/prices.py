@@ -1,4 +1,4 @@
-"""Cost of a run, from a table of prices with a date and a source."""
+"""Cost of a run, from a dated table of prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GIB, GB = 2**30, 10**9
 
-# Requests of a run beside those for voxels, for a task (measured: docs/benchmarks-queue.md).
+# requests per task besides those for voxels (measured: docs/benchmarks-queue.md)
 _LEDGER_PUTS, _LEDGER_GETS, _QUEUE = 1.01, 5.0, 5.3
 
 
@@ -27,13 +27,13 @@ class Instance:
     """A type of machine.
 
     Attributes:
-        name: such as ``g5.xlarge``.
-        hour: dollars an hour on demand.
-        spot_hour: dollars an hour at the spot price, for a machine that may be preempted.
+        name: name of the type, such as ``g5.xlarge``.
+        hour: on-demand price, dollars per hour.
+        spot_hour: spot price, for a machine that may be preempted, dollars per hour.
         spot_is_assumed: whether the spot price is computed as a share of the on-demand price.
         memory_bytes: host memory.
         device_bytes: GPU memory; 0 without a GPU.
-        gpu: name of the GPU, or empty.
+        gpu: name of the GPU; empty without one.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Prices:
 
     Attributes:
         date: date of the prices.
-        source: where the prices come from.
+        source: source of the prices.
         instances: name -> type of machine.
         stores: protocol -> ``gb_month``, ``put``, ``get``, ``egress_gb``.
         queue_request: price of one request to a cloud queue.
@@ -73,9 +73,8 @@ class Prices:
             return self.instances[name]
         near = get_close_matches(name, self.instances, 3, 0.4) or sorted(self.instances)[:3]
         msg = (
-            f"the prices of {self.date} have no instance type {name!r}; known are "
-            f"{', '.join(near)} and others; give one of them, a --price-file that has it, or "
-            "--price"
+            f"the prices of {self.date} have no instance type {name!r}; similar ones are "
+            f"{', '.join(near)}; give one of them, a --price-file that contains it, or --price"
         )
         raise OptionError(msg)
 
@@ -85,7 +84,7 @@ class Cost:
     """Cost of a step, in dollars.
 
     Attributes:
-        parts: item -> cost of the run.
+        parts: item -> cost.
         month: cost of storing the output for a month.
         egress: cost of reading the input once from another cloud or region; not in the sum.
         assumed: assumptions, as sentences.
@@ -98,12 +97,12 @@ class Cost:
 
     @property
     def dollars(self) -> float:
-        """All parts of the run together."""
+        """Sum of all parts."""
         return sum(self.parts.values())
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """Return the price table of a file, or that of the package.
+    """Return the price table of a file (default: that of the package).
 
     Raises:
         OptionError: the file cannot be read, or is not a price table.
@@ -159,12 +158,12 @@ def cost_of(
 
     Args:
         prices: prices of requests and storage.
-        hour: dollars an hour of a machine, if known.
+        hour: price of a machine, dollars per hour, if known.
         machine_hours: hours of all machines together, if known.
         tasks: number of tasks.
         reads: amounts read from volumes.
         writes: amounts written to volumes.
-        stored: operator -> bytes of its volume as stored, where known.
+        stored: operator -> stored bytes of its volume, where known.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []
@@ -185,5 +184,5 @@ def cost_of(
                 ledger = _LEDGER_PUTS * store["put"] + _LEDGER_GETS * store["get"]
                 parts["ledger and queue"] = tasks * (ledger + _QUEUE * prices.queue_request)
             if transfer.operator not in stored:
-                assumed.append(f"what {transfer.operator} stores is as large as its voxels")
+                assumed.append(f"{transfer.operator} stores its voxels without compression")
     return Cost(parts, month, egress, tuple(assumed))

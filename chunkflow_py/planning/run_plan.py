@@ -1,4 +1,4 @@
-"""A plan of a run: its settings, its estimates, and both as text and as JSON."""
+"""The plan of a run: its settings and estimates, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.task_amounts import Patches, Transfer
     from chunkflow_py.planning.task_size_advice import Suggestion
 
-ESTIMATED = "estimated"  # where a number comes from if nothing was measured
+ESTIMATED = "estimated"  # source of a number that was not measured
 _INDENT = " " * 13
 _UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step to plan.
+    """Step to plan.
 
     Attributes:
         name: name of the step.
@@ -55,10 +55,10 @@ class PlanSettings:
         fleet: machines and processes.
         memory_bytes: memory of a machine (default: that of the instance, else of this machine).
         instance: type of machine.
-        price: dollars an hour of a machine.
-        price_file: table of prices.
-        seconds_per_task: seconds per task in one process, replacing the measurement.
-        speeds: file with the output of `chunkflow tune --json`.
+        price: price of a machine, dollars per hour.
+        price_file: path of a table of prices.
+        seconds_per_task: seconds per task in one process, instead of a measurement.
+        speeds: path of the output of `chunkflow tune --json`.
     """
 
     module: str | None = None
@@ -78,7 +78,7 @@ class Memory:
 
     Attributes:
         bytes: host memory.
-        how: where the number comes from.
+        how: source of the number.
         estimated_bytes: sum of the operators' estimates.
         parts: purpose -> estimated bytes.
         unknown: operators whose memory is not fully estimated.
@@ -94,7 +94,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether the estimate leaves operators out, so that a process may take more."""
+        """Whether the estimate omits operators, so that a process may take more."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 
@@ -115,8 +115,8 @@ class StepPlan:
         hours: hours of all machines together.
         cost: cost on demand, or at the given price.
         spot: cost at the spot price, if known.
-        suggestion: a better task size.
-        problems: reasons why it cannot run, each with a value that would fit.
+        suggestion: a better task size, if any.
+        problems: reasons why the step cannot run, each with a value that would work.
         notes: further remarks.
     """
 
@@ -146,7 +146,7 @@ class RunPlan:
         fleet: machines and processes.
         prices: price table of the costs.
         instance: type of machine, if named.
-        price: dollars an hour, if given.
+        price: price of a machine, dollars per hour, if given.
     """
 
     stages: list[StepPlan]
@@ -157,7 +157,7 @@ class RunPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether it can run."""
+        """Whether no step has a problem."""
         return not any(stage.problems for stage in self.stages)
 
 
@@ -168,7 +168,7 @@ def plan_lines(plan: RunPlan) -> Iterator[str]:
     """Yield a plan as lines of text."""
     for stage in plan.stages:
         if len(plan.stages) > 1:
-            yield f"stage {stage.name}"
+            yield f"step {stage.name}"
         yield from _stage(plan, stage)
         yield ""
     if len(plan.stages) > 1:
@@ -215,7 +215,7 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
         gain = ""
         if found.amplification is not None and found.instead_of is not None:
             gain = (
-                f": {found.amplification:.2f} voxels computed for each, not {found.instead_of:.2f}"
+                f": {found.amplification:.2f} voxels computed per voxel, not {found.instead_of:.2f}"
             )
         yield _line("better", f"{found}{gain}; {describe_bytes(found.memory_bytes)} a process")
     for note in stage.notes:
@@ -247,7 +247,7 @@ def _patches(patches: Patches) -> Iterator[str]:
         f"{patches.computed:,} by {patches.operator}, {patches.of_task.as_option} a task: "
         f"{patches.recomputation:.2f} times the {patches.ideal:,} without task boundaries",
     )
-    yield f"{_INDENT}{patches.amplification:.2f} voxels computed for each one of the output"
+    yield f"{_INDENT}{patches.amplification:.2f} voxels computed per output voxel"
 
 
 def _memory(memory: Memory, processes: int) -> Iterator[str]:
@@ -276,9 +276,9 @@ def _cost(plan: RunPlan, stage: StepPlan, cost: Cost) -> Iterator[str]:
     yield _line("cost", amounts)
     yield _INDENT + ", ".join(f"{name} ${_money(value)}" for name, value in cost.parts.items())
     if cost.month:
-        yield f"{_INDENT}${_money(cost.month)} a month to keep what is written"
+        yield f"{_INDENT}${_money(cost.month)} per month to store the output"
     if cost.egress:
-        yield f"{_INDENT}${_money(cost.egress)} more where what is read leaves its region"
+        yield f"{_INDENT}${_money(cost.egress)} more if the input is read from another region"
     yield f"{_INDENT}prices of {plan.prices.date}: {plan.prices.source}"
     for assumption in dict.fromkeys((*cost.assumed, *(stage.spot.assumed if stage.spot else ()))):
         yield f"{_INDENT}assumed: {assumption}"
@@ -288,7 +288,7 @@ def _sum(plan: RunPlan) -> Iterator[str]:
     took = [stage.duration.seconds for stage in plan.stages if stage.duration is not None]
     if took:
         left = len(plan.stages) - len(took)
-        more = f", and {_many(left, 'stage')} not known" if left else ""
+        more = f", and {_many(left, 'step')} not known" if left else ""
         yield _line("in all", f"{duration_text(sum(took))}{more}")
     dollars = sum(stage.cost.dollars for stage in plan.stages if stage.cost is not None)
     if dollars:
@@ -300,7 +300,7 @@ def _line(title: str, text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Return a time as text, in a suitable unit."""
     for unit, name in _UNITS:
         if seconds >= 2 * unit:
             return f"{_number(seconds / unit)} {name}"

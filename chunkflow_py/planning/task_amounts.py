@@ -4,15 +4,15 @@
 volume   |----------------------------------------|
 blocks   |------|------|------|------|------|-----|
 task              |--------|
-read           |--------------|                      with the halo the network needs
+read           |--------------|                      with the margin of the network
 touched  |      |--------------------|               whole blocks are fetched: read amplification
 patches        |------|                              patches that cross a task boundary are computed
                    |------|                          for both tasks: recomputation
                        |------|
 ```
 
-How much a box takes along an axis depends on that axis alone, so that a grid of any number of tasks
-is counted axis by axis.
+The amount for a box is a product of one number per axis, each depending on that axis alone, so that
+a grid of any number of tasks is counted axis by axis.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ if TYPE_CHECKING:
 
     Measure = Callable[[BoundingBox], Sequence[float]]
 
-_LOOKED_AT = 512  # tasks, at least, that stand for a part of a grid
-_MOST = 512  # boxes along an axis, or of a list, that are looked at; more are represented by these
+_LOOKED_AT = 512  # least number of tasks that represent a part of a grid
+_MOST = 512  # maximum number of boxes of an axis or a list to count; they represent the rest
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Amounts that all tasks together read from a volume, or write to one.
+    """Amounts that all tasks together read from a volume or write to it.
 
     Attributes:
         operator: label of the loader or saver.
         place: address of the volume, without credentials.
-        protocol: ``file``, ``s3``, ``gs``, … of its address.
-        task_bytes: uncompressed bytes of a task in the middle, margin included.
+        protocol: protocol of the address: ``file``, ``s3``, ``gs``, …
+        task_bytes: uncompressed bytes of a task in the middle, including its margin.
         total_bytes: bytes of all tasks.
-        volume_bytes: bytes of the part of the volume that tasks cover, each voxel counted once.
-        block_bytes: bytes of all blocks read, each whole; ``None`` for writes and without blocks.
+        volume_bytes: bytes of the part of the volume that tasks cover; each voxel counts once.
+        block_bytes: bytes of all blocks that are read; ``None`` for writes and without blocks.
         task_requests: objects requested by a task in the middle.
         requests: upper limit for all tasks; a cache may keep blocks that tasks share.
-        unit: block read or write unit, voxels, zyx; ``None``: any size.
+        unit: size of a block that is read, or write unit, voxels, zyx; ``None`` for any size.
         unit_is_fixed: whether the volume or an option sets the unit; else it follows the tasks.
     """
 
@@ -80,7 +80,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return the amounts for a multiple of the tasks."""
+        """Return the amounts multiplied by a factor."""
         blocks = self.block_bytes
         return replace(
             self,
@@ -92,28 +92,28 @@ class Transfer:
 
     @property
     def amplification(self) -> float:
-        """Bytes that tasks request, per byte that they cover."""
+        """Requested bytes per covered byte."""
         return self.total_bytes / max(1, self.volume_bytes)
 
     @property
     def block_amplification(self) -> float | None:
-        """Bytes of the blocks that are touched, per byte that is asked for."""
+        """Bytes of touched blocks per requested byte."""
         return None if self.block_bytes is None else self.block_bytes / max(1, self.total_bytes)
 
 
 @dataclass(frozen=True)
 class Patches:
-    """Number of patches that a network computes.
+    """Numbers of patches that a network computes.
 
     Attributes:
-        operator: label.
+        operator: label of the inference operator.
         computed: patches of all tasks together.
-        ideal: patches if one task did it all.
+        ideal: patches of a single task that covers the volume.
         of_task: patches of a task in the middle, along each axis.
         input_voxels: voxels of an input patch.
         amplification: voxels of output patches computed for each voxel of output.
         batch_size: patches in one forward pass.
-        box: function box of a task -> patches along each axis.
+        box: function, box of a task -> patches along each axis.
     """
 
     operator: str
@@ -126,13 +126,13 @@ class Patches:
     box: Measure
 
     def times(self, share: float) -> Patches:
-        """Return the patches for a multiple of the tasks."""
+        """Return the numbers multiplied by a factor."""
         computed, ideal = round(self.computed * share), round(self.ideal * share)
         return replace(self, computed=computed, ideal=ideal)
 
     @property
     def recomputation(self) -> float:
-        """Computed patches, per patch that a single task over the volume would compute."""
+        """Computed patches per patch of a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
@@ -141,7 +141,7 @@ def total(boxes: Boxes, measure: Measure) -> float:
 
     Args:
         boxes: boxes of the tasks.
-        measure: box -> one number per axis, which depends on that axis of the box alone.
+        measure: function, box -> one number per axis, which depends on that axis of the box alone.
     """
     if not isinstance(boxes, BoxGrid):
         some = boxes[:: max(1, len(boxes) // _MOST)]
@@ -170,7 +170,7 @@ def reads_of(pipeline: Pipeline) -> list[Transfer]:
 
 
 def writes_of(pipeline: Pipeline) -> list[Transfer]:
-    """Return the amounts that the savers of a checked pipeline write, if known before it runs."""
+    """Return the amounts that the savers of a checked pipeline write, where known in advance."""
     found = (_written(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [transfer for transfer in found if transfer is not None]
 
@@ -187,7 +187,7 @@ def domain_of(pipeline: Pipeline) -> BoundingBox | None:
         if stage.hooks.declares("bounds"):
             try:
                 return stage.hooks.bounds()
-            except ChunkflowError:  # it is told as a misfit
+            except ChunkflowError:  # reported as a problem of the plan
                 return None
     return None
 
@@ -201,7 +201,7 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
         return None
     try:
         bounds, held = stage.hooks.bounds(), stage.hooks.voxels()  # of one chunk
-    except ChunkflowError:  # it is told as a misfit
+    except ChunkflowError:  # reported as a problem of the plan
         return None
     boxes = outline.boxes if outline.has_tasks else None
     if bounds is None or (outline.has_tasks and not boxes):
@@ -228,7 +228,7 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
         return (0, 0, 0) if volume is None else _count(read(box), volume.write_unit, origin)
 
     def requests(count: Callable[[Measure], float]) -> int:
-        # Of a shard, where its blocks lie has to be asked first.
+        # a shard needs another request, for the positions of its blocks
         indexes = 0 if volume is None or volume.write_unit == block else 2 * count(shards)
         return round((count(blocks) + indexes) * getattr(volume, "channel_blocks", 1))
 
@@ -348,7 +348,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
     geometry = settings.geometry
     try:
         grid = settings.grid(domain)
-    except ChunkflowError:  # it is among the problems of the plan
+    except ChunkflowError:  # reported as a problem of the plan
         return None
 
     def asked(box: BoundingBox) -> BoundingBox:
@@ -393,35 +393,35 @@ def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
     return None if domain is None else domain.size
 
 
-# --- which tasks stand for all --------------------------------------------------------------------
+# --- representative tasks --------------------------------------------------------------------
 
 
 def plan_of(source: Source) -> Plan:
-    """Return the plan of the tasks that a source makes.
+    """Return the plan of the tasks of a source.
 
     Raises:
-        OptionError: it does not know them all.
+        OptionError: the source does not know all its tasks.
     """
     body = source.body
-    if isinstance(body, TaskSource) and body.regions is None:  # such as that of create-bbox
+    if isinstance(body, TaskSource) and body.regions is None:  # such as the source create-bbox
         boxes = body.boxes
         return GridPlan(boxes) if isinstance(boxes, BoxGrid) else ListPlan([*map(Region, boxes)])
     if (plan := source.hooks.plan) is None:
         msg = (
-            f"{source.name} does not know all tasks beforehand; plan the pipeline with "
-            "generate-tasks in its place"
+            f"{source.name} does not know all its tasks in advance; plan the pipeline with "
+            "generate-tasks instead"
         )
         raise OptionError(msg)
     return plan
 
 
 def middle_tasks(plan: Plan, most: int) -> list[int]:
-    """Return the numbers of at most *most* consecutive tasks, from the middle on.
+    """Return the numbers of up to *most* consecutive tasks from the middle of the plan.
 
-    Those in the middle have neighbours.
+    These tasks have neighbours.
     """
     first = 0 if len(plan) <= most else len(plan) // 2
-    if isinstance(plan, GridPlan):  # which need not be walked through up to there
+    if isinstance(plan, GridPlan):  # whose tasks can be found by number
         part = range(len(plan)) if plan.indexes is None else plan.indexes
         found = list(replace(plan, indexes=part[first : first + most]))
     else:
@@ -431,6 +431,6 @@ def middle_tasks(plan: Plan, most: int) -> list[int]:
 
 
 def spread_boxes(plan: Plan) -> list[BoundingBox]:
-    """Return the boxes of tasks at equal distances in the order of a plan; of all, if few."""
+    """Return the boxes of up to *most* tasks at equal distances in the plan."""
     step = max(1, len(plan) // _LOOKED_AT)
     return [plan.region(number).bbox for number in islice(plan, 0, None, step)]

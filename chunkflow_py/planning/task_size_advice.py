@@ -1,4 +1,4 @@
-"""The task size with the least work that fits into memory, for a pipeline that is planned."""
+"""Find the task size with the least work that fits into memory, for a planned pipeline."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.planning.task_amounts import Patches, Transfer
 
-_MARGIN = 0.9  # smaller tasks have more around them
-_STEP = 0.9  # of the voxels, from one size that is tried to the next
-KEPT = "blocks kept for later tasks"  # as loaders call it
-_SAME = 0.98  # of the work: a size that saves less is not worth a change
+_MARGIN = 0.9  # smaller tasks have larger margins in proportion
+_STEP = 0.9  # ratio of the voxels of successive sizes
+KEPT = "blocks kept for later tasks"  # name of this part in estimates of loaders
+_SAME = 0.98  # share of the work that a new size must save
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Suggestion:
     """A better size of tasks.
 
     Attributes:
-        size: voxels, zyx.
-        amplification: voxels that the network computes for each of the output, on the mean; or
-            ``None`` without a network.
-        instead_of: the same for the size that is asked for.
-        memory_bytes: of a process with such tasks.
+        size: task size, voxels, zyx.
+        amplification: mean number of voxels that the network computes per output voxel; ``None``
+            without a network.
+        instead_of: the same for the present size.
+        memory_bytes: memory of a process with such tasks.
     """
 
     size: Zyx
@@ -45,7 +45,7 @@ class Suggestion:
     memory_bytes: int
 
     def __str__(self) -> str:
-        """Return the option that sets it."""
+        """Return the option that sets the size."""
         return f"--chunk-size {self.size.as_option}"
 
 
@@ -65,9 +65,9 @@ def better_task_size(
         writes: amounts that the pipeline writes.
         patches: patch counts of its networks.
         memory_bytes: memory that a process may take.
-        line_bytes: memory that a process takes at the present task size.
+        line_bytes: memory that the pipeline takes at the present task size.
         fixed_bytes: the part of these bytes that does not depend on the task size.
-        processes: processes that share the tasks; each that has a task now keeps at least one.
+        processes: number of processes; none of those that have a task now may be left without.
     """
     found = _task_sizes(pipeline, writes)
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
@@ -91,10 +91,10 @@ def better_task_size(
 
     other = fixed_bytes + rest - found.of(now).memory_bytes
     kept = needed = 0
-    for _ in range(2):  # what a loader keeps depends on the size that is found
+    for _ in range(2):  # depends on the size, see `_kept`
         try:
             best = found.best(max(1, memory_bytes - other - kept), is_usable)
-        except OptionError:  # not even the smallest fits
+        except OptionError:  # not even the smallest size fits
             return None
         kept = _kept(pipeline, region, best.size)
         needed = other + best.memory_bytes + kept
@@ -112,11 +112,11 @@ def better_task_size(
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
-    """Return the bytes of blocks that loaders would keep if tasks were of that size."""
+    """Return the bytes of blocks that loaders would keep for tasks of that size."""
     boxes, kept = BoxGrid.covering(region, size), 0
     for stage in pipeline.operators:
         if isinstance(stage.body, VolumeLoader):
-            loader = copy(stage.body)  # which the line goes on with as it is
+            loader = copy(stage.body)  # the pipeline keeps using the original
             loader.prepare(replace(pipeline.outlines[stage.name], boxes=boxes))
             need = loader.memory(None)
             kept += 0 if need is None else need.held.get(KEPT, 0)
@@ -124,7 +124,7 @@ def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
 
 
 def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
-    """Return in words along which axes the faces of tasks lie between strides of the patches."""
+    """Return a note on axes along which task boundaries are not multiples of the patch stride."""
     for stage in pipeline.operators:
         placement = stage.hooks.placement
         outline = pipeline.outlines[stage.name]
@@ -140,17 +140,18 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
         ]
         if axes:
             return (
-                f"faces of tasks lie between the strides {stride} of {stage.name} along "
-                f"{' and '.join(axes)} (zyx, voxels), so that more patches cross them"
+                f"task boundaries are not multiples of the patch stride {stride} of "
+                f"{stage.name} along {' and '.join(axes)} (zyx, voxels), so more patches cross "
+                "them"
             )
     return None
 
 
 def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
-    """Return the largest size with no more than *share* of the voxels, in whole units.
+    """Return the largest size with at most *share* of the voxels, in whole units.
 
-    Cut along the longest axis first, so that the margin around tasks grows least; ``None`` if not
-    even a unit is that small.
+    The longest axis is reduced first, so that the margin around tasks grows least. The result is
+    ``None`` if a single unit is larger.
     """
     most = size.product() * share
     while size.product() > most:
@@ -164,7 +165,7 @@ def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
 
 
 def _unit(writes: Sequence[Transfer]) -> Zyx:
-    """Return the unit that task sizes must be multiples of, for the outputs."""
+    """Return the unit that task sizes must be multiples of because of the outputs."""
     unit = Zyx(1, 1, 1)
     for each in writes:
         if each.unit is not None and each.unit_is_fixed:
@@ -173,7 +174,7 @@ def _unit(writes: Sequence[Transfer]) -> Zyx:
 
 
 def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | None:
-    """Return the sizes that tasks of a line with a network may have."""
+    """Return the possible task sizes of a pipeline with a network."""
     import numpy as np
 
     from chunkflow_py.inference.task_size import TaskSizes
@@ -187,7 +188,7 @@ def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | N
         settings, outline = placement.settings, pipeline.outlines[stage.name]
         region = outline.region.intersection(domain) if outline.region else domain
         step = Zyx.of(lcm(a, b) for a, b in zip(unit, settings.geometry.stride, strict=True))
-        # Where a volume ends before the first common multiple, its end is as good.
+        # if a volume ends before the first common multiple, its end works as well
         step = Zyx.of(s if s <= e else u for s, u, e in zip(step, unit, region.size, strict=True))
         return TaskSizes(
             settings.geometry,

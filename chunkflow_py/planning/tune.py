@@ -1,14 +1,14 @@
-"""Find the fastest way to run a network on this machine, by trying.
+"""Find the fastest way to run a network on this machine by measuring.
 
     found = tune({"framework": "pytorch", "model": "net.py", "weights": "net.pt"},
                  input_patch_size=Zyx(20, 256, 256))
     print(found.best)
 
-Each way is measured in a process of its own (`chunkflow_py.planning.tune_process`). What matters
-most comes first, because the time may end at any point:
+Each candidate is measured in a separate process (`chunkflow_py.planning.tune_process`). The most
+important settings come first, because the time limit may end the search at any point:
 
-    as it is -> backends and precisions -> compiled -> larger batches -> other patch sizes
-                                  each step starts from the best so far
+    given settings -> backends, precisions -> compiled -> larger batches -> other patch sizes
+                                  each part of the search starts from the best candidate so far
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PATCH_SIZE = Zyx(32, 128, 128)  # where none was said, and the network does not care
+PATCH_SIZE = Zyx(32, 128, 128)  # if none is given and the network accepts any
 TOLERANCE = 0.02
 MOST_PATCHES = 64  # in a batch
-SAME_SPEED = 0.95  # of the fastest: among such, the one with the smallest error is the best
+SAME_SPEED = (
+    0.95  # of the fastest speed; of such candidates, the one with the smallest error is the best
+)
 BACKENDS = {"cpu": ("torch", "openvino", "onnxruntime"), "cuda": ("torch", "onnxruntime")}
-# Larger patches overlap less; those with few voxels more come first. One smaller, for its memory.
+# Larger patches overlap less; sizes with few additional voxels come first. One size is smaller, in
+# case of little memory.
 FACTORS = ((1, 1.5, 1.5), (2, 1, 1), (1, 2, 2), (1.5, 1.5, 1.5), (2, 2, 2), (1, 0.5, 0.5))
 
 
@@ -50,12 +53,12 @@ class Candidate:
     """Settings to run the network with.
 
     Attributes:
-        input_patch_size: of the network's input, voxels, zyx.
-        output_patch_size: part of the output that is kept, voxels, zyx.
+        input_patch_size: input patch of the network, voxels, zyx.
+        output_patch_size: part of the output that is used, voxels, zyx.
         backend: library that runs the network.
         dtype: precision of the arithmetic.
-        compile: whether PyTorch compiles it.
-        batch_size: patches in a forward.
+        compile: whether PyTorch compiles the network.
+        batch_size: patches in a forward pass.
         tf32: whether CUDA multiplies float32 with 10 bits of mantissa.
     """
 
@@ -69,40 +72,40 @@ class Candidate:
 
     @property
     def input_voxels(self) -> int:
-        """Voxels that the network sees in one forward."""
+        """Input voxels of one forward pass."""
         return self.batch_size * self.input_patch_size.product()
 
     def __str__(self) -> str:
-        """Return a description in words."""
+        """Return a description."""
         return f"{self.way}, batch {self.batch_size} of {self.input_patch_size}"
 
     @property
     def way(self) -> str:
-        """What runs it, in which arithmetic."""
+        """Backend and precision, as text."""
         return f"{self.runner} {self.precision}"
 
     @property
     def runner(self) -> str:
-        """What runs it, in words."""
+        """Backend and compilation, as text."""
         return f"{self.backend} compiled" if self.compile else self.backend
 
     @property
     def precision(self) -> str:
-        """The arithmetic, in a word."""
+        """Precision of the arithmetic, as text."""
         return "tf32" if self.tf32 else self.dtype
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one way of running the network costs.
+    """Time, memory and error of one candidate.
 
     Attributes:
-        candidate: how it was run.
-        overlap: of neighbouring output patches, voxels, zyx.
-        seconds: of one forward, the median of a few.
-        memory_bytes: peak of a process that does nothing else; on a GPU, of the GPU's memory.
-        largest, percentile_999, mean: of the absolute difference from PyTorch's float32.
-        failure: why a number is missing.
+        candidate: settings of the network.
+        overlap: overlap of neighbouring output patches, voxels, zyx.
+        seconds: seconds of one forward pass, median of a few.
+        memory_bytes: peak memory of a process that does nothing else; on a GPU, of the GPU.
+        largest, percentile_999, mean: absolute difference from PyTorch's float32 output.
+        failure: error message, if a number is missing.
     """
 
     candidate: Candidate
@@ -116,7 +119,7 @@ class Measurement:
 
     @property
     def voxels_per_second(self) -> float:
-        """Voxels of output a second, 0 if it failed; a patch adds its stride, the rest overlaps."""
+        """Output voxels per second, 0 if it failed; a patch adds its stride, the rest overlaps."""
         if self.seconds is None:
             return 0.0
         stride = self.candidate.output_patch_size - self.overlap
@@ -138,15 +141,15 @@ class Tuning:
     """Result of tuning.
 
     Attributes:
-        device: such as ``cpu`` or ``cuda:0``.
-        device_name: its model or instruction set.
-        framework: what the model is: ``pytorch``, ``universal`` or ``identity``.
-        memory_bytes: that a candidate may take to be the best.
-        tolerance: that its error (99.9th percentile) may reach.
-        whole_patch: operators of the network that make a voxel depend on the whole patch; where
-            there are any, the patch size was left alone.
-        measurements: in the order of measuring.
-        complete: whether the time sufficed for all.
+        device: device, such as ``cpu`` or ``cuda:0``.
+        device_name: model or instruction set of the device.
+        framework: kind of the model: ``pytorch``, ``universal`` or ``identity``.
+        memory_bytes: memory that the best candidate may use.
+        tolerance: error (99.9th percentile) that the best candidate may have.
+        whole_patch: operators of the network that make a voxel depend on the whole patch; with
+            any of them, the patch size is not changed.
+        measurements: measurements, in order.
+        complete: whether all candidates were measured within the time limit.
     """
 
     device: str
@@ -160,7 +163,7 @@ class Tuning:
 
     @property
     def best(self) -> Measurement | None:
-        """The fastest measurement within memory and tolerance; ``None`` without one."""
+        """The fastest measurement within memory and tolerance, or ``None``."""
         good = [m for m in self.measurements if self._is_acceptable(m)]
         least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)
         near = [m for m in good if m.voxels_per_second >= least]
@@ -168,7 +171,7 @@ class Tuning:
 
     @property
     def fastest(self) -> Measurement | None:
-        """The fastest measurement of all, if it is clearly faster than `best`."""
+        """The fastest measurement of any error, if it is clearly faster than `best`."""
         ran = [m for m in self.measurements if not m.failure]
         top = max(ran, key=lambda m: m.voxels_per_second, default=None)
         least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
@@ -192,27 +195,26 @@ def tune(
     image: NDArray[np.float32] | None = None,
     on_measured: Callable[[Measurement], None] = lambda _: None,
 ) -> Tuning:
-    """Measure ways to run a network, until all are or the time is up.
+    """Measure candidates until all are measured or the time is over.
 
     Args:
-        network: arguments of `create_backend` that say what the network is and on which device it
-            runs.
-        input_patch_size: that the network was trained with, voxels, zyx (default: `PATCH_SIZE`,
-            if no operator of the network depends on the whole patch).
-        output_patch_size: what is kept of it, voxels, zyx (default: all); the margin between them
-            is kept for other sizes.
-        output_patch_overlap: of neighbouring output patches, voxels, zyx (default: that of
+        network: arguments of `create_backend` for the network and its device.
+        input_patch_size: patch size of the training, voxels, zyx (default: `PATCH_SIZE`, if no
+            operator of the network depends on the whole patch).
+        output_patch_size: part of the output that is used, voxels, zyx (default: all); the margin
+            between the two stays the same for other sizes.
+        output_patch_overlap: overlap of neighbouring output patches, voxels, zyx (default: as for
             `PatchGeometry.of`).
-        memory_bytes: that may be taken (default: what the machine, container or GPU has).
+        memory_bytes: memory that may be used (default: that of the machine, container or GPU).
         tolerance: largest error (99.9th percentile, in units of the output) of the best.
-        seconds: when to end.
-        image: (c, z, y, x) as the network wants it, to measure errors on (default: synthetic
+        seconds: time limit.
+        image: (c, z, y, x), preprocessed for the network, to measure errors on (default: synthetic
             patches).
-        on_measured: called after each measurement.
+        on_measured: function that is called after each measurement.
 
     Raises:
-        OptionError: sizes do not fit together, or a trained patch size is needed.
-        ModelError: the network cannot be loaded, or no way of running it works.
+        OptionError: sizes contradict each other, or the patch size of the training is needed.
+        ModelError: the network cannot be loaded, or no candidate works.
     """
     size = input_patch_size or PATCH_SIZE
     geometry = PatchGeometry.of(size, output_patch_size, output_patch_overlap)
@@ -244,19 +246,19 @@ class _Search:
         self.geometry, self.folder, self.end = geometry, folder, end
         self.on_measured = on_measured
         self.base = Candidate(geometry.input_patch_size, geometry.output_patch_size)
-        self.quickest = 0.0  # seconds from start to end of the quickest process
+        self.quickest = 0.0  # duration of the quickest process, seconds
 
     def run(self, memory_bytes: int | None, tolerance: float, *, size_is_given: bool) -> Tuning:
         about = self._ask("inspect", self.base, self.end - monotonic())
         if failure := about.get("failure"):
             kind = about.get("kind")
-            text = failure if kind else f"the network cannot be tried: {failure}"
+            text = failure if kind else f"the network cannot be measured: {failure}"
             raise (OptionError if kind == "option" else ModelError)(text)
         if about["whole_patch"] and not size_is_given:
             msg = (
                 f"the network uses {', '.join(about['whole_patch'])}, so a voxel of its output "
-                "depends on the size of the patch; give --input-patch-size the size that it was "
-                "trained with"
+                "depends on the size of the patch; set --input-patch-size to the patch size "
+                "of its training"
             )
             raise OptionError(msg)
         self.about = about
@@ -271,18 +273,20 @@ class _Search:
         )
         for candidate in self._candidates():
             left = self.end - monotonic()
-            # One that takes forever must not take the time of all others.
+            # a slow candidate must not use up the time of the others
             limit = left / 2 if self.found.measurements else left
             if limit <= self.quickest:
                 self.found.complete = False
                 break
             self._measure(candidate, limit)
         if all(m.seconds is None for m in self.found.measurements):
-            msg = f"the network does not run in any way: {self.found.measurements[0].failure}"
+            msg = (
+                f"the network does not run with any settings: {self.found.measurements[0].failure}"
+            )
             raise ModelError(msg)
         return self.found
 
-    # --- which candidates ----------------------------------------------------------------------
+    # --- candidates ----------------------------------------------------------------------
 
     def _candidates(self) -> Iterator[Candidate]:
         yield self.base
@@ -312,12 +316,12 @@ class _Search:
                 return
             yield candidate
             if self._best() != candidate:
-                return  # no faster, or no good
+                return  # not faster, or not within the limits
             best = candidate
 
     def _other_sizes(self, best: Candidate) -> Iterator[Candidate]:
         base, margin = self.geometry.input_patch_size, self.geometry.margin * 2
-        # Sizes have to be multiples of the divisor; a power of two serves where it is not known.
+        # sizes must be multiples of the divisor; if it is unknown, use a power of two
         step = Zyx.of(self.about["divisor"] or [min(32, s & -s) for s in base])
         seen = {base}
         for factors in FACTORS:
@@ -327,7 +331,7 @@ class _Search:
             if size in seen or any(output <= overlap for output, overlap in inner):
                 continue
             seen.add(size)
-            # About as many voxels at a time as were found to be good.
+            # keep about the number of voxels per batch that was best
             batch_size = max(1, best.input_voxels // size.product())
             candidate = replace(
                 best,
@@ -339,7 +343,7 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Return whether a candidate would exceed the memory, extrapolated; if so, record it."""
+        """Return whether a candidate would exceed the memory by extrapolation; if so, record it."""
         known = [m for m in self.found.measurements if m.memory_bytes is not None]
         alike = [m for m in known if m.candidate.way == candidate.way]
         if not alike:
@@ -350,7 +354,7 @@ class _Search:
         need = idle + ((largest.memory_bytes or 0) - idle) * ratio
         if ratio <= 1 or need <= self.found.memory_bytes:
             return False
-        self._add(candidate, failure=f"not run: needs about {need / 1e9:.1f} GB")
+        self._add(candidate, failure=f"not measured: needs about {need / 1e9:.1f} GB")
         return True
 
     # --- measuring -----------------------------------------------------------------------------
@@ -370,7 +374,7 @@ class _Search:
         self.on_measured(measurement)
 
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
-        """Run a process, and return the results it sent until it ended or was ended."""
+        """Run a process, and return the results that it sent before its end or the time limit."""
         name = "-".join(map(str, candidate.input_patch_size))
         request = self.request | {
             "task": task,
@@ -388,7 +392,7 @@ class _Search:
             if done.returncode < 0:
                 failure = f"ended by {signal.Signals(-done.returncode).name}"
                 if done.returncode == -signal.SIGKILL:
-                    failure += ", most likely for want of memory"
+                    failure += ", probably for lack of memory"
             elif done.returncode:
                 last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
                 failure = last or f"ended with exit code {done.returncode}"

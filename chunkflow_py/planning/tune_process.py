@@ -1,11 +1,11 @@
-"""Measure one way of running a network, in a process that does nothing else.
+"""Measure one candidate of `tune` in a process that does nothing else.
 
 `chunkflow_py.planning.tune` starts ``python -m chunkflow_py.planning.tune_process`` for each, so
-that peak memory is that of one way alone, and a crash ends one measurement only. The request comes
-as JSON on stdin; results leave on stdout, one JSON object a line, as soon as they are known.
+that peak memory is that of one candidate, and a crash ends one measurement only. The request is
+JSON on stdin; results are sent on stdout as soon as they are known, one JSON object per line.
 
-The error is that of the output against float32 on the same patches; it is measured after the
-memory, because float32 may need more. The first process that needs a reference leaves it in a file
+The error is the difference from the float32 output on the same patches. It is measured after the
+memory, because float32 may need more. The first process that needs a reference stores it in a file
 for the others.
 """
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.backends.backend_protocol import Backend
 
-PATCHES = 2  # that the error is measured on
-MOST_FORWARDS = 20  # that are timed
-ENOUGH_S = 2.0  # of timed forwards; more would not change the median
+PATCHES = 2  # patches for the error
+MOST_FORWARDS = 20  # timed forward passes
+ENOUGH_S = 2.0  # time limit of timed forward passes; more would not change the median
 
-# Operators whose result at a voxel depends on all voxels they are given; those marked with a
-# number do so only if that argument is true: whether they use the patch's own statistics.
+# Operators whose result at a voxel depends on all voxels of the input. A number is the index of an
+# argument that decides this: whether the operator uses the statistics of its input.
 _WHOLE_PATCH: dict[str, int | None] = {
     "instance_norm": 5,
     "batch_norm": 5,
@@ -73,24 +73,24 @@ _REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "ami
 
 
 class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches which operators run whose result at a voxel depends on the whole patch.
+    """Records operators whose result at a voxel depends on the whole patch.
 
-    Watching a forward finds them wherever they are: in modules, in functions that model code
-    calls, in TorchScript and in exported programs.
+    A forward pass in this mode finds them everywhere: in modules, in functions called by model
+    code, in TorchScript and in exported programs.
 
     Attributes:
-        found: names of the operators, each once.
+        found: unique names of the operators.
     """
 
     def __init__(self) -> None:
-        """Start without operators."""
+        """Set up an empty record."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Record one operator if it depends on the whole patch, and run it."""
+        """Run an operator; record it if its result depends on the whole patch."""
         name = func.name().partition("::")[2].partition(".")[0]
         if name not in self.found and self._depends(name, func.name(), args, kwargs or {}):
             self.found.append(name)
@@ -101,7 +101,7 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _WHOLE_PATCH:
             flag = _WHOLE_PATCH[name]
             return full.endswith(".no_stats") or flag is None or bool(args[flag])
-        # Patches are (n, c, z, y, x), and (n, c, y, x) within a 2D network.
+        # patches are (n, c, z, y, x), or (n, c, y, x) in a 2D network
         if name not in _REDUCTIONS or not args or args[0].ndim not in (4, 5):
             return False
         axes = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -113,7 +113,7 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     Yields:
         ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (of the device),
-        ``idle_bytes`` (that are taken without a network), ``dtypes`` (that are not emulated),
+        ``idle_bytes`` (used without a network), ``dtypes`` (that the hardware supports),
         ``divisor`` and ``framework`` of the network; then ``whole_patch``, names of the operators
         that make a voxel depend on the whole patch.
     """
@@ -137,11 +137,11 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield time, memory and error of one way of running the network.
+    """Yield time, memory and error of one candidate.
 
     Yields:
-        ``seconds`` of a forward (median) and ``memory_bytes`` (peak of this process, or on the
-        GPU); then the error against float32: ``largest``, ``percentile_999`` and ``mean``.
+        ``seconds`` of a forward pass (median) and ``memory_bytes`` (peak of this process or of the
+        GPU); then the difference from float32: ``largest``, ``percentile_999`` and ``mean``.
     """
     device = device_of(request["network"]["device"])
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
@@ -150,13 +150,13 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     patches = _patches(request, max(size, PATCHES))
     batch = patches[:size].to(device)
     with torch.inference_mode():
-        backend(batch)  # compiles, and touches the memory that is kept
+        backend(batch)  # compiles the network and allocates memory that is kept
     seconds = seconds_per_batch(backend, [batch], most=MOST_FORWARDS, enough_s=ENOUGH_S)
     yield {"seconds": seconds, "memory_bytes": _peak_memory(device, free)}
 
     found = _outputs(backend, patches, size)
     if not np.isfinite(found).all():
-        yield {"failure": "the output holds NaN or infinity"}
+        yield {"failure": "the output contains NaN or infinity"}
         return
     del backend
     file = Path(request["reference"])
@@ -171,7 +171,7 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             reference = _outputs(exact, patches, 1)
         part = file.with_suffix(".part.npy")
         np.save(part, reference)
-        part.replace(file)  # whole, or not at all
+        part.replace(file)  # atomically
     yield asdict(error_against(torch.from_numpy(reference), torch.from_numpy(found)))
 
 
@@ -185,7 +185,7 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
     """Return (count, c, z, y, x) float32 patches, cut from the image, or synthetic."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
-    if request["image"] is None:  # the first ones are the same for every count
+    if request["image"] is None:  # the first patches are the same for every count
         return torch.cat(example_patches((1, channels, *size), number=count))
     random = np.random.default_rng(0)
     batch = np.empty((count, channels, *size), dtype=np.float32)
@@ -193,7 +193,7 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
     short = [(0, max(0, s - have)) for s, have in zip(size, image.shape[1:], strict=True)]
     image = np.pad(image, [(0, 0), *short], mode="symmetric")
     for patch in batch:
-        for _ in range(20):  # until one is not empty
+        for _ in range(20):  # until a patch is not empty
             spans = zip(size, image.shape[1:], strict=True)
             corner = [int(random.integers(have - s + 1)) for s, have in spans]
             z, y, x = (slice(c, c + s) for c, s in zip(corner, size, strict=True))
@@ -214,26 +214,26 @@ def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArra
 
 
 def _peak_memory(device: torch.device, free_before: int) -> int:
-    """Return the most bytes this process has held so far, on the host or on its GPU."""
+    """Return the peak memory of this process, on the host or its GPU, bytes."""
     if device.type == "cuda":
-        # Other libraries than PyTorch keep what they took, so it is gone from what is free.
+        # libraries other than PyTorch keep their memory, so it is missing from the free memory
         taken = free_before - torch.cuda.mem_get_info(device)[0]
         return max(torch.cuda.max_memory_reserved(device), taken)
-    with suppress(OSError):  # only Linux has the file
+    with suppress(OSError):  # the file exists only on Linux
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    # Second, because it counts the parent's memory too where a process is forked.
+    # the second choice, because after a fork it includes the parent's memory
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _total_memory(device: torch.device) -> int:
-    """Return the bytes that the host (or the container) or the GPU has in all."""
+    """Return the total memory of the host (or the container) or the GPU, bytes."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # the file holds "max" if there is no limit
+    with suppress(OSError, ValueError):  # the file contains "max" if there is no limit
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return total
 
@@ -241,9 +241,9 @@ def _total_memory(device: torch.device) -> int:
 def main() -> None:
     """Serve one request; report an error on stdout as ``failure``."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what model code prints stays out of the results
+    os.dup2(2, 1)  # keep the output of model code out of the results
     with suppress(OSError):
-        # When memory runs out, the kernel shall kill this process and no other.
+        # if memory runs out, the kernel should kill this process and no other
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     keep_freed_memory()
     request = json.load(sys.stdin)

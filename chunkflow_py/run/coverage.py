@@ -129,7 +129,7 @@ class Coverage:
 
     Args:
         outputs: outputs of the step.
-        document: returns the run's copy of a document by its SHA-256, ``None`` if it is lost.
+        document: function, SHA-256 -> the run's copy of a document, ``None`` if it is lost.
         copies: address of the folder with these copies, for messages.
         operators: names of the operators of the step.
     """
@@ -141,7 +141,7 @@ class Coverage:
         copies: str,
         operators: Iterable[str] = (),
     ) -> None:
-        """Keep the arguments; volumes and stores are opened when they are needed."""
+        """Store the arguments; volumes and stores are opened when needed."""
         self._outputs, self._document, self._copies = outputs, document, copies
         self._volumes: dict[Output, Volume | None] = {}
         self._stores: dict[str, Store] = {}
@@ -212,7 +212,7 @@ class Coverage:
     # --- objects ---------------------------------------------------------------------------------
 
     def expected(self, region: Region) -> dict[str, bool]:
-        """Return the addresses that a task's record must name -> whether of a volume.
+        """Return the addresses that a task's record must name -> whether they are in a volume.
 
         Call `invalid_documents` first: volumes with invalid metadata are excluded.
         """

@@ -53,7 +53,7 @@ def dependents(
         run: run directory.
         step: step whose tasks are returned.
         repeated: name of an earlier step -> its tasks that are repeated.
-        make_pipeline: makes the pipeline of a step, as in a worker.
+        make_pipeline: function that makes the pipeline of a step, as in a worker.
 
     Returns:
         The numbers of the tasks, or the plan of the step if all its tasks are dependent.

@@ -1,4 +1,4 @@
-"""Leftovers: objects of other runs where the tasks of a new run will write.
+"""Leftovers: objects of other runs at addresses that tasks of a new run will write.
 
 A skipped task writes nothing, so that an object of another run in its box would remain and look
 like a result of this run.
@@ -29,7 +29,7 @@ _BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"
 
 
 def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
-    """Yield the objects that already lie where tasks will write.
+    """Yield existing objects at the addresses that tasks will write.
 
     Stores are listed; no object is read. Outputs are excluded if the pipeline skips tasks whose
     output exists (skip-task-by-blocks-in-volume, skip-task-by-file).

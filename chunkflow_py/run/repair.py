@@ -68,7 +68,8 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 
     Args:
         run: run directory.
-        make_pipeline: makes the pipeline of a step, as in a worker; it shows what tasks read.
+        make_pipeline: function that makes the pipeline of a step, as in a worker; used to find the
+            boxes that tasks read.
 
     Raises:
         OptionError: a step that is reused from another run has problems, which can only be
@@ -145,7 +146,7 @@ def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Itera
     """Yield the addresses of objects that their repeated task might not overwrite.
 
     A task that is skipped, or omits empty blocks, does not overwrite existing objects. Only write
-    units in the box of the task are considered, whatever its record names.
+    units in the box of the task are considered, even if its record names others.
 
     Args:
         plan: plan of the step.
@@ -267,7 +268,7 @@ def repair_tasks(
         plan: plan of the step.
         queue: queue of the run.
         damages: problems, as yielded by `verify`.
-        body_of: returns the text of the message of a task, given its number.
+        body_of: function, number of a task -> text of its message.
     """
     damaged = (d.number for d in damages if d.can_be_repaired and d.number is not None)
     numbers = (number for number, _ in groupby(damaged) if number in plan)
@@ -281,7 +282,7 @@ def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[in
         ledger: ledger of the step.
         plan: plan of the step.
         queue: queue of the run.
-        body_of: returns the text of the message of a task, given its number.
+        body_of: function, number of a task -> text of its message.
     """
     dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
     return _send_again(ledger, queue, dead, body_of)

@@ -1,4 +1,4 @@
-"""The run directory: a folder or prefix that holds everything about one run.
+"""The run directory: a folder or prefix with everything about one run.
 
 ```
 <run>/spec.json                       the spec; never changes
@@ -190,8 +190,8 @@ class RunDirectory:
         """
         if any(True for _ in self.store.list("ledger/")):
             msg = (
-                f"{self.url} holds records of a deleted run, which would make tasks of a new run "
-                f"count as done; delete {self.url}/ledger, or choose another --run"
+                f"{self.url} contains records of a deleted run, which would make tasks of a "
+                f"new run count as done; delete {self.url}/ledger, or choose another --run"
             )
             raise OptionError(msg)
 
@@ -210,7 +210,7 @@ class RunDirectory:
             self.store.delete(key)
         if not first or second or kept != b"first":
             msg = (
-                f"{self.url} cannot hold a run: a conditional write (put-if-absent) replaced an "
+                f"{self.url} cannot store a run: a conditional write (put-if-absent) replaced an "
                 "existing object; choose a bucket or folder that supports If-None-Match"
             )
             raise VolumeError(msg)
@@ -271,7 +271,8 @@ class RunDirectory:
         if not phrases:
             return  # only the version of the package or the working directory may differ
         msg = (
-            f"{self.url} holds another run ({'; '.join(phrases[:4])}); choose another --run, and "
+            f"{self.url} contains another run ({'; '.join(phrases[:4])}); choose another --run, "
+            "and "
             f"add --fork {self.url} to reuse the steps that are the same"
         )
         raise OptionError(msg)
@@ -405,8 +406,9 @@ class RunDirectory:
         ]
         msg = (
             f"this machine would compute other bytes than the step's first worker: "
-            f"{'; '.join(phrases)}; use the same kind of machine, set OMP_NUM_THREADS if only "
-            "threads differ, or submit with --device-class any, which gives results that agree "
+            f"{'; '.join(phrases)}; use the same type of machine, set OMP_NUM_THREADS if only "
+            "threads differ, or submit with --device-class any, which gives results that "
+            "agree "
             "only within a tolerance"
         )
         raise ProfileError(msg)

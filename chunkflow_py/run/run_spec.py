@@ -66,7 +66,7 @@ class File:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """An output of one operator: where it stores, and which box for which task.
+    """An output of one operator: its address, and the saved box of each task.
 
     Attributes:
         operator: name of the operator.

@@ -94,7 +94,7 @@ class Stitching:
         """Store a description of the stitching, or compare with the one that is stored.
 
         Raises:
-            OptionError: the folder holds links of another stitching.
+            OptionError: the folder contains links of another stitching.
             ChunkflowError: the labels were made in a way that the linker does not support.
         """
         if isinstance(self.linker, TouchLinker):
@@ -115,8 +115,9 @@ class Stitching:
             store.put(_RECORD, content, content_type="application/json")
         elif not store.put_if_absent(_RECORD, content) and store.get(_RECORD) != content:
             msg = (
-                f"{self.place} holds links of another stitching, which {_RECORD} there describes, "
-                f"not of {json.dumps(description)}; choose another --work-path, or add --overwrite"
+                f"{self.place} contains links of another stitching, described by {_RECORD} "
+                f"there, not of {json.dumps(description)}; choose another --work-path, or add "
+                "--overwrite"
             )
             raise OptionError(msg)
 
@@ -141,8 +142,9 @@ class Stitching:
                 check_disjoint(boxes, self.labels)
             except AlignmentError as error:
                 msg = (
-                    f"{self.labels} was labelled by tasks of several sizes ({error}): label into a "
-                    "new volume; or, if the last tasks covered all of the volume, remove the "
+                    f"{self.labels} was labelled by tasks of several sizes ({error}): label "
+                    "into a new volume; or, if the last tasks covered the whole volume, "
+                    "remove the "
                     f"folder {FOLDER} of the level and add their --chunk-size"
                 )
                 raise ChunkError(msg) from error
@@ -206,7 +208,7 @@ class Stitching:
             running: further arguments of `Pipeline`.
 
         Raises:
-            VolumeError: the output exists and holds other data.
+            VolumeError: the output exists and contains other data.
         """
         conversion = _Relabelling(
             self.labels,
@@ -232,7 +234,7 @@ class Stitching:
 
 @dataclass
 class _Relabelling(Conversion):
-    """A copy of labels through a label table; counts the objects in it."""
+    """Copies labels through a label table, and counts the objects."""
 
     table: dict[str, str] = field(default_factory=dict)
     objects: ObjectCount = field(default_factory=ObjectCount)

@@ -97,7 +97,7 @@ def submit(
         pipelines: pipelines of the steps, in order.
         queue_url: URL of the queue; empty for a run on Dask, which has none.
         create_queue: create the queue if it does not exist.
-        shared_queue: accept a queue that already holds tasks of another run.
+        shared_queue: accept a queue that already has tasks of another run.
         fork: run whose finished steps are reused where their output would be the same.
         rehearse: load networks, to choose backends and to estimate memory.
         clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
@@ -203,19 +203,19 @@ def _log_incomplete(
 
 
 def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
-    """Check that the queue of a new run holds no tasks yet.
+    """Check that the queue of a new run is empty.
 
     Workers of two runs that share a queue keep returning each other's tasks.
 
     Raises:
-        OptionError: the queue holds tasks; the message shows one of them.
+        OptionError: the queue has tasks; the message shows one of them.
     """
     count = sum(_task_counts(queue))
     # If the run exists, the tasks may be its own.
     if not count or run.exists():
         return
     msg = (
-        f"queue {queue.url} already holds {count} tasks{_described_task(queue)}, and workers of "
+        f"queue {queue.url} already has {count} tasks{_described_task(queue)}, and workers of "
         "two runs on one queue delay each other; give this run its own --queue, or add "
         "--shared-queue to share it on purpose"
     )

@@ -49,7 +49,7 @@ def region_of(
             stop = bounds.stop
     if stop is not None and not all(a < b for a, b in zip(start, stop, strict=True)):
         msg = (
-            f"the region from {start} to {stop} (zyx, voxels) holds no voxel; "
+            f"the region from {start} to {stop} (zyx, voxels) is empty; "
             f"{names[1]} must be greater than {names[0]} along every axis"
         )
         raise OptionError(msg)

@@ -333,7 +333,7 @@ def test_workers_do_it_again_in_order() -> None:
     Path("two.zarr/0/c/1/1/1").unlink()
     say("repair r")
     told = say("work r")
-    assert "stage two opens" in told
+    assert "step two starts" in told
     assert "is complete" in told
     say("verify r")
     assert stored("two.zarr/0") == clean

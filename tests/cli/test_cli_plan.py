@@ -52,7 +52,7 @@ def test_several_processes_are_rehearsed_side_by_side():
     assert found["machine_hours"] == pytest.approx(2 * found["duration"]["seconds"] / 3600)
     assert found["cost"]["parts"]["machines"] == pytest.approx(found["machine_hours"] * 1.006)
     assert found["spot"]["dollars"] < found["cost"]["dollars"]
-    assert "g5.xlarge is taken to be as fast as this machine (cpu)" in found["notes"]
+    assert "g5.xlarge is assumed to be as fast as this machine (cpu)" in found["notes"]
     assert found["memory"]["bytes"] > 30e6
 
 
@@ -70,7 +70,7 @@ def test_every_misfit_is_told_at_once_with_what_fits():
         "task sizes that work: (8, 16, 16) or (8, 32, 32)",
         "add --expand-margin-size auto",
         "which load-zarr reads",
-        "9 of 27 tasks lie outside of what is read, 0-16_0-64_0-64; the nearest region is "
+        "9 of 27 tasks are outside the input, 0-16_0-64_0-64; the nearest region is "
         "--roi-start 0 0 0 --roi-stop 16 64 64",
         "of memory are more than the 20.0 MB of a machine",
     ):
@@ -87,7 +87,7 @@ def test_a_better_size_is_told_and_holds():
     better = found["suggestion"]
     assert better["amplification"] < better["instead_of"]
     assert better["instead_of"] == pytest.approx(found["patches"][0]["amplification"])
-    assert any("lie between the strides" in note for note in found["notes"])
+    assert any("not multiples of the patch stride" in note for note in found["notes"])
     size = " ".join(map(str, better["size"]))
     tasks = f"generate-tasks -v zarr://image.zarr --respect-stop --chunk-size {size}"
     again = plan(line.format(tasks), "--no-rehearse")
@@ -129,7 +129,7 @@ def test_too_little_memory_names_tasks_that_fit():
     found = plan(line, options, code=2)
     (misfit,) = found["misfits"]
     assert "2 processes of" in misfit
-    assert "what fits: --chunk-size" in misfit
+    assert "this would fit: --chunk-size" in misfit
     size = found["suggestion"]["size"]
     assert not any(length % 64 for length in size)
     again = plan(line.replace("512 1024 1024", " ".join(map(str, size))), "--no-rehearse")
@@ -189,7 +189,7 @@ def test_tasks_that_are_not_made_may_lie_anywhere():
     """Only those that are made have to lie in the volume."""
     beyond = "generate-tasks --roi-size 16 64 128 --chunk-size 8 16 16"
     found = plan(f"{beyond} {LOAD} {SAVE}", "--no-rehearse", 2)
-    assert found["misfits"][0].startswith("32 of 64 tasks lie outside of what is read")
+    assert found["misfits"][0].startswith("32 of 64 tasks are outside the input")
     found = plan(f"{beyond} --task-index-stop 4 {LOAD} {SAVE}", "--no-rehearse")
     assert found["misfits"] == []
 
@@ -220,7 +220,7 @@ def test_what_would_leave_marks_is_left_out():
     """Only savers whose place can be exchanged are rehearsed; the others are named."""
     found = plan(f"{TASKS} skip-task-by-file -p no_ {LOAD} save-h5 -f a_ mark-complete -p no_")
     assert found["duration"]["task_s"] > 0
-    words = "left out of the pilot, so not in the time: skip-task-by-file, mark-complete"
+    words = "not part of the pilot, and so not of the time: skip-task-by-file, mark-complete"
     assert words in found["notes"]
     assert [path.name for path in Path().iterdir()] == ["image.zarr"]
 
@@ -236,13 +236,13 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
     ("line", "message"),
     [
         ("plan", "there is no pipeline to plan"),
-        (f"plan --instance g5.large {TASKS} {LOAD} {SAVE}", "known are g5.xlarge"),
+        (f"plan --instance g5.large {TASKS} {LOAD} {SAVE}", "similar ones are g5.xlarge"),
         (f"plan {LOAD} {TASKS} {SAVE}", "step 1 begins with load-zarr"),
         (
             f"plan submit --run r {TASKS} {LOAD} {SAVE}",
             "contains submit, which cannot be part of a pipeline",
         ),
-        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all tasks"),
+        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all its tasks"),
     ],
 )
 def test_what_cannot_be_planned_is_said(line, message):
@@ -257,6 +257,6 @@ def test_what_does_not_fit_here_may_fit_elsewhere():
     tasks = "generate-tasks -v zarr://huge.zarr --chunk-size 8192 4096 4096"
     line = f"{tasks} load-zarr --store huge.zarr threshold --threshold 9 {SAVE}"
     found = plan(line, "--memory 100TB")
-    assert any("does not fit here" in note for note in found["notes"])
+    assert any("does not fit on this machine" in note for note in found["notes"])
     assert found["memory"]["how"] == "estimated"
     assert "of memory are more than the" in plan(line, "--no-rehearse", code=2)["misfits"][0]

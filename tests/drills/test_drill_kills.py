@@ -100,14 +100,14 @@ def test_a_child_that_is_killed_is_reported(make_drill, expected):
     drill.submit()
     worker = drill.work(*LEASE, "--max-failures", 1)
     drill.until(
-        lambda: "killed by SIGKILL, most likely for lack of memory" in worker.said(), "the report"
+        lambda: "killed by SIGKILL, probably for lack of memory" in worker.said(), "the report"
     )
     died = next(call.when for call in drill.calls() if call.number == 3)
     assert time.monotonic() - died < 10
     assert drill.wait(worker) == [1]
     check(drill, expected(drill), faults=1, dead=[3])
     reason = drill.records()[3].reason
-    assert "SIGKILL, most likely for lack of memory" in reason
+    assert "SIGKILL, probably for lack of memory" in reason
     assert "plugin" in reason
 
 

@@ -177,7 +177,7 @@ def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
     [
         ("", "give --chunk-size, --bounding-box"),
         ("-b 0-1_0-1_0-1 -s 0 0 0", "leave out the --roi options"),
-        ("-c 1 1 1 -i 1", "there are 1 tasks, 0 to 0"),
+        ("-c 1 1 1 -i 1", "the plan has 1 tasks, 0 to 0"),
         ("-c 1 1 1 -z 1 1 9 -i 5 -p 5", "6 selects one task"),
         ("-c 1 1 1 -d", "DISBATCH_REPEAT_INDEX, which is not set"),
         ("-c 1 1 1 -d -i 2", "leave out --task-index-start"),
@@ -245,4 +245,4 @@ def test_a_part_that_does_not_exist_in_a_volume_ends_with_2(volume):
     """The number of a task beyond a volume's last is a usage error as well."""
     result = CliRunner().invoke(cli, f"generate-tasks -v {volume} -c 10 20 30 -i 1".split())
     assert result.exit_code == 2
-    assert "there are 1 tasks, 0 to 0" in result.output
+    assert "the plan has 1 tasks, 0 to 0" in result.output

@@ -119,7 +119,9 @@ def test_parts_are_counted_among_the_tasks_that_are_left(tmp_path, order):
     whole = boxes(line)
     assert len(set(whole)) == len(whole) == values.sum()
     assert boxes(f"{line} -i 3 -p 9") + boxes(f"{line} -i 9") == whole[3:]
-    with pytest.raises(OptionError, match=f"there are {len(whole)} tasks, 0 to {len(whole) - 1}"):
+    with pytest.raises(
+        OptionError, match=f"the plan has {len(whole)} tasks, 0 to {len(whole) - 1}"
+    ):
         len(generate(f"{line} -i {len(whole)}"))
 
 
@@ -190,7 +192,7 @@ def test_the_grid_is_that_of_the_volume(regions, tmp_path, caplog):
     volume = store(f"zarr://{tmp_path}/em", np.ones((2, 6, 6)), (1, 1, 1), (1, 1, 1))
     path = regions("0-4_1-2_3-4", "50-51_0-1_0-1")
     assert boxes(f"-v {volume} -c 2 2 2 --bbox-file {path}") == ["1-3_1-3_3-5"]
-    assert f"1 of the 2 boxes of {path} lie outside of the grid 1-3_1-7_1-7" in caplog.text
+    assert f"1 of the 2 boxes of {path} are outside the grid 1-3_1-7_1-7" in caplog.text
 
 
 def test_boxes_that_are_all_outside_are_an_error(regions):

@@ -188,7 +188,10 @@ def test_the_name_of_an_operator_is_the_operator():
         ("--treshold 0.5", "No such option '--treshold'. Did you mean '--threshold'?"),
         ("--threshold high", "'high' is not a valid float"),
         ("--args treshold=1", "plugin threshold has no argument 'treshold'"),
-        ("--args 0.5", "--args 0.5 of plugin threshold gives no name; write NAME=VALUE with one of"),
+        (
+            "--args 0.5",
+            "--args 0.5 of plugin threshold gives no name; write NAME=VALUE with one of",
+        ),
         ("--threshold 1 --args threshold=2", "leave one out"),
         ("-t 1 --args threshold=2", "leave one out"),
     ],
@@ -361,7 +364,7 @@ def test_plugins_from_python(folder):
     [
         ("1 / 0", "ZeroDivisionError"),
         ("def run(): pass", "has no function execute"),
-        ("def execute(a): pass", "it takes (a)"),
+        ("def execute(a): pass", "its signature is (a)"),
         ("from chunkflow.chunk import validate", "docs/from-chunkflow.md"),
         ("from chunkflow.volume import PrecomputedVolume", "docs/from-chunkflow.md"),
     ],

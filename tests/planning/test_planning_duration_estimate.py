@@ -86,7 +86,7 @@ def test_a_part_of_a_task_is_better_than_nothing():
     took = duration([found])
     assert took.task_s == pytest.approx(20)
     assert took.seconds == pytest.approx(3 + 2 + 100 * 20)
-    assert "how long writing takes is not known" in took.how
+    assert "the time for writing is not known" in took.how
 
 
 def test_nothing_is_made_up():
@@ -146,9 +146,12 @@ def test_speeds_of_tune_tell_the_time(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "bfloat16"}, "has not measured inference with .*dtype float32.*dtype bfloat16"),
-        ({"seconds": None}, "has not measured inference"),
-        ({"seconds": "much"}, "is not what chunkflow tune --json prints"),
+        (
+            {"dtype": "bfloat16"},
+            "has no measurement of inference with .*dtype float32.*dtype bfloat16",
+        ),
+        ({"seconds": None}, "has no measurement of inference"),
+        ({"seconds": "much"}, "is not the output of chunkflow tune --json"),
     ],
 )
 def test_speeds_of_another_network_are_refused(tmp_path, changes, message):

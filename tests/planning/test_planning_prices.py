@@ -50,7 +50,7 @@ def test_clouds_charge_requests_and_storage():
     assert found.month == pytest.approx(2.3)
     assert found.egress == pytest.approx(4.5)
     assert found.dollars == pytest.approx(sum(found.parts.values()))
-    assert found.assumed == ("what save stores is as large as its voxels",)
+    assert found.assumed == ("save stores its voxels without compression",)
 
 
 def test_a_file_of_prices_stands_above_the_table(tmp_path):

@@ -131,7 +131,7 @@ def test_a_patch_size_is_needed_where_it_matters(tmp_path: Path) -> None:
         "from torch import nn\nInstantiatedModel = nn.Sequential(nn.InstanceNorm3d(1))\n"
     )
     network = {"model": str(tmp_path / "net.py"), "num_output_channels": 1}
-    with pytest.raises(OptionError, match=r"uses .*norm.*give --input-patch-size the size"):
+    with pytest.raises(OptionError, match=r"uses .*norm.*set --input-patch-size to the patch size"):
         tune(network, output_patch_overlap=Zyx(0, 0, 0))
 
 
@@ -199,7 +199,7 @@ def test_output_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
     """A way of running that gives NaN is not compared, and says so."""
     network = write_model(tmp_path, "batch = batch * np.nan")
     *_, last = measure(ask(tmp_path, network))
-    assert last == {"failure": "the output holds NaN or infinity"}
+    assert last == {"failure": "the output contains NaN or infinity"}
 
 
 def test_an_inspection_tells_what_is_there(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_candidate_that_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     assert base.percentile_999 == 0
     killed = by_candidate[2, SIZE]
     assert killed.seconds is None
-    assert killed.failure == "ended by SIGKILL, most likely for want of memory"
+    assert killed.failure == "ended by SIGKILL, probably for lack of memory"
     refused = by_candidate[1, Zyx(8, 32, 32)]
     assert "ValueError: no such size" in str(refused.failure)
     taller = by_candidate[1, Zyx(16, 16, 16)]
@@ -304,7 +304,7 @@ def test_what_would_not_fit_is_not_run() -> None:
         None
     ]
     larger = [m for m in others if m.candidate.input_voxels > SIZE.product()]
-    assert all(str(m.failure).startswith("not run: needs about") for m in larger)
+    assert all(str(m.failure).startswith("not measured: needs about") for m in larger)
     assert found.best is None
     assert found.fastest is not None
 

@@ -1,16 +1,16 @@
-"""What this machine lacks for a run, found before the run: `chunkflow doctor`.
+"""`chunkflow doctor`: check before a run whether this machine, stores and queues suit it.
 
 ```
-examine     which checks there are, and their order
-finding     what a check says: ok, note or problem, and what to do; nothing secret
-packages    Python, versions that are allowed, what each missing extra would bring
-processor   CPU, threads, allocator, a timed convolution     gpu   the same of GPUs
-machine     memory, disk, shared memory, open files
-stores      can a URL be read, written, and written on condition      queues   the same of queues
-clock       how far this clock is from a server's
-policy      the least rights that a run needs
+examine           the list of checks, and their order
+finding           result of a check: ok, note or problem, and the remedy; without secrets
+package_checks    Python, versions of packages, purpose of each missing extra
+machine_checks    memory, disk, limits, CPU, threads, allocator, GPUs, a timed convolution
+store_checks      whether a URL can be read, written, and written on condition
+queue_checks      whether a queue exists and keeps tasks as workers need
+clock_checks      offset of this clock from a server's
+access_policy     least permissions that a run needs
 ```
 
-A check is read-only unless its caller permits writing; then it writes under names of its own and
-removes them again. Checks take what they inspect as arguments, so that tests can plant real faults.
+A check only reads, unless the caller allows writing; then it writes under unused names and removes
+these objects afterwards. Inspected paths are arguments, so that tests can plant real faults.
 """

@@ -1,7 +1,7 @@
-"""The least rights that producer and workers of a run need.
+"""Least permissions that the producer and the workers of a run need.
 
-They are those of the stack in ``deploy/aws/fleet.yaml``, statement by statement, for the places of
-one run; a test compares the two. For Google Cloud Storage they are listed as roles to grant.
+For AWS, they are the statements of the stack in ``deploy/aws/fleet.yaml``, with the addresses of
+one run; a test compares the two. For Google Cloud Storage, they are listed as roles to grant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RECEIVE = (
 _READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
 _WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
 _CLOUDS = "s3", "gs"
-# How the spec of a run names what a command reads and writes.
+# keys of inputs and outputs in the spec of a run
 _LEVEL, _BOX = " at mip ", "BOX"
 
 
@@ -43,7 +43,7 @@ class Area:
 
     Attributes:
         scheme: ``s3`` or ``gs``.
-        pattern: bucket and key, with ``*`` for whatever follows.
+        pattern: bucket and key, with ``*`` for any continuation.
     """
 
     scheme: str
@@ -61,16 +61,16 @@ class Area:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run has to be allowed.
+    """Permissions that a run needs.
 
     Attributes:
-        run: URL.
-        home: areas of the run itself.
-        outputs: that it writes.
-        inputs: that it only reads, those of other runs included.
-        queue: ARN of the queue and of its dead letters; nothing if it is not of SQS.
-        stages: how many there are.
-        remarks: what else there is to know.
+        run: address of the run.
+        home: areas of the run directory.
+        outputs: areas that the run writes.
+        inputs: areas that it only reads, including those of other runs.
+        queue: ARNs of the queue and its dead-letter queue; empty if it is not an SQS queue.
+        stages: number of steps.
+        remarks: further notes.
     """
 
     run: str
@@ -82,7 +82,7 @@ class Policy:
     remarks: tuple[str, ...]
 
     def producer(self) -> dict[str, Any]:
-        """Return the policy, for AWS, of who submits, watches, verifies and repairs."""
+        """Return the AWS policy to submit, watch, verify and repair the run."""
         own = [*self._own(), *self._arns(self.outputs)]
         return _document(
             _statement("SendTasks", _SEND, self._queues(0)),
@@ -92,7 +92,7 @@ class Policy:
         )
 
     def worker(self) -> dict[str, Any]:
-        """Return the policy, for AWS, of who takes tasks."""
+        """Return the AWS policy of workers."""
         outputs = self._arns(self.outputs)
         ledger = self._own("/ledger")
         several = self.stages > 1
@@ -164,7 +164,8 @@ class Policy:
             "how": [
                 "grant a role on the bucket, with a condition such as resource.name.startsWith("
                 f'"projects/_/buckets/BUCKET/objects/PREFIX"), for {", ".join(everywhere)}; '
-                "listing (storage.objects.list) is of the whole bucket and needs a grant without it"
+                "listing (storage.objects.list) applies to the whole bucket and needs a grant "
+                "without condition"
             ],
         }
 
@@ -194,10 +195,10 @@ def policy_of(address: str) -> Policy:
     """Return the permissions that a run needs.
 
     Args:
-        address: of the run.
+        address: address of the run.
 
     Raises:
-        ChunkflowError: it cannot be read.
+        ChunkflowError: the run cannot be read.
     """
     home = RunDirectory.parse(address)
     spec = home.spec
@@ -212,7 +213,7 @@ def policy_of(address: str) -> Policy:
         Area(*_split(f"{other}/*")) for other in set(spec.reused.values()) if _is_cloud(other)
     ]
     if code := [command for step in spec.steps for command in step.code]:
-        remarks.append(f"it is not known what this code reads and writes: {', '.join(code)}")
+        remarks.append(f"inputs and outputs of this code are not known: {', '.join(code)}")
     own = home.url if _is_cloud(home.url) else None
     local = [
         place
@@ -222,7 +223,7 @@ def policy_of(address: str) -> Policy:
     if local:
         names = (without_secrets(place.partition(_LEVEL)[0]) for place in local)
         places = ", ".join(dict.fromkeys(names))
-        remarks.append(f"every worker needs access to these places of this machine: {places}")
+        remarks.append(f"every worker needs access to these folders of this machine: {places}")
     queue, remark = _arns_of(spec.queue)
     return Policy(
         run=home.shown,
@@ -236,12 +237,12 @@ def policy_of(address: str) -> Policy:
 
 
 def areas_of(place: str) -> list[Area]:
-    """Return the objects at a place as a spec names it; none if that is on no cloud."""
+    """Return the objects at an address of a spec; empty if the address is not in a cloud."""
     name, level, _ = place.partition(_LEVEL)
     if not _is_cloud(name):
         return []
     scheme, path = _split(name.rstrip("/"))
-    if _BOX in path:  # one file a task
+    if _BOX in path:  # one file per task
         return [Area(scheme, f"{path.partition(_BOX)[0]}*")]
     if level:
         return [Area(scheme, f"{path}/*")]
@@ -258,7 +259,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _declared_places(spec: Spec, key: str) -> Iterator[str]:
-    """Yield the places that operators declare under *key*: ``reads`` or ``writes``."""
+    """Yield the addresses that operators declare under *key*: ``reads`` or ``writes``."""
     for stage in spec.steps:
         for _, options in stage.options:
             yield from options.get(key, ())
@@ -288,7 +289,7 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
         return None, []
     scheme, rest = address_of(url)
     if scheme != "sqs":
-        return None, [f"the queue {url} needs no rights but to read and write its file or folder"]
+        return None, [f"the queue {url} needs only permission to read and write its file or folder"]
     place = Place.of(rest)
     try:
         from chunkflow_py.queue.sqs_client import SqsClient
@@ -304,7 +305,9 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
             place.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         )
         arn = f"arn:aws:sqs:{region or '*'}:{place.owner or '*'}:{place.name}"
-        remark = f"the ARN of {url} could not be read: replace the * in {arn} by your own account"
+        remark = (
+            f"the ARN of {url} could not be read: replace the * in {arn} by your account number"
+        )
         return (arn, f"{arn}-dead"), [remark]
 
 
@@ -313,5 +316,5 @@ def _statement(name: str, actions: tuple[str, ...], resources: list[str]) -> dic
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy of the statements that have resources."""
+    """Return a policy document of the statements that have resources."""
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Resource"]]}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST_OFFSET_S = 10.0
-REFUSED_S = 300.0  # from which clouds refuse signatures
+REFUSED_S = 300.0  # offset from which clouds refuse signatures
 TIMEOUT_S = 5.0
 
 
@@ -23,12 +23,13 @@ def check_clock(address: str) -> Iterator[Finding]:
     """Compare this machine's clock with the Date header of a server's response.
 
     Args:
-        address: of the server, with ``https://`` or ``http://``; an error response serves as well.
+        address: address of the server, with ``https://`` or ``http://``; an error response also has
+            a Date header.
     """
     where = without_secrets(address)
     try:
         offset = offset_from(address)
-    except OSError:  # the other checks of this address report it
+    except OSError:  # other checks of this address report this error
         return
     if offset is None:
         yield Finding("clock", "note", f"{where} sends no Date header")
@@ -44,23 +45,23 @@ def check_clock(address: str) -> Iterator[Finding]:
 
 
 def offset_from(address: str) -> float | None:
-    """Return the seconds by which this clock is at least ahead of a server's.
+    """Return by how many seconds this clock is at least ahead of a server's.
 
-    A Date has whole seconds, and the answer takes its time: of the offsets that are possible, this
-    is the nearest to 0.
+    A Date header has whole seconds, and the response takes time. Of the possible offsets, the one
+    nearest to 0 is returned.
 
     Returns:
-        Seconds, negative if it is behind; ``None`` if the server sends no Date header.
+        Seconds, negative if this clock is behind; ``None`` if the server sends no Date header.
 
     Raises:
-        OSError: there is no answer.
+        OSError: the server does not respond.
     """
     request = urllib.request.Request(address, method="HEAD")  # noqa: S310 the caller checks the scheme
     before = time.time()
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
             headers = answer.headers
-    except urllib.error.HTTPError as error:  # an answer as good as any
+    except urllib.error.HTTPError as error:  # an error response is sufficient
         headers = error.headers
         error.close()
     after = time.time()

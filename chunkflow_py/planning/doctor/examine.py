@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """What is to be tried beside this machine.
+    """Stores and queues to check in addition to this machine.
 
     Attributes:
         stores: URLs of folders, prefixes or volumes.
-        queues: URLs.
-        write: whether probes may be written there, and removed.
+        queues: URLs of queues.
+        write: whether test objects may be written there and removed.
     """
 
     stores: tuple[str, ...] = ()
@@ -27,8 +27,8 @@ class Places:
     write: bool = False
 
 
-# name -> its function, by module and name: each is imported when its turn comes, so that a package
-# that is missing is found by one check and does not keep the others from running.
+# name -> module and name of the function. Each module is imported when needed, so that a missing
+# package is reported by one check and does not prevent the others.
 CHECKS = {
     "python": "package_checks:check_python",
     "packages": "package_checks:check_packages",
@@ -52,8 +52,8 @@ def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
     """Yield the findings of the checks, each as soon as it is known.
 
     Args:
-        places: that are tried as well.
-        checks: names of `CHECKS`; all of them if none is given.
+        places: stores and queues to check.
+        checks: names of `CHECKS` (default: all).
     """
     for name in CHECKS:
         if checks and name not in checks:
@@ -62,7 +62,7 @@ def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
             yield from _findings(name, places)
         except ImportError as error:
             what = error.name or str(error)
-            text = f"not looked at: {what} is not installed, or cannot be imported"
+            text = f"not checked: {what} is not installed, or cannot be imported"
             yield Finding(name, "problem", text, "see packages above")
 
 

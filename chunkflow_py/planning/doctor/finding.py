@@ -1,4 +1,4 @@
-"""The outcome of a check: one line of the report, without secrets."""
+"""Findings of checks: lines of the report, without secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chunkflow_py.errors import ChunkflowError
 
 Level = Literal["ok", "note", "problem"]
 
-# Environment variables whose values are hidden, also where a library puts them in a message.
+# environment variables whose values are hidden, also in messages of libraries
 _SECRET_NAMES = re.compile(
     r"SECRET|TOKEN|PASSW|CREDENTIAL|ACCESS_KEY|API_KEY|PRIVATE", re.IGNORECASE
 )
@@ -23,10 +23,10 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        check: what was looked at, one of `chunkflow_py.planning.doctor.examine.CHECKS`.
-        level: ``ok``; ``note``: works, but know this; ``problem``: will not work.
-        text: what was found.
-        remedy: what to do; nothing if the text says it, or there is nothing to do.
+        check: name of the check, one of `chunkflow_py.planning.doctor.examine.CHECKS`.
+        level: ``ok``; ``note`` (works, with a limitation); or ``problem`` (does not work).
+        text: result of the check.
+        remedy: what the user can do; empty if nothing is needed.
     """
 
     check: str
@@ -41,20 +41,20 @@ class Finding:
             object.__setattr__(self, name, shown)
 
     def __str__(self) -> str:
-        """Return the line."""
+        """Return the line of the report."""
         return f"{self.level:7}  {self.check}: {'; '.join(filter(None, (self.text, self.remedy)))}"
 
     def to_json(self) -> dict[str, str]:
-        """Return the attributes by their names."""
+        """Return the attributes by name."""
         return asdict(self)
 
 
 def hidden(text: str) -> str:
-    """Return *text* without passwords and signatures of addresses, and secrets of the environment.
+    """Remove passwords and signatures in addresses, and secrets of the environment, from *text*.
 
-    The value of a variable is kept if it is an existing path, such as that of a credentials file.
+    The value of a variable is kept if it is an existing path, such as a credentials file.
     """
-    text = str(ChunkflowError(text))  # which cuts them out of addresses
+    text = str(ChunkflowError(text))  # which removes them from addresses
     for name, value in os.environ.items():
         if _SECRET_NAMES.search(name) and len(value) >= _SHORTEST and not os.path.exists(value):  # noqa: PTH110
             text = text.replace(value, "***")

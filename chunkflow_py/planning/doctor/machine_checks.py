@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
     import torch
 
-LITTLE_MEMORY = 4_000_000_000  # a network of usual size with its patches, and Python
+LITTLE_MEMORY = 4_000_000_000  # a typical network with its patches, and Python
 LITTLE_DISK = 10_000_000_000
 NO_DISK = 1_000_000_000
-LITTLE_SHARED = 1_000_000_000  # what containers get by themselves is 64 MB
+LITTLE_SHARED = 1_000_000_000  # the default of containers is 64 MB
 SHARED = Path("/dev/shm")  # noqa: S108 a device, not a temporary file
-# A worker holds its connections, the pipes of its processes and the files of a volume.
+# a worker opens connections, pipes to its processes, and files of volumes
 FEW_FILES, NO_FILES = 1024, 256
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
-# flag of /proc/cpuinfo -> what people call it
+# flag of /proc/cpuinfo -> common name
 _FEATURES = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
     "avx512_bf16": "bfloat16 (AVX-512)",
     "amx_bf16": "bfloat16 (AMX)",
 }
-# Of the convolution that is timed: channels in and out, extent of the image (z, y, x).
+# the timed convolution: channels in and out, extent of the image (z, y, x)
 _SIZE = 16, (16, 96, 96)
 _GPU_SIZE = 32, (32, 256, 256)
 _KERNEL = 27
-LARGEST_ERROR = 1e-3  # relative; float32 with TF32 has 1e-3 of noise at most
+LARGEST_ERROR = 1e-3  # relative; float32 with TF32 has at most 1e-3
 _SYS = Path("/sys")
-_NVIDIA = "0x10de"  # vendor of the PCI bus
-_DISPLAY = "0x03"  # class, its first byte
+_NVIDIA = "0x10de"  # vendor on the PCI bus
+_DISPLAY = "0x03"  # first byte of the PCI class
 _ON_CPU = "networks run on the CPU"
 
 
@@ -53,23 +53,23 @@ def check_memory() -> Iterator[Finding]:
     """Report the memory that this process can use."""
     free = available_host_bytes()
     if free is None:
-        yield Finding("memory", "ok", "the system does not report how much there is")
+        yield Finding("memory", "ok", "the system does not report the amount of memory")
     elif free < LITTLE_MEMORY:
-        text = f"{describe_bytes(free)} can be had, and a network with its patches takes gigabytes"
+        text = f"{describe_bytes(free)} available, but a network with its patches needs gigabytes"
         remedy = "use small patches, --ahead 0, or a machine with more"
         yield Finding("memory", "note", text, remedy)
     else:
-        yield Finding("memory", "ok", f"{describe_bytes(free)} can be had")
+        yield Finding("memory", "ok", f"{describe_bytes(free)} available")
 
 
 def check_disk() -> Iterator[Finding]:
-    """Write to the folders that every pipeline may use."""
+    """Check the folders that every pipeline may write to."""
     yield check_folder("the working folder", Path.cwd(), needed=False)
     temporary = os.environ.get("TMPDIR")
-    # Where TMPDIR does not work, Python falls back to the next folder that does.
+    # if TMPDIR does not work, Python uses another folder
     if temporary and not Path(temporary).is_dir():
         text = f"TMPDIR is {temporary}, which is not a folder; {tempfile.gettempdir()} is used"
-        yield Finding("disk", "problem", text, "make it, or name another folder")
+        yield Finding("disk", "problem", text, "create it, or set another folder")
     else:
         folder = Path(temporary or tempfile.gettempdir())
         yield check_folder("the folder for temporary files", folder)
@@ -81,9 +81,9 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
     """Check that a folder is writable, and report its free space.
 
     Args:
-        what: it is, for the message.
-        folder: need not exist, if one above it does.
-        needed: whether nothing works without.
+        what: description of the folder, for the message.
+        folder: path; may be missing if a folder above it exists.
+        needed: whether chunkflow cannot work without it.
     """
     where = f"{what} {folder}"
     try:
@@ -95,13 +95,13 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
             os.fsync(file.fileno())
     except OSError as error:
         level, why = "problem" if needed else "note", error.strerror or type(error).__name__
-        remedy = "make space, give yourself the right to write there, or name another folder"
+        remedy = "free space, change its permissions, or use another folder"
         return Finding("disk", level, f"{where} cannot be written to: {why}", remedy)  # type: ignore[arg-type]
     text = f"{where} has {describe_bytes(free)} free"
     if free < NO_DISK:
-        return Finding("disk", "problem", text, "make space, or name another folder")
+        return Finding("disk", "problem", text, "free space, or use another folder")
     if free < LITTLE_DISK:
-        return Finding("disk", "note", text, "chunks that are spilled or saved there may need more")
+        return Finding("disk", "note", text, "chunks that are saved there may need more")
     return Finding("disk", "ok", text)
 
 
@@ -110,14 +110,14 @@ def _caches() -> dict[str, Path]:
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 
-    return {"the cache of files of runs": files(), "the cache of converted networks": converted()}
+    return {"the cache of run files": files(), "the cache of converted networks": converted()}
 
 
 def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
     """Report the size of the shared memory, which Dask, PyTorch and locks use.
 
     Args:
-        folder: as which the system shows it.
+        folder: mount point of the shared memory.
     """
     if not folder.is_dir():
         yield Finding("shared-memory", "ok", f"this system has no {folder}")
@@ -138,16 +138,20 @@ def check_open_files() -> Iterator[Finding]:
     """Report the limit on open files."""
     try:
         import resource
-    except ImportError:  # not a Unix
-        yield Finding("open-files", "ok", "this system has no limit to ask for")
+    except ImportError:  # not on Unix
+        yield Finding("open-files", "ok", "this system reports no limit")
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in (-1, resource.RLIM_INFINITY) or soft >= FEW_FILES:
         yield Finding("open-files", "ok", f"{soft} at a time")
         return
-    text = f"{soft} at a time, and a worker with its connections needs up to {FEW_FILES}"
+    text = f"{soft} at a time, but a worker with its connections needs up to {FEW_FILES}"
     may = hard in (-1, resource.RLIM_INFINITY) or hard >= FEW_FILES
-    remedy = f"ulimit -n {FEW_FILES}" if may else f"have the hard limit of {hard} raised"
+    remedy = (
+        f"ulimit -n {FEW_FILES}"
+        if may
+        else f"ask an administrator to raise the hard limit of {hard}"
+    )
     yield Finding("open-files", "problem" if soft < NO_FILES else "note", text, remedy)
 
 
@@ -158,27 +162,29 @@ def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
     """Report the capabilities of the CPU.
 
     Args:
-        proc: where the kernel reports it.
+        proc: file in which the kernel reports the CPU.
     """
     model, flags = _cpu(proc)
     known = ", ".join(name for flag, name in _FEATURES.items() if flag in flags)
     if not flags:
         yield Finding(
-            "processor", "ok", f"{model or 'a CPU'}, of which the system reports no features"
+            "processor", "ok", f"{model or 'a CPU'}; the system does not report its features"
         )
     elif "avx2" in flags:
         bfloat16 = " and --dtype bfloat16" if "amx_bf16" in flags else ""
         yield Finding("processor", "ok", f"{model}: {known}{bfloat16}")
     else:
-        text = f"{model} has no AVX2: networks run several times slower than on CPUs since 2013"
+        text = (
+            f"{model} has no AVX2: networks are several times slower than on CPUs made since 2013"
+        )
         yield Finding("processor", "note", text, "use another machine, or another virtual CPU type")
 
 
 def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
-    """Compare the threads that a network would use with the cores that it may use.
+    """Compare the threads that a network would use with the available cores.
 
     Args:
-        cgroup: where the kernel reports control groups.
+        cgroup: folder in which the kernel reports control groups.
     """
     affinity: Any = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -188,7 +194,8 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
     configured = os.environ.get("OMP_NUM_THREADS")
     if configured is None and quota is not None and allowed < cores:
         text = (
-            f"this container may use {quota:g} of {machine} cores; networks start {cores} threads"
+            f"this container may use {quota:g} of {machine} cores, but networks start {cores} "
+            "threads"
         )
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
     elif configured is None:
@@ -199,14 +206,14 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
     elif int(configured) < allowed:
         text = (
             f"OMP_NUM_THREADS={configured}: a network on the CPU uses {configured} thread(s), "
-            f"and may use {of}"
+            f"but could use {of}"
         )
         remedy = "unset OMP_NUM_THREADS, unless several workers share this machine"
         yield Finding("threads", "note", text, remedy)
     elif int(configured) > allowed:
         text = (
-            f"OMP_NUM_THREADS={configured}, and this process may use {of}: threads wait for each "
-            "other"
+            f"OMP_NUM_THREADS={configured}, but this process may use {of}: threads wait for "
+            "each other"
         )
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
     else:
@@ -214,20 +221,23 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
 
 
 def check_allocator() -> Iterator[Finding]:
-    """Report whether freed memory stays in the process."""
+    """Report whether freed memory stays in the process, which makes networks faster."""
     preloaded = [
         name
         for name in ("jemalloc", "tcmalloc", "mimalloc")
         if name in os.environ.get("LD_PRELOAD", "")
     ]
     if preloaded:
-        text = f"LD_PRELOAD replaces the allocator by {preloaded[0]}, which has settings of its own"
-        remedy = "measure without it: networks are tuned for the one of the system"
+        text = f"LD_PRELOAD replaces the allocator by {preloaded[0]}, which has other settings"
+        remedy = "compare the speed without it; chunkflow sets the system's allocator"
         yield Finding("allocator", "note", text, remedy)
     elif keeps_freed_memory():
         yield Finding("allocator", "ok", "freed memory is kept for the next patch")
     else:
-        text = "the C library is not glibc: freed memory goes back, and networks may be slower"
+        text = (
+            "the C library is not glibc: freed memory returns to the system, so networks may "
+            "be slower"
+        )
         yield Finding("allocator", "note", text)
 
 
@@ -236,7 +246,7 @@ def check_convolution() -> Iterator[Finding]:
     try:
         import torch
     except ImportError:
-        return  # `check_packages` says it
+        return  # `check_packages` reports this
     seconds, flops, error = time_convolution(torch.device("cpu"))
     threads = torch.get_num_threads()
     yield judge_convolution(
@@ -248,14 +258,15 @@ def judge_convolution(check: str, what: str, speed: float, error: float) -> Find
     """Return the finding for a timed convolution.
 
     Args:
-        check: that it belongs to.
-        what: has computed it.
-        speed: operations (multiplications and additions) in a second.
-        error: relative to the largest value, against the CPU in double precision.
+        check: name of the check.
+        what: device that computed it, for the message.
+        speed: multiplications and additions per second.
+        error: largest error relative to the largest value, compared with the CPU in double
+            precision.
     """
     if not error <= LARGEST_ERROR:  # also NaN
         text = f"{what} computes a convolution with a relative error of {error:.2g}"
-        return Finding(check, "problem", text, "do not use it: the device or PyTorch is defective")
+        return Finding(check, "problem", text, "do not use it: the device or PyTorch is faulty")
     unit = f"{speed / 1e12:.3g} T" if speed >= 1e12 else f"{speed / 1e9:.3g} G"
     return Finding(check, "ok", f"{what}: {unit}FLOP/s in 3x3x3 convolutions, float32")
 
@@ -264,8 +275,8 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
     """Time a 3x3x3 convolution in float32.
 
     Returns:
-        Seconds of the fastest of three, operations that it takes, and the largest error of a small
-        one against the CPU in double precision, relative to the largest value.
+        Seconds of the fastest of three runs, number of operations, and the error of a small
+        convolution as for `judge_convolution`.
     """
     import torch
 
@@ -283,7 +294,7 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
         reference = convolve(small.cpu().double(), kernel.cpu().double())
         difference = convolve(small, kernel).cpu().double() - reference
         seconds = []
-        for _ in range(4):  # of which the first sets up
+        for _ in range(4):  # the first one includes set-up
             sync()
             start = time.perf_counter()
             convolve(image, kernel, padding=1)
@@ -322,13 +333,13 @@ def _quota(cgroup: Path) -> float | None:
 
 @dataclass(frozen=True)
 class GpuSystem:
-    """What the system and PyTorch say of GPUs.
+    """GPUs as reported by the system and PyTorch.
 
     Attributes:
         torch: version of PyTorch.
-        cuda: version of CUDA that it is built for, or ``None``.
-        driver: version of NVIDIA's driver, or ``None``.
-        cards: NVIDIA's devices on the PCI bus.
+        cuda: CUDA version of PyTorch, or ``None``.
+        driver: version of the NVIDIA driver, or ``None``.
+        cards: NVIDIA devices on the PCI bus.
         count: GPUs that PyTorch can use.
     """
 
@@ -343,11 +354,11 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
     """Return the GPUs and drivers of the system.
 
     Args:
-        proc: where the driver reports its version.
-        system: where the kernel lists the PCI bus.
+        proc: file in which the driver reports its version.
+        system: folder in which the kernel lists the PCI bus.
 
     Raises:
-        ImportError: there is no PyTorch.
+        ImportError: PyTorch is not installed.
     """
     import torch
 
@@ -369,19 +380,22 @@ def judge_gpus(seen: GpuSystem) -> Finding:
         text = f"{seen.count} GPU(s), driver {seen.driver or 'of unknown version'}, {built}"
         return Finding("gpu", "ok", text)
     if seen.cuda is None and (seen.driver or seen.cards):
-        text = f"there is an NVIDIA GPU, and PyTorch {seen.torch} is built without CUDA: {_ON_CPU}"
-        remedy = "install the build of PyTorch for CUDA: pip install --force-reinstall torch"
+        text = (
+            f"this machine has an NVIDIA GPU, but PyTorch {seen.torch} is built without CUDA: "
+            f"{_ON_CPU}"
+        )
+        remedy = "install PyTorch with CUDA: pip install --force-reinstall torch"
         return Finding("gpu", "problem", text, remedy)
     if seen.driver:
-        text = f"{built}, and cannot use a GPU by driver {seen.driver}"
+        text = f"{built}, but cannot use a GPU with driver {seen.driver}"
         remedy = (
-            "see what nvidia-smi says; update the driver, start the container with --gpus all, or "
+            "run nvidia-smi; update the driver, start the container with --gpus all, or "
             "correct CUDA_VISIBLE_DEVICES"
         )
         return Finding("gpu", "problem", text, remedy)
     if seen.cards:
-        text = f"{built}, and there is an NVIDIA GPU without a driver: {_ON_CPU}"
-        remedy = "install NVIDIA's driver, or start the container with --gpus all"
+        text = f"{built}, but the NVIDIA GPU of this machine has no driver: {_ON_CPU}"
+        remedy = "install the NVIDIA driver, or start the container with --gpus all"
         return Finding("gpu", "problem", text, remedy)
     return Finding("gpu", "note", f"none: {_ON_CPU}, 10 to 100 times slower than on a GPU")
 
@@ -391,7 +405,7 @@ def check_gpus(proc: Path = _PROC, system: Path = _SYS) -> Iterator[Finding]:
     try:
         seen = gpu_system(proc, system)
     except ImportError:
-        return  # `check_packages` says it
+        return  # `check_packages` reports this
     yield judge_gpus(seen)
     for index in range(seen.count):
         yield from _check_gpu(index)
@@ -407,7 +421,7 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     major, minor = torch.cuda.get_device_capability(device)
     built = [int(each.split("_")[1].rstrip("af")) for each in torch.cuda.get_arch_list()]
     if built and 10 * major + minor < min(built):
-        text = f"{name} has compute capability {major}.{minor}, and PyTorch is built for "
+        text = f"{name} has compute capability {major}.{minor}, but PyTorch is built for "
         text += f"{min(built) / 10:.1f} and later"
         yield Finding("gpu", "problem", text, "install an older PyTorch, or use --device cpu")
         return
@@ -416,16 +430,18 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     precisions += ["bfloat16"] if bfloat16_unit(device) == "cuda" else []
     try:
         free, total = torch.cuda.mem_get_info(device)
-        with cuda_switches(tf32=False):  # as networks run by default
+        with cuda_switches(tf32=False):  # the default of networks
             seconds, flops, error = time_convolution(device)
-    except RuntimeError as refused:  # of CUDA; also memory that is not there
+    except RuntimeError as refused:  # of CUDA, such as lack of memory
         text = f"{name} cannot compute: {str(refused).splitlines()[0]}"
-        yield Finding("gpu", "problem", text, "see what nvidia-smi says of who uses it")
+        yield Finding("gpu", "problem", text, "run nvidia-smi to see which process uses it")
         return
     memory = f"{describe_bytes(free)} of {describe_bytes(total)} free"
     text = f"{name}: {memory}; {', '.join(precisions)}"
     if free < total / 2:
-        yield Finding("gpu", "note", text, "others use more than half of it: see nvidia-smi")
+        yield Finding(
+            "gpu", "note", text, "other processes use more than half of it; run nvidia-smi"
+        )
     else:
         yield Finding("gpu", "ok", text)
     yield judge_convolution("gpu", name, flops / seconds, error)

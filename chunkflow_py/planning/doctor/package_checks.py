@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 PACKAGE = "chunkflow_py"
-NEEDS_PACKAGING = "packaging is not installed, by which versions are compared"
+NEEDS_PACKAGING = "packaging is not installed, so versions cannot be compared"
 
-# extra -> what it is for; tests compare it with what the commands themselves ask for.
+# extra -> its purpose; tests compare it with the errors of the commands
 BRINGS = {
     "image": "load-png, save-pngs, load-tif, save-tif, load-nrrd, save-nrrd, load-mrc, preview, "
     "and PNG in precomputed volumes",
@@ -41,13 +41,15 @@ BRINGS = {
 }
 NOT_EXTRAS = "all", "dev", "testing", "docs"
 
-# Why a version is refused, where that is more than its age.
+# reasons why a version is not allowed
 _REASONS = {
-    "zfpy": "numcodecs, and with it zarr, cannot be imported beside it",
-    "neuroglancer": "pip takes such an old one where atomicwrites, which exists as source only, is "
-    "not built: add --no-binary atomicwrites",
+    "zfpy": "with it, numcodecs and zarr cannot be imported",
+    "neuroglancer": (
+        "pip chooses an old version if it cannot build atomicwrites, which exists only as source: "
+        "add --no-binary atomicwrites"
+    ),
 }
-# Two packages of one version, which fail in each other's insides otherwise.
+# pairs of packages that fail unless they have the same version
 _PAIRS = (("dask", "distributed"),)
 
 
@@ -67,8 +69,8 @@ def check_python() -> Iterator[Finding]:
     if running in SpecifierSet(allowed):
         yield Finding("python", "ok", f"{running} in {known}")
     else:
-        text = f"{running} in {known}, and {PACKAGE} needs {allowed}"
-        yield Finding("python", "problem", text, "make a virtual environment of another Python")
+        text = f"{running} in {known}, but {PACKAGE} needs {allowed}"
+        yield Finding("python", "problem", text, "create a virtual environment with another Python")
 
 
 def check_packages() -> Iterator[Finding]:
@@ -76,9 +78,12 @@ def check_packages() -> Iterator[Finding]:
     try:
         needed = [each for each in _requirements() if _is_for(each, "")]
     except ImportError:
-        return  # `check_python` says it
+        return  # `check_python` reports this
     if not needed:
-        text = f"{PACKAGE} runs from a folder, and what it needs is not written anywhere"
+        text = (
+            f"{PACKAGE} runs from a folder without being installed, so its requirements are not "
+            "known"
+        )
         yield Finding("packages", "problem", text, "pip install . in that folder")
     found = []
     for requirement in needed:
@@ -95,7 +100,10 @@ def check_packages() -> Iterator[Finding]:
     for one, other in _PAIRS:
         versions = version_of(one), version_of(other)
         if None not in versions and len(set(versions)) > 1:
-            text = f"{one} {versions[0]} and {other} {versions[1]} are installed, and do not fit"
+            text = (
+                f"{one} {versions[0]} and {other} {versions[1]} are installed, but must have "
+                "the same version"
+            )
             remedy = f"pip install --upgrade {one} {other}"
             yield Finding("packages", "problem", text, remedy)
 
@@ -118,10 +126,10 @@ def check_extras() -> Iterator[Finding]:
                 is_good = False
                 yield _wrong(requirement, version, extra)
         if missing:
-            text = f"[{extra}] lacks {', '.join(dict.fromkeys(missing))}, and with it go {brings}"
+            text = f"[{extra}] lacks {', '.join(dict.fromkeys(missing))}; it is needed for {brings}"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif not own and requirements:
-            text = f"[{extra}] is newer than what this installation knows of itself"
+            text = f"[{extra}] is not known to this installation, which is older"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif is_good:
             complete.append(extra)
@@ -141,7 +149,7 @@ def _requirements(name: str = PACKAGE) -> list[Requirement]:
     """Return the requirements of a package and its extras; empty if it is not installed.
 
     Raises:
-        ImportError: there is no library to read them.
+        ImportError: the library to read them is not installed.
     """
     from packaging.requirements import Requirement
 
@@ -170,7 +178,7 @@ def _wish(requirement: Requirement) -> str:
 def _wrong(requirement: Requirement, version: str, extra: str = "") -> Finding:
     part = f" of [{extra}]" if extra else ""
     reason = _REASONS.get(requirement.name, "")
-    text = f"{requirement.name} {version}{part} is installed, and {_wish(requirement)} is needed"
+    text = f"{requirement.name} {version}{part} is installed, but {_wish(requirement)} is needed"
     text += f" ({reason})" if reason else ""
     check = "extras" if extra else "packages"
     return Finding(check, "problem", text, f"pip install --upgrade '{_wish(requirement)}'")

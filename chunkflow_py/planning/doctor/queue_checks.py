@@ -1,7 +1,7 @@
-"""Queues: whether they exist, and keep tasks as workers expect it.
+"""Check whether queues exist and keep tasks as workers need.
 
-A check never receives from the queue that it inspects: its tasks belong to workers. If writing is
-allowed, a message is sent and received on a temporary queue beside it.
+A check never receives messages of the inspected queue, which are for workers. If writing is
+allowed, it sends and receives a message on a temporary queue beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.sqs_client import SqsClient
 
 BUDGET_S = 10.0
-FEW_RECEIVES = 100  # spot interruptions and drains raise the count, too
+FEW_RECEIVES = 100  # spot interruptions and drains also raise the count
 SHORT_RETENTION_S = 4 * 24 * 3600
 SHORT_LEASE_S = 30
 _DAY = 24 * 3600
@@ -36,8 +36,8 @@ def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
     """Count the tasks of a queue and inspect its settings.
 
     Args:
-        url: as of `open_queue`.
-        write: whether another queue may be made beside it, for one message, and removed.
+        url: address of the queue, see `open_queue`.
+        write: whether a temporary queue may be created beside it and removed.
     """
     shown = without_secrets(url)
     try:
@@ -66,7 +66,7 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
             text = (
                 f"{shown} has no dead-letter queue: tasks that crash workers are delivered for ever"
             )
-            remedy = "let submit --create-queue make the queue, or give it a RedrivePolicy"
+            remedy = "create the queue with submit --create-queue, or set a RedrivePolicy"
             yield Finding("queue", "problem", text, remedy)
         else:
             yield from _check_redrive(shown, redrive)
@@ -75,10 +75,10 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
         int(attributes["VisibilityTimeout"]),
     )
     if kept_s < SHORT_RETENTION_S:
-        text = f"{shown} forgets tasks after {kept_s / _DAY:.1f} days"
+        text = f"{shown} deletes messages after {kept_s / _DAY:.1f} days"
         yield Finding("queue", "note", text, "set its MessageRetentionPeriod to 1209600 (14 days)")
     if lease_s < SHORT_LEASE_S:
-        text = f"{shown} leases messages for {lease_s} s unless a reader sets the time"
+        text = f"{shown} leases messages for {lease_s} s unless the receiver sets another time"
         yield Finding("queue", "note", text, "set its VisibilityTimeout to 120")
 
 
@@ -87,7 +87,7 @@ def _check_redrive(shown: str, redrive: dict[str, Any]) -> Iterator[Finding]:
     receives = int(redrive.get("maxReceiveCount", 0))
     text = f"{shown} moves tasks to {dead} after {receives} receipts"
     if receives < FEW_RECEIVES:
-        text += "; interruptions count as receipts too, although the task is not at fault"
+        text += "; interruptions also count as receipts, although the task has not failed"
         yield Finding("queue", "note", text, f"set the maxReceiveCount to {RECEIVES}")
     else:
         yield Finding("queue", "ok", text)
@@ -112,7 +112,7 @@ def _try(scheme: str, rest: str, shown: str) -> Finding:
     """Send and receive a message on a temporary queue."""
     name = f"chunkflow-doctor-{secrets.token_hex(6)}"
     if scheme == "memory":
-        return Finding("queue", "ok", f"{shown} ends with this process; nothing to try")
+        return Finding("queue", "ok", f"{shown} exists only in this process; nothing to check")
     own = name if scheme == "sqs" else str(Path(rest).expanduser().parent / name)
     if scheme == "sqs" and rest.startswith("http"):
         own = f"{rest.rpartition('/')[0]}/{name}"
@@ -122,14 +122,19 @@ def _try(scheme: str, rest: str, shown: str) -> Finding:
             received = queue.receive(1, lease_s=60, wait_s=BUDGET_S)
             queue.acknowledge(received)
     except QueueError as error:
-        text = f"a queue of its own beside {shown} could not be tried: {error}"
+        text = f"a temporary queue beside {shown} did not work: {error}"
         return Finding("queue", "note", text)
     finally:
         _remove(scheme, own)
     if [each.body for each in received] != ["doctor"]:
-        text = f"a message sent to a queue beside {shown} was not received within {BUDGET_S:.0f} s"
+        text = (
+            f"a message sent to a temporary queue beside {shown} was not received within "
+            f"{BUDGET_S:.0f} s"
+        )
         return Finding("queue", "problem", text, "see the status page of the service")
-    return Finding("queue", "ok", f"a message was sent and received on a queue beside {shown}")
+    return Finding(
+        "queue", "ok", f"a message was sent and received on a temporary queue beside {shown}"
+    )
 
 
 def _remove(scheme: str, own: str) -> None:
@@ -150,7 +155,7 @@ def _remove(scheme: str, own: str) -> None:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of the server whose clock is that of a queue, if it has one."""
+    """Return the address of a queue's server, whose clock it uses, or ``None``."""
     try:
         scheme, rest = address_of(url)
         if scheme != "sqs":
@@ -163,5 +168,5 @@ def clock_of(url: str) -> str | None:
                 return named
         with closing(_client(place)) as client:
             return f"https://sqs.{client.region}.amazonaws.com"
-    except ChunkflowError:  # `check_queue` reports it
+    except ChunkflowError:  # `check_queue` reports this error
         return None

@@ -1,4 +1,4 @@
-"""Stores: whether a URL can be read, written, and written on condition."""
+"""Check whether a URL can be read, written, and written on condition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.store_protocol import Store
 
-# The user waits for the answer, so retries end early.
+# the user waits, so retries end early
 RETRY_POLICY = RetryPolicy(stall_s=10, budget_s=5, unreachable_s=5)
 PROBE_BYTES = 1 << 20
 _CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com"}
@@ -34,8 +34,8 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
     """Check which operations work at a URL.
 
     Args:
-        url: of a folder or prefix; also of a volume, such as ``zarr://s3://bucket/em``.
-        write: whether an object may be written, under a name of its own, and removed.
+        url: address of a folder, prefix or volume, such as ``zarr://s3://bucket/em``.
+        write: whether an object may be written, under an unused name, and removed.
     """
     shown = without_secrets(url)
     try:
@@ -56,7 +56,9 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
     if write:
         yield from _write(store, shown)
     elif not store.is_local and not place.startswith("http"):
-        yield Finding("store", "note", f"{shown}: writing was not tried", "add --write to try it")
+        yield Finding(
+            "store", "note", f"{shown}: writing was not checked", "add --write to check it"
+        )
 
 
 def _read(store: Store) -> str:
@@ -65,17 +67,19 @@ def _read(store: Store) -> str:
     store.get(f"chunkflow-doctor-{secrets.token_hex(8)}")
     if store.url.startswith("http"):
         return ""
-    return "" if list(islice(store.list(), 1)) else "; nothing is there yet"
+    return "" if list(islice(store.list(), 1)) else "; it is empty"
 
 
 def _folder(folder: Path) -> Finding:
-    """Check whether a local folder exists, or can be made."""
+    """Check whether a local folder exists or can be created."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        return Finding("store", "problem", f"{folder}: {there} is not a folder", "name another one")
+        return Finding(
+            "store", "problem", f"{folder}: {there} is not a folder", "choose another one"
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        text = f"{folder}: {there} may not be written to"
-        return Finding("store", "problem", text, "give yourself the right, or name another folder")
+        text = f"{folder}: no permission to write to {there}"
+        return Finding("store", "problem", text, "change its permissions, or choose another folder")
     return Finding("store", "ok", f"{folder}{'' if there == folder else ' can be made'}")
 
 
@@ -104,14 +108,16 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
         return
     finally:
         for each in made:
-            with suppress(OSError):  # it is not there, or somebody uses it already
+            with suppress(OSError):  # it does not exist, or another process uses it
                 each.rmdir()
     if not same:
-        text = f"{shown} does not return what was written to it"
+        text = f"{shown} does not return the bytes that were written"
         yield Finding("store", "problem", text, "do not use it for volumes")
     elif not gone:
-        text = f"{shown} keeps {key}, which was deleted"
-        yield Finding("store", "problem", text, "remove it by hand; stale records stay there too")
+        text = f"{shown} still has {key}, which was deleted"
+        yield Finding(
+            "store", "problem", text, "remove it by hand; stale records would remain, too"
+        )
     else:
         speed = PROBE_BYTES / 1e6
         text = (
@@ -122,7 +128,7 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
 
 
 def _credentials(place: str) -> str:
-    """Return where the credentials of S3 come from, as text; never the credentials."""
+    """Return the source of the S3 credentials as text, never the credentials."""
     if not place.startswith("s3://"):
         return ""
     bucket = place.removeprefix("s3://").partition("/")[0]
@@ -131,7 +137,7 @@ def _credentials(place: str) -> str:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of the server whose clock is that of a store, if it has one."""
+    """Return the address of a store's server, whose clock it uses, or ``None``."""
     try:
         place = Location.parse(url).store_url
         scheme, _, path = place.partition("://")
@@ -143,5 +149,5 @@ def clock_of(url: str) -> str | None:
         from chunkflow_py.store.store_protocol import Access
 
         return open_service(scheme, path, Access()).endpoint or _CLOUDS[scheme]
-    except (ChunkflowError, MissingExtraError):  # `check_store` reports it
+    except (ChunkflowError, MissingExtraError):  # `check_store` reports this error
         return None

@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 30.0
-TASKS_PER_THREAD = 4  # tasks that the scheduler holds at a time
+TASKS_PER_THREAD = 4  # simultaneous tasks of the scheduler
 LEAST_AT_ONCE = 128  # enough queued work to make an adaptive cluster grow
 CLUSTER_CHECK_S = 5.0  # time between two checks of the size of the cluster
 TICK_S = 0.2
 LOG_S = 60.0
-BROKEN_PIPELINES = 3  # failures in a row to make the pipeline that end the step
+BROKEN_PIPELINES = 3  # failures in a row to make the pipeline, after which the step ends
 
 
 def run_on_dask(
@@ -93,7 +93,7 @@ def run_on_dask(
     """
     _check(working)
     for stage in home.spec.steps:
-        # Checks that code is allowed before anything is sent.
+        # check that code is allowed before anything is sent
         pipeline_source(home, stage, allow_code=working.allow_code)
     settings = working.settings
     limits = AttemptLimits(settings.max_failures, settings.max_transient, settings.retry_s)
@@ -128,7 +128,7 @@ def run_on_dask(
                     missing = tasks - counts.finished
                     message = (
                         f"stopped: {stop.reason or 'a repair or retry has reopened tasks'}; "
-                        f"{missing} of {tasks} tasks of stage {name} are not finished"
+                        f"{missing} of {tasks} tasks of step {name} are not finished"
                     )
                     return WORK_LEFT, message
                 home.ledger(name).compact()  # few objects instead of one per task
@@ -306,7 +306,7 @@ class Dispatcher:
         working: WorkOptions,
         stop: StopCondition,
     ) -> None:
-        """Send nothing yet."""
+        """Set up without tasks."""
         self._client = client
         self._order = order
         self._stop = stop
@@ -362,7 +362,7 @@ class Dispatcher:
         if now >= self._log_at:
             self._log_at = now + LOG_S
             logger.info(
-                "stage %s: %d tasks have ended since the start; the cluster has %d threads",
+                "step %s: %d tasks have ended since the start; the cluster has %d threads",
                 self._order.stage,
                 self._ended,
                 self._threads,
@@ -464,7 +464,7 @@ class Dispatcher:
                 else:
                     self._broken_pipelines += 1
                 if self._broken_pipelines >= BROKEN_PIPELINES:
-                    msg = f"the pipeline of stage {self._order.stage} cannot be made: {reason}"
+                    msg = f"the pipeline of step {self._order.stage} cannot be made: {reason}"
                     raise ChunkflowError(msg)
                 self._retry(sent.number, self._order.limits.delay_s)
 

@@ -70,7 +70,7 @@ class WorkOrder:
         task_limit: limit of the run time of a task.
         allow_code: whether the pipeline may run code that is not part of this package.
         threads: number of threads of compute libraries; ``None``: the environment decides.
-        ahead: how many tasks each stage of the pipeline may work ahead.
+        ahead: number of tasks that each stage of the pipeline prefetches.
         versions: name and version of the packages that must be the same as on the client.
     """
 
@@ -138,10 +138,10 @@ def perform(order: WorkOrder, number: int) -> None:
     while True:
         pipeline = _pipeline_for(order)
         if pipeline.ledger.find([number]):
-            return  # another client has had it run
+            return  # another client has completed it
         if pipeline.records_attempts:
             pipeline.ledger.begin(number, attempt, pipeline.profile)
-        with suppress(_PipelineEndedError):  # then make the next pipeline
+        with suppress(_PipelineEndedError):  # make the next pipeline
             ended, is_alone = pipeline.perform(number)
             break
     if ended.fault is not None:
@@ -232,8 +232,8 @@ _ending: list[str] = []  # reasons why this process is about to exit
 
 def release(run: str) -> None:
     """Release the pipelines of a run, once their tasks have ended; returns at once."""
-    # In a new thread, as the lock may be held by a thread that is making a pipeline, and this one
-    # must go on handling the messages of the worker.
+    # In a new thread: another thread that makes a pipeline may hold the lock, and this thread has
+    # to handle messages of the worker.
     threading.Thread(target=_release, args=(run,), name="release", daemon=True).start()
 
 
@@ -393,7 +393,7 @@ class _SharedPipeline(Listener):
         try:
             for task in self._pipeline.run():
                 self._ended(task)
-                del task  # it may hold chunks
+                del task  # it may refer to chunks
         except BaseException as problem:  # noqa: BLE001  (sent to the client, which reports it)
             error = _broken(problem)
             if not self._ready.done():

@@ -143,7 +143,9 @@ class Acknowledger(BatchThread):
                 lost = self._try(partial(self._queue.acknowledge, messages)) or []
                 for message in lost:
                     logger.debug(
-                        "the lease of %s was lost before its task was acknowledged", message.body
+                        "the lease of %s was lost before its task was acknowledged; "
+                        "another worker may repeat the task",
+                        message.body,
                     )
 
     def _try(self, request: Callable[[], Result]) -> Result | None:

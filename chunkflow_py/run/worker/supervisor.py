@@ -80,7 +80,7 @@ class WorkerOutcome:
         state: ``complete``: every task of the plan is recorded, by any worker;
             ``complete-with-failures``: the same, but some tasks were given up; ``stopped``: tasks
             remain; ``stage-closed``: the run is at a later step.
-        message: a sentence for people.
+        message: a sentence for the user.
         done, skipped, dead: number of tasks that this worker has recorded in each state.
         failures: number of failed attempts on this worker.
         signal: name of the last signal, even if it arrived too late to stop anything.
@@ -181,7 +181,7 @@ class Supervisor:
         is_wanted: Callable[[str], bool] | None = None,
         listener: WorkerListener | None = None,
     ) -> None:
-        """Start nothing yet."""
+        """Set up the parts without starting them."""
         self._stage = stage
         self._spec = spec
         self._plan = plan
@@ -379,7 +379,7 @@ class Supervisor:
             case "closed-stage":
                 if self._drains_until is None:
                     self._outcome.state = "stage-closed"
-                self._stop(f"the run is at stage {content} now")
+                self._stop(f"the run is now at step {content}")
             case "stuck":
                 self._listener.changed(f"waits: {content}")
             case "checked":
@@ -798,7 +798,7 @@ class CompletionWatch:
         queue: queue of the tasks.
         ledger: ledger of the step.
         total: number of tasks of the step.
-        quiet_s: how long the queue must be empty before missing tasks are reported.
+        quiet_s: seconds for which the queue must be empty before missing tasks are reported.
         until_complete: whether to wait for tasks that other workers hold.
         post: called in a thread with an event: ``checked`` and the queue's counts, the number of
             tasks that have ended, and the number of dead ones (each ``None`` if not asked);

@@ -157,7 +157,7 @@ class TaskReceiver:
         self._thread.start()
 
     def want(self, number: int) -> None:
-        """Set how many jobs the supervisor has room for, including posted ones not yet seen."""
+        """Set the number of jobs that the supervisor can accept, including posted, unseen ones."""
         with self._changed:
             self._wanted = max(0, number - self._unseen)
             if self._wanted:
@@ -286,7 +286,7 @@ class TaskReceiver:
             self._release_foreign(held, body.run)
             return None
         if stage not in runs:
-            self._bury(held, f"the run has no stage {stage!r}; its stages are {', '.join(runs)}")
+            self._bury(held, f"the run has no step {stage!r}; its steps are {', '.join(runs)}")
             return None
         if stage != expected:
             order, is_wanted = list(runs), self._messages.is_wanted

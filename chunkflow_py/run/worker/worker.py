@@ -57,7 +57,7 @@ class PipelineSource:
         mip: value of the global option ``--mip``.
         plan: tasks of the step.
         folder: working directory of relative paths.
-        ahead: how many tasks each stage of the pipeline may work ahead.
+        ahead: number of tasks that each stage of the pipeline prefetches.
         allow_code: whether the pipeline may run code that is not part of this package.
         earlier: earlier steps of the run, whose outputs this step may read.
     """
@@ -82,7 +82,7 @@ def pipeline_source(
     """
     if stage.code and not allow_code:
         msg = (
-            f"stage {stage.name} of {home.url} runs {', '.join(stage.code)}, which --no-code "
+            f"step {stage.name} of {home.url} runs {', '.join(stage.code)}, which --no-code "
             "refuses; leave it out, or use a built-in network"
         )
         raise OptionError(msg)
@@ -108,7 +108,7 @@ def _check_folder(folder: str, stage: RunStep) -> None:
     below = next((each for each in places if each.startswith(f"file://{folder.rstrip('/')}/")), "")
     if below:
         msg = (
-            f"stage {stage.name} uses {below.removeprefix('file://')}, but this machine has no "
+            f"step {stage.name} uses {below.removeprefix('file://')}, but this machine has no "
             f"folder {folder}; mount it, or submit the pipeline with paths on a shared file system "
             "or in a bucket"
         )
@@ -178,9 +178,9 @@ def work(
     spec.check_current()
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
-            f"others may be able to write to {home.url}, and so change what runs on this machine; "
-            f"start the worker with the address that submit printed ({home.address}, if that is "
-            "your run)"
+            f"other people may be able to write to {home.url}, and so change the code that "
+            "runs on this machine; start the worker with the address that submit printed "
+            f"({home.address}, if this is your run)"
         )
         raise OptionError(msg)
     if not spec.queue:
@@ -297,7 +297,7 @@ def _no_longer_recorded(home: RunDirectory) -> str:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
             return (
-                f"stage {stage.name} of {home.shown} was complete, but {stage.tasks - finished} of "
+                f"step {stage.name} of {home.shown} was complete, but {stage.tasks - finished} of "
                 f"its {stage.tasks} tasks are no longer recorded; chunkflow verify lists them, "
                 "chunkflow repair queues them again"
             )
@@ -344,7 +344,7 @@ def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
     key, last_claim, since = f"stages/{stage}/sending", None, time.monotonic()
     while not home.is_sent(stage):
         if home.store.put_if_absent(key, _claim()):
-            logger.info("stage %s opens: sending its tasks", stage)
+            logger.info("step %s starts: sending its tasks", stage)
             try:
                 with _renewed(home, key):
                     home.renew(stage)

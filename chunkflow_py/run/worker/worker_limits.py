@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_SHARE = 0.02  # of the walltime, reserved for the shutdown
+SHUTDOWN_SHARE = 0.02  # share of the walltime that is reserved for the shutdown
 LONGEST_SHUTDOWN_S = 20.0
 
 KEPT_DURATIONS = 1024  # most recent tasks of this worker whose durations are kept
@@ -93,7 +93,7 @@ class WorkerLimits:
         """Return the limits that remain for the next step of a run.
 
         Args:
-            seconds: how long the worker has run.
+            seconds: time that the worker has run.
             tasks: number of tasks that have ended on it.
         """
         most = None if self.max_tasks is None else max(0, self.max_tasks - tasks)

@@ -365,7 +365,7 @@ class WorkerPool:
                     self._begin(seat, now)
                 continue
             if seat.kill_at is not None and now >= seat.kill_at:
-                if now >= seat.kill_at + END_S:  # blocked in the kernel, as by a dead file server
+                if now >= seat.kill_at + END_S:  # blocked in the kernel, e.g. by a file server
                     self.exited(seat.process)
                     continue
                 seat.process.kill()
@@ -414,7 +414,7 @@ class WorkerPool:
         if bound is None:
             return None
         if slot is None:
-            return None, f"held tasks for {taken_s:.0f} s and began none: {bound.why}"
+            return None, f"had tasks for {taken_s:.0f} s and began none: {bound.why}"
         return slot, f"cut off after {taken_s:.0f} s in {process.place(slot)}: {bound.why}"
 
     def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
@@ -735,7 +735,7 @@ class WorkerProcess:
             return self.broken.fault.reason, self.broken.fault.traceback or output
         code = self.process.exitcode
         if code is None:
-            return "cannot be killed: it is blocked in the kernel, as by a file server", output
+            return "cannot be killed: it is blocked in the kernel, such as by a file server", output
         if code >= 0:
             return f"ended with exit code {code}", output
         if -code == signal.SIGKILL:
@@ -748,7 +748,7 @@ class WorkerProcess:
         peak = f"; its peak was {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
         if memory_kills() > self._memory_kills:
             return f"by the system for lack of memory{peak}"
-        return f"most likely for lack of memory, or by a person{peak}"
+        return f"probably for lack of memory, or by a user{peak}"
 
     def close(self) -> None:
         """Close the files of the process."""

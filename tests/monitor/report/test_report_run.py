@@ -163,7 +163,7 @@ def test_prices_come_from_the_table_too(folder):
     assert re.search(r"dollars of file \$12.00 to write, \$\S+ per month .* 2026-01-02", text)
     say(f"{line} --spot")
     assert "at $1.50 per worker hour" in (folder / "priced.html").read_text()
-    assert "known are m.one" in say(line.replace("m.one", "m.two"), code=2)
+    assert "similar ones are m.one" in say(line.replace("m.one", "m.two"), code=2)
     assert "--instance" in say("report one.run --spot", code=2)
 
 

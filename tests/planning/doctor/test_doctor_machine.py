@@ -35,7 +35,7 @@ def fake(folder, name, version):
     ("name", "version", "said"),
     [
         ("numpy", "1.26.4", "pip install --upgrade 'numpy>=2.2'"),
-        ("zfpy", "1.0.1.post0", "numcodecs, and with it zarr, cannot be imported"),
+        ("zfpy", "1.0.1.post0", "with it, numcodecs and zarr cannot be imported"),
         ("neuroglancer", "2.22", "--no-binary atomicwrites"),
         ("h5py", "4.0.dev1", None),  # newer than all that is known is no fault
     ],
@@ -56,7 +56,7 @@ def test_fault_pair_that_does_not_fit(doctor, tmp_path):
     """Two packages that must have one version are a problem if they have two."""
     fake(tmp_path / "fakes", "distributed", "2026.7.0")
     report = doctor("packages", PYTHONPATH=str(tmp_path / "fakes"))
-    assert "distributed 2026.7.0 are installed, and do not fit" in report.problem()
+    assert "distributed 2026.7.0 are installed, but must have the same version" in report.problem()
 
 
 BARE = """
@@ -159,7 +159,7 @@ def test_fault_read_only_store(doctor, tmp_path):
         problem = doctor("store", "--store", f"{disk}/out").problem()
     finally:
         subprocess.run(["umount", disk], check=True)
-    assert f"{disk} may not be written to" in problem
+    assert f"no permission to write to {disk}" in problem
 
 
 @as_root
@@ -221,7 +221,7 @@ def test_fault_old_processor(tmp_path):
         ("13.0", None, False, "note", "networks run on the CPU"),
         (None, None, False, "note", "networks run on the CPU"),
         ("13.0", None, True, "problem", "without a driver"),
-        ("13.0", "470.1", True, "problem", "cannot use a GPU by driver 470.1"),
+        ("13.0", "470.1", True, "problem", "cannot use a GPU with driver 470.1"),
         (None, "580.1", True, "problem", "built without CUDA"),
     ],
 )

@@ -95,10 +95,10 @@ def test_fault_read_only_credentials(s3):
 
 @on_moto
 def test_fault_store_without_put_if_absent(s3):
-    """A store that ignores If-None-Match cannot hold a run."""
+    """A store that ignores If-None-Match cannot store a run."""
     with s3.faults({"type": "without", "header": "If-None-Match"}):
         (found,) = problems("--store", s3.url, "--write")
-    assert "cannot hold a run" in found
+    assert "cannot store a run" in found
 
 
 @on_moto
@@ -129,7 +129,7 @@ def test_fault_queue_without_dead_letters(sqs_server):
     assert code == 1
     said = {each["level"]: each["text"] for each in findings}
     assert "has no dead-letter queue" in said["problem"]
-    assert "forgets tasks after 0.0 days" in said["note"]
+    assert "deletes messages after 0.0 days" in said["note"]
 
 
 @on_sqs
