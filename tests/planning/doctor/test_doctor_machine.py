@@ -220,7 +220,7 @@ def test_fault_old_processor(tmp_path):
     [
         ("13.0", None, False, "note", "networks run on the CPU"),
         (None, None, False, "note", "networks run on the CPU"),
-        ("13.0", None, True, "problem", "without a driver"),
+        ("13.0", None, True, "problem", "has no driver"),
         ("13.0", "470.1", True, "problem", "cannot use a GPU with driver 470.1"),
         (None, "580.1", True, "problem", "built without CUDA"),
     ],
