@@ -1,6 +1,6 @@
 """Chunked inference for volumes too large for one machine.
 
-Public names are imported on first use, so that ``import chunkflow_py`` costs nothing.
+Public names are imported on first use, so that ``import chunkflow_py`` is fast.
 """
 
 from __future__ import annotations

@@ -44,14 +44,14 @@ class Pipeline(base.Pipeline):
             ``ops.generate_tasks(…)``.
         source: source of the tasks, instead of the first of *operators*; without one, the pipeline
             runs once.
-        ahead: number of tasks to prefetch per stage (read, compute, write); 0 runs one thread;
-            ``None`` chooses 1 if memory suffices, else 0.
+        ahead: number of tasks to prefetch per stage (read, compute, write); 0 runs all stages
+            in one thread; ``None`` chooses 1 if memory suffices, else 0.
         dry_run: omit the operators that save.
         in_place: allow saving to the volume that is loaded.
         listener: receiver of progress events.
 
     Raises:
-        OptionError: a source is not the first.
+        OptionError: a source is not the first operator.
     """
 
     def __init__(
@@ -84,8 +84,9 @@ class Pipeline(base.Pipeline):
         """Estimate tasks, bytes, memory, time and cost, without creating anything.
 
         Args:
-            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without ``module``,
-                no pilot run measures memory and time, and both are estimated as far as possible.
+            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Unless
+                ``module`` is set, there is no pilot run, and memory and time are estimated as far
+                as possible.
 
         Raises:
             OptionError: an operator was not made by a command, so its options are unknown.
@@ -93,9 +94,9 @@ class Pipeline(base.Pipeline):
         from chunkflow_py.planning.planner import plan_run
         from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
 
-        argv = tuple(word for part in self._parts() for word in part.argv)
-        line = PlannedStep("pipeline", tuple(self.operators), self.source, argv, 0, self.ahead)
-        return plan_run([line], PlanSettings(**settings))
+        argv = tuple(argument for part in self._parts() for argument in part.argv)
+        step = PlannedStep("pipeline", tuple(self.operators), self.source, argv, 0, self.ahead)
+        return plan_run([step], PlanSettings(**settings))
 
     def submit(
         self, run: str | None = None, queue: str | None = None, *, step: str | None = None,
@@ -103,14 +104,14 @@ class Pipeline(base.Pipeline):
     ) -> Submission:  # fmt: skip
         """Create a run of the pipeline and send its tasks, like ``chunkflow submit``.
 
-        The spec is equal to that of the same command line.
+        The spec is equal to the one that the same command line creates.
 
         Args:
             run: address of the run directory (default: beside the output).
             queue: URL of the queue (default: SQLite in the run directory, if that is a folder).
             step: name of the step (default: that of its main operator).
-            device_class: ``same``: all workers compute the same bytes, others are refused;
-                ``any``: a mixed fleet, within a tolerance.
+            device_class: ``same``: refuse workers that would compute other bytes than the first;
+                ``any``: accept all workers; results then agree only within a tolerance.
             options: further arguments of `chunkflow_py.run.submit.submit`.
 
         Returns:
@@ -124,9 +125,9 @@ class Pipeline(base.Pipeline):
         from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
-        lines = step_pipelines(self._parts(), step, mip=0, device_class=device_class)
-        home = RunDirectory.parse(run or default_run(lines[-1].operators))
-        return submit(home, lines, queue or default_queue(home.url), **options)
+        steps = step_pipelines(self._parts(), step, mip=0, device_class=device_class)
+        directory = RunDirectory.parse(run or default_run(steps[-1].operators))
+        return submit(directory, steps, queue or default_queue(directory.url), **options)
 
     def _parts(self) -> list[Part]:
         from chunkflow_py.cli.command_parts import Part
@@ -134,9 +135,9 @@ class Pipeline(base.Pipeline):
         for each in self._typed:
             if not each.argv:
                 msg = (
-                    f"operator {each.name} was made in this process, so workers cannot make "
-                    "it; write it as an operator or a plugin (docs/extending.md) and "
-                    f"use ops.{each.name.replace('-', '_')}(…), or run the pipeline here"
+                    f"operator {each.name} was made in this process, so workers cannot make it; "
+                    "define it in a plugin or an installed package (docs/extending.md) and use "
+                    f"ops.{each.name.replace('-', '_')}(…), or run the pipeline in this process"
                 )
                 raise OptionError(msg)
         return [Part(each, each.argv) for each in self._typed]
@@ -164,8 +165,8 @@ def predict(
         patch_size: input patch, voxels, zyx.
         overlap: overlap of output patches, voxels, zyx (default: that of ``inference``).
         weights: path of a weight file.
-        num_output_channels: output channels of the network (default: determined by running a
-            module on a patch of zeros; else 3).
+        num_output_channels: output channels of the network (default: for a module, the channels
+            that it returns for a patch of zeros; otherwise 3).
         options: further options of the command ``inference``, such as ``output_kind="affinity"``.
 
     Returns:
@@ -186,7 +187,7 @@ def predict(
         num_output_channels = _channels_of(in_memory, chunk, patch)
     operator = inference(  # type: ignore[operator]  # a module that can be called
         framework=options.pop("framework", "universal" if in_memory is None else "pytorch"),
-        # while options are checked, a built-in name stands for a module in memory
+        # A built-in name stands for a module in memory while the options are checked.
         convnet_model=str(network) if in_memory is None else "rsunet",
         convnet_weight_path=weights,
         input_patch_size=patch,

@@ -62,7 +62,7 @@ def inference(
     `release_networks` or its end.
 
     Args:
-        source: a volume, or a dask array (z, y, x) or (c, z, y, x) that is the whole domain.
+        source: a volume, or a dask array (z, y, x) or (c, z, y, x); its bounds are the domain.
         network: an `Inferencer` that has not been entered, or options of the command ``inference``,
             such as ``-m net.py -w net.pt -s 20 256 256``.
         chunks: size of an output chunk, in voxels, zyx (default: the write unit of a volume, the
@@ -142,10 +142,10 @@ def inferencer_from(options: str) -> Inferencer:
     from chunkflow_py.ops.inference import command
 
     try:
-        stage = command.main(shlex.split(options), prog_name="inference", standalone_mode=False)
+        operator = command.main(shlex.split(options), prog_name="inference", standalone_mode=False)
     except click.ClickException as error:
         raise OptionError(error.format_message()) from error
-    body: Inferencer = stage.body
+    body: Inferencer = operator.body
     return body
 
 
@@ -210,7 +210,7 @@ class _ArrayReader:
         return self._array[(..., *box.slices(self.domain.start))]
 
 
-# --- work of a process --------------------------------------------------------------------------
+# --- execution in a process ----------------------------------------------------------------------
 
 _loaded: dict[str, Inferencer] = {}
 _lock = Lock()

@@ -157,7 +157,7 @@ def text_of(error: BaseException) -> str:
     """Return the message of any exception as valid Unicode of bounded length."""
     try:
         text = str(error)
-    except BaseException as problem:  # noqa: BLE001  (its class may be anybody's)
+    except BaseException as problem:  # noqa: BLE001  (any class may override __str__)
         return f"its message cannot be read ({type(problem).__name__})"
     if len(text) > LONGEST_TEXT:
         text = f"{text[:LONGEST_TEXT]} … ({len(text)} characters in all)"

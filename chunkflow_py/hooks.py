@@ -1,4 +1,4 @@
-"""Hooks, by which an operator informs the pipeline about boxes, voxels, outputs and memory.
+"""Hooks, with which operators describe their boxes, voxels, outputs and memory.
 
 `OperatorBase` documents all hooks of operators with their defaults, `SourceBase` those of sources.
 An operator inherits from one of them and marks the hooks that it overrides.

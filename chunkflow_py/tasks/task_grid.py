@@ -26,7 +26,7 @@ def region_of(
         stop: end of the region, exclusive, zyx.
         size: extent of the region, voxels, zyx.
         bounds: bounds of the volume, the default for start and stop.
-        names: names of the three options in messages.
+        names: names of the options for start, stop and size, for messages.
 
     Raises:
         OptionError: start, stop and size disagree, or the region is empty.

@@ -22,7 +22,7 @@ class ListPlan:
 
     Attributes:
         regions: regions of the tasks, without duplicates.
-        indexes: positions in the list of the tasks to do, step 1; ``None``: all.
+        indexes: range of positions in the list, with step 1, that are to be done; ``None``: all.
     """
 
     regions: Sequence[Region]
@@ -48,7 +48,7 @@ class ListPlan:
 
     @property
     def span(self) -> int:
-        """The numbers of tasks are 0 to *span* - 1."""
+        """Number of regions in the list; tasks have the numbers 0 to *span* - 1."""
         return len(self.regions)
 
     @property
@@ -116,7 +116,7 @@ class ListPlan:
 
     @classmethod
     def from_rows(cls, rows: bytes, indexes: range | None = None) -> ListPlan:
-        """Return the plan whose rows `to_json` wrote."""
+        """Return the plan of *rows*, which `to_json` has returned."""
         return cls([_region_of(row) for row in _ROW.iter_unpack(rows)], indexes=indexes)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:

@@ -2,7 +2,7 @@
 
 ```
 raster          morton          hilbert         Neighbours along a curve read shared blocks
-0  1  2  3      0  1  4  5      0  1 14 15      while a bounded cache still holds them.
+0  1  2  3      0  1  4  5      0  1 14 15      while they are still in a bounded cache.
 4  5  6  7      2  3  6  7      3  2 13 12
 8  9 10 11      8  9 12 13      4  7  8 11
 12 13 14 15    10 11 14 15      5  6  9 10
@@ -30,7 +30,7 @@ Order = Literal["raster", "morton", "hilbert"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 _Shape = tuple[Zyx, Zyx, Zyx]  # edges of a part, each a vector along an axis
-_Part = tuple[Zyx, _Shape]  # first cell, relative to that of the enclosing part
+_Part = tuple[Zyx, _Shape]  # first cell, relative to that of the enclosing part, and edges
 _ORIGIN = Zyx(0, 0, 0)
 _SMALL = 128  # parts of up to this many cells are cached
 
@@ -128,7 +128,7 @@ class OrderedBoxes(Sequence[BoundingBox]):
         """Return box number *index*, in O(log n) steps.
 
         Raises:
-            IndexError: the box does not exist.
+            IndexError: *index* is not below the number of boxes, or is negative.
         """
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
@@ -208,6 +208,6 @@ def _unit(edge: Zyx) -> Zyx:
 
 
 def _half(edge: Zyx) -> Zyx:
-    """Return half of an edge; of more than two cells an even number of cells."""
+    """Return about half of an edge: an even number of cells if the edge has more than two."""
     half = _unit(edge) * (_length(edge) // 2)
     return half + _unit(edge) if _length(half) % 2 and _length(edge) > 2 else half

@@ -87,7 +87,7 @@ class GridPlan:
     Attributes:
         grid: grid of the boxes.
         order: order in which tasks are made; their numbers do not depend on it.
-        indexes: positions in this order of the tasks to do, step 1; ``None``: all.
+        indexes: range of positions in this order, with step 1, that are to be done; ``None``: all.
         times: number of time points, or ``None`` without a time axis.
         kept: one bit per box of the grid, lowest bit of the first byte first; only boxes whose bit
             is set are tasks. ``None``: all boxes.
@@ -132,7 +132,7 @@ class GridPlan:
 
     @property
     def boxes(self) -> BoxGrid:
-        """The whole grid, whichever boxes are tasks: outputs are sized for it."""
+        """The whole grid, including boxes that are not tasks: outputs are sized for it."""
         return self.grid
 
     def __len__(self) -> int:
@@ -291,7 +291,7 @@ def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan |
         content: second value of `Plan.to_json`.
 
     Raises:
-        GeometryError: the description is not that of a plan, or the content does not belong to it.
+        GeometryError: *description* does not describe a plan, or *content* does not match it.
     """
     values = dict(description)
     try:
@@ -306,7 +306,7 @@ def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan |
             clip = values.pop("clip_stop")
             grid = BoxGrid(start, size, stride, count, None if clip is None else Zyx.of(clip))
             return GridPlan(grid, indexes=part, kept=content or None, **values)
-        reason = f"its file of {len(content)} bytes does not belong to it"
+        reason = f"its file of {len(content)} bytes does not match it"
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
     msg = (
