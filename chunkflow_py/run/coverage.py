@@ -43,7 +43,7 @@ _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
     """Return the outputs of a checked pipeline, without checksums of their metadata.
 
-    `with_documents` adds the checksums when the outputs exist.
+    `with_documents` adds the checksums once the outputs exist.
 
     Raises:
         ChunkflowError: the address of an output is invalid.
@@ -77,7 +77,7 @@ def _outputs_of_operator(hooks: OperatorBase) -> tuple[Output, ...]:
 
 
 def _prefix(place: str) -> str:
-    """Return the prefix of the addresses of objects at a `WritesTo.destination`."""
+    """Return the address prefix of all objects at a `WritesTo.destination`."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -91,7 +91,7 @@ def with_documents(
 
     Args:
         outputs: outputs of a step; their volumes must exist.
-        contents: filled with SHA-256 -> content of the documents.
+        contents: receives the content of each document, with its SHA-256 as key.
 
     Raises:
         ChunkflowError: a volume cannot be opened.
@@ -116,7 +116,7 @@ def _with_documents(output: StepOutput, keys: Iterable[tuple[str, str]]) -> Step
 
 
 def open_output(output: Output) -> Volume:
-    """Open the level of a volume that tasks write."""
+    """Open an output volume at the level that tasks write."""
     return open_volume(output.url, output.mip, format=output.format)
 
 
@@ -129,7 +129,8 @@ class Coverage:
 
     Args:
         outputs: outputs of the step.
-        document: function, SHA-256 -> the run's copy of a document, ``None`` if it is lost.
+        document: function that returns the run's copy of the document with a given SHA-256, or
+            ``None`` if the copy is lost.
         copies: address of the folder with these copies, for messages.
         operators: names of the operators of the step.
     """
@@ -152,7 +153,7 @@ class Coverage:
     def invalid_documents(self) -> Iterator[tuple[str, str]]:
         """Yield the address of each invalid metadata document, with the reason.
 
-        Must be called before `expected`, which skips the volumes with invalid metadata.
+        Call it before `expected`, which excludes volumes with invalid metadata.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):
@@ -212,7 +213,7 @@ class Coverage:
     # --- objects ---------------------------------------------------------------------------------
 
     def expected(self, region: Region) -> dict[str, bool]:
-        """Return the addresses that a task's record must name -> whether they are in a volume.
+        """Map each address that the record of a task must name to whether it is in a volume.
 
         Call `invalid_documents` first: volumes with invalid metadata are excluded.
         """

@@ -3,7 +3,7 @@
 ```
 step one    |----|xxxx|----|----|      a task is repeated
 step two    |----|rrrr|rrrr|----|      tasks that have read its box, including margins
-step three  |----|rrrr|rrrr|rrrr|      tasks that have read the boxes of those
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read the output of these
 ```
 
 If the box that a task reads is not known exactly, all tasks of the step are dependent.
@@ -52,8 +52,8 @@ def dependents(
     Args:
         run: run directory.
         step: step whose tasks are returned.
-        repeated: name of an earlier step -> its tasks that are repeated.
-        make_pipeline: function that makes the pipeline of a step, as in a worker.
+        repeated: tasks that are repeated, by the name of their (earlier) step.
+        make_pipeline: function that builds the pipeline of a step as a worker does.
 
     Returns:
         The numbers of the tasks, or the plan of the step if all its tasks are dependent.
@@ -120,7 +120,7 @@ def _readers(
     """Return the loaders that read at *places*.
 
     Return ``None`` if other operators may read there too, so that the boxes are not known. This
-    includes plugins, which are not loaded here because loading may run their code.
+    includes plugins, which are not loaded here because loading them may run their code.
     """
     if "plugin" in step.arguments:
         return None
@@ -129,7 +129,7 @@ def _readers(
         pipeline = make_pipeline(source, TaskSource(()))
     except ChunkflowError as error:
         logger.info(
-            "cannot determine what step %s reads, so all its tasks are repeated: %s",
+            "cannot determine which boxes step %s reads, so all its tasks are repeated: %s",
             step.name,
             error,
         )

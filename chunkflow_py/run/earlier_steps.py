@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.run_spec import RunStep, StepOutput
     from chunkflow_py.tasks.task_plan import Plan
 
-_CACHED_SEGMENTS = 8  # of a ledger
+_CACHED_SEGMENTS = 8  # segments of the ledger, per output
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
 
 
 def expect_outputs(steps: Iterable[EarlierStep]) -> None:
-    """Make reads of lost output of *steps* an error in this process."""
+    """Make this process raise an error when it reads lost output of *steps*."""
     expect(
         [
             (place_of(output.output), _OutputRecords(step, output))
@@ -88,10 +88,10 @@ def place_of(output: Output) -> str:
 
 
 def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> None:
-    """Refuse readers of earlier steps' output that cannot detect lost blocks.
+    """Check that operators that read output of *steps* can detect lost blocks.
 
     Raises:
-        OptionError: there is such an operator; the message names it and its replacement.
+        OptionError: an operator cannot; the message names it and its replacement.
     """
     places = [ArrayAddress.parse(place_of(o.output)) for step in steps for o in step.outputs]
     for operator in operators:
@@ -108,7 +108,7 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> No
 
 
 class _OutputRecords(RecordedBlocks):
-    """The records of a step, looked up by write unit of one of its volumes."""
+    """Finds the record of a write unit in a volume that an earlier step has written."""
 
     def __init__(self, step: EarlierStep, output: StepOutput) -> None:
         self._step, self._output = step, output
@@ -144,9 +144,9 @@ class _OutputRecords(RecordedBlocks):
                 reason = self._why_lost(self._record(number), url)
         if reason:
             msg = (
-                f"{url} is lost: {reason} in step {self._step.name} of {self._step.run}; chunkflow "
-                f"verify {self._step.run} lists all missing objects, and chunkflow repair "
-                f"{self._step.run} computes them and everything derived from them again"
+                f"{url}, output of step {self._step.name} of {self._step.run}, is lost: {reason}; "
+                f"chunkflow verify {self._step.run} lists all missing objects, and chunkflow "
+                f"repair {self._step.run} computes them and everything derived from them again"
             )
             raise VolumeError(msg)
 
@@ -161,7 +161,7 @@ class _OutputRecords(RecordedBlocks):
 
     @staticmethod
     def _why_lost(record: Record | None, url: str) -> str:
-        """Return why an object should exist; empty if it need not."""
+        """Return why an absent object counts as lost; empty if it may be absent."""
         if record is None or record.state == "dead":
             return "its task is not done"
         if record.state == "skipped":

@@ -42,7 +42,7 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
         VolumeError: a store cannot be listed.
     """
     kept = [each.hooks.kept for each in pipeline.operators]
-    if None in kept:  # a marker file vouches for all outputs of its task
+    if None in kept:  # skip-task-by-file: a marker file stands for all outputs of its task
         return
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
         places = operator.hooks.destinations
@@ -57,7 +57,10 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
 
 
 def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
-    """Delete leftovers if *clear*, else refuse them; return the number deleted.
+    """Delete leftovers if *clear* is true, else raise an error if there are any.
+
+    Returns:
+        The number of deleted objects.
 
     Raises:
         OptionError: there are leftovers, and *clear* is false; the message has their number and

@@ -98,7 +98,7 @@ def _is_open(recorded: dict[str, Any], name: str, *, is_open: bool) -> bool:
 def _forbidden_fields(
     recorded: dict[str, Any], current: dict[str, Any], *, is_open: bool
 ) -> list[str]:
-    """Return the added fields of an object that must not have any."""
+    """Return the fields that were added to an object where additions are forbidden."""
     if is_open and "zarr_format" not in recorded:
         return []
     return [name for name in current if name not in recorded and name != _COPIES]

@@ -1,4 +1,4 @@
-"""Repair of a run: repetition of tasks that failed or whose output is damaged."""
+"""Repair of a run: send tasks again that failed or whose output is damaged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Repair:
         sent: number of tasks that were sent again.
         restored: addresses of the metadata documents that were restored.
         removed: addresses of the objects that were removed.
-        later: name of a later step -> number of its tasks that are repeated afterwards.
+        later: number of tasks that are repeated afterwards in each later step, by its name.
     """
 
     sent: int
@@ -68,8 +68,8 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 
     Args:
         run: run directory.
-        make_pipeline: function that makes the pipeline of a step, as in a worker; used to find the
-            boxes that tasks read.
+        make_pipeline: function that builds the pipeline of a step as a worker does; used to find
+            the boxes that tasks read.
 
     Raises:
         OptionError: a step that is reused from another run has problems, which can only be
@@ -163,7 +163,7 @@ def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Itera
 def _counted_as_done(
     plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], dependent: Tasks
 ) -> Iterator[str]:
-    """Yield the addresses of wrong objects that would make a repeated task skip.
+    """Yield the addresses of wrong objects that would cause a repeated task to be skipped.
 
     Args:
         plan: plan of the step.
@@ -204,7 +204,7 @@ def retry_run(run: RunDirectory) -> int:
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
     """Open the queue of a run, or a temporary one for a run on Dask.
 
-    A run on Dask has no queue: its client submits the tasks without a record again.
+    A run on Dask has no queue: its client finds the tasks that have no record and submits them.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 
@@ -268,7 +268,7 @@ def repair_tasks(
         plan: plan of the step.
         queue: queue of the run.
         damages: problems, as yielded by `verify`.
-        body_of: function, number of a task -> text of its message.
+        body_of: function that returns the text of a task's message, given its number.
     """
     damaged = (d.number for d in damages if d.can_be_repaired and d.number is not None)
     numbers = (number for number, _ in groupby(damaged) if number in plan)
@@ -282,7 +282,7 @@ def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[in
         ledger: ledger of the step.
         plan: plan of the step.
         queue: queue of the run.
-        body_of: function, number of a task -> text of its message.
+        body_of: function that returns the text of a task's message, given its number.
     """
     dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
     return _send_again(ledger, queue, dead, body_of)
@@ -296,7 +296,7 @@ def _send_again(
 ) -> int:
     sent = 0
     while batch := list(islice(numbers, BATCH)):
-        # Also tasks without a record: they may have one that cannot be read.
+        # Reopen tasks that seem to have no record, too: their record may be unreadable.
         ledger.reopen(batch)
         sent += queue.send(map(body_of, batch))
     return sent

@@ -62,7 +62,7 @@ class RunDirectory:
 
     Attributes:
         url: address of the run, without a digest.
-        digest: SHA-256 that the spec must have, 64 hexadecimal digits; empty: any.
+        digest: SHA-256 that the spec must have, 64 hexadecimal digits; empty accepts any.
         store: store of the run directory.
     """
 
@@ -77,9 +77,8 @@ class RunDirectory:
         """Open the store."""
         self.store = open_store(self.url)
         if self.store.is_local:
-            self.url = (
-                self.store.url
-            )  # absolute, so that it does not depend on the working directory
+            # Make the URL absolute, so that it does not depend on the working directory.
+            self.url = self.store.url
 
     @classmethod
     def parse(cls, text: str) -> RunDirectory:
@@ -112,7 +111,8 @@ class RunDirectory:
             content = self.store.get(SPEC)
             if content is None:
                 msg = (
-                    f"there is no run at {self.url}; correct the URL, or make it: chunkflow submit"
+                    f"there is no run at {self.url}; correct the URL, or create the run with "
+                    "chunkflow submit"
                 )
                 raise OptionError(msg)
             digest, expected = sha256_of(content), self.digest or self._submitted()
@@ -120,7 +120,7 @@ class RunDirectory:
                 remedy = "use the address that submit printed, or " if self.digest else ""
                 msg = (
                     f"{self.url}/{SPEC} has the SHA-256 {digest}, not {expected}: it is not "
-                    f"what was submitted; {remedy}find out who changed it, and restore a copy"
+                    f"what was submitted; {remedy}restore the submitted file from a copy"
                 )
                 raise OptionError(msg)
             try:
@@ -162,8 +162,8 @@ class RunDirectory:
         if self.exists():
             return
         msg = (
-            f"{self.url} was deleted while workers used it: {SPEC} is gone, and possibly records; "
-            "restore the run from a copy, or delete the rest of it and submit again"
+            f"{self.url} was deleted while workers used it: {SPEC} is missing, and records may be "
+            "missing too; restore the run from a copy, or delete the rest of it and submit again"
         )
         raise OptionError(msg)
 
@@ -186,7 +186,7 @@ class RunDirectory:
         """Check that no records of a deleted run remain at the address of a new run.
 
         Raises:
-            OptionError: there are such records.
+            OptionError: records of a deleted run exist there.
         """
         if any(True for _ in self.store.list("ledger/")):
             msg = (
@@ -222,13 +222,15 @@ class RunDirectory:
         files: Mapping[File, Path],
         documents: Mapping[str, bytes] | None = None,
     ) -> bool:
-        """Store a run unless it exists, the spec last; return whether it is new.
+        """Store the run unless it exists; return whether it is new.
+
+        The spec is stored last, so that a run with a spec is complete.
 
         Args:
             spec: spec of the run.
-            plans: name of a step -> file of its plan.
-            files: files that steps need -> their local paths.
-            documents: SHA-256 -> metadata of the outputs.
+            plans: content of the plan file of each step, by the name of the step.
+            files: local path of each file that the steps need.
+            documents: metadata documents of the outputs, by SHA-256.
 
         Raises:
             OptionError: another run exists at this address; the message names the differences.
@@ -272,8 +274,7 @@ class RunDirectory:
             return  # only the version of the package or the working directory may differ
         msg = (
             f"{self.url} contains another run ({'; '.join(phrases[:4])}); choose another --run, "
-            "and "
-            f"add --fork {self.url} to reuse the steps that are the same"
+            f"and add --fork {self.url} to reuse the steps that are the same"
         )
         raise OptionError(msg)
 
@@ -283,7 +284,7 @@ class RunDirectory:
         """Return the plan of a step.
 
         Raises:
-            OptionError: the stored file of the plan is not the one that was submitted.
+            OptionError: the stored plan differs from the plan that was submitted.
         """
         if step not in self._plans:
             stored = self.spec.step(step)
@@ -313,7 +314,7 @@ class RunDirectory:
         return content if content is not None and sha256_of(content) == digest else None
 
     def coverage(self, step: str) -> Coverage:
-        """Return the objects that the records of a step must name."""
+        """Return the `Coverage` of a step, which knows the objects that its records must name."""
         stored = self.spec.step(step)
         copies = f"{self.store.url.rstrip('/')}/documents"
         return Coverage(stored.outputs, self.document, copies, [name for name, _ in stored.options])
@@ -358,7 +359,7 @@ class RunDirectory:
         return self.plan(step) if numbers == _ALL else set(numbers)
 
     def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
-        """Add tasks that have read wrong output; pass the plan itself for all tasks."""
+        """Record that tasks have read wrong output; pass the plan itself for all tasks."""
 
         def added(content: bytes | None) -> bytes:
             known = json.loads(content or b"[]")
@@ -407,17 +408,16 @@ class RunDirectory:
         msg = (
             f"this machine would compute other bytes than the step's first worker: "
             f"{'; '.join(phrases)}; use the same type of machine, set OMP_NUM_THREADS if only "
-            "threads differ, or submit with --device-class any, which gives results that "
-            "agree "
+            "threads differ, or submit with --device-class any, which gives results that agree "
             "only within a tolerance"
         )
         raise ProfileError(msg)
 
     def fetch(self, file: File) -> Path:
-        """Return the local path of a file of the run, downloaded and checked.
+        """Return the path of a local copy of a file of the run; download it if necessary.
 
         Raises:
-            OptionError: the file is missing, or its content is not what was submitted.
+            OptionError: the file is missing, or its SHA-256 is not that of the submitted file.
         """
         path = cache_folder() / file.sha256 / Path(file.name).name
         if path.is_file() and sha256_of(path.read_bytes()) == file.sha256:

@@ -180,17 +180,17 @@ class Spec:
         return self.format == OLDER
 
     def check_current(self) -> None:
-        """Refuse to continue a run of an older version.
+        """Check that this version of the package can continue the run.
 
         Raises:
-            OptionError: the run is older; the message names both versions and the remedy.
+            OptionError: an older version made the run; the message names both formats.
         """
         if self.is_older:
             msg = (
-                f"the run was made by chunkflow_py {self.version} ({OLDER!r}), but this version "
-                f"can only continue runs of {FORMAT!r}, whose records and bytes differ: use "
-                f"chunkflow_py {self.version} for this run, or submit the pipeline again with "
-                "another --run; status and verify can read the old run"
+                f"the run was made by chunkflow_py {self.version} in the format {OLDER!r}, but "
+                f"this version can only continue runs in the format {FORMAT!r}, whose records and "
+                f"output bytes differ: use chunkflow_py {self.version} for this run, or submit the "
+                "pipeline again with another --run; status and verify can read the old run"
             )
             raise OptionError(msg)
 
@@ -213,7 +213,7 @@ class Spec:
         """Return the step called *name*.
 
         Raises:
-            OptionError: the run has no such step.
+            OptionError: the run does not have this step.
         """
         for step in self.steps:
             if step.name == name:
@@ -236,7 +236,10 @@ class Spec:
                 steps = tuple(_step(each, format_) for each in values.pop("stages"))
                 return cls(steps=steps, **values)._checked(content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            msg = f"the file is not the spec of a run ({type(error).__name__}: {error})"
+            msg = (
+                f"the file is not the spec of a run ({type(error).__name__}: {error}); restore the "
+                "file that submit wrote from a copy, or correct the URL of the run"
+            )
             raise OptionError(msg) from error
         msg = (
             f"the run has the format {format_!r}, but this version of chunkflow_py reads "

@@ -108,7 +108,7 @@ def check_outputs_exist(operators: Sequence[Operator]) -> None:
         operators: operators of a checked pipeline.
 
     Raises:
-        OptionError: an output volume is not there; the message names it.
+        OptionError: an output volume is not visible; the message names it.
     """
     for operator in operators:
         if (missing := operator.hooks.missing_output) is not None:
@@ -215,10 +215,10 @@ def _backend_replaced(arguments: Sequence[str], backend: str) -> list[str]:
 def check_margins(pipeline: Pipeline) -> None:
     """Check that loaders read as much around a task as the network needs.
 
-    Without this check every task of the run would fail.
+    If they read less, every task of the run fails.
 
     Args:
-        pipeline: checked pipeline; without boxes in its source, nothing is checked.
+        pipeline: checked pipeline; if its source has no boxes, nothing is checked.
 
     Raises:
         OptionError: a loader reads too little; the message names the loader, a task and both boxes.

@@ -1,7 +1,7 @@
 """Stitching of the labels of a volume on one machine: link, solve and relabel.
 
 ```
-WORK/stitch.json    description of the stitching, which protects against mixing two of them
+WORK/stitch.json    description of the stitching, to detect files of a different one
 WORK/links/BOX.npz  links of one labelling task; existing files are not computed again
 WORK/table/...      the label table, with which LABELS is copied to OUTPUT
 ```
@@ -91,7 +91,7 @@ class Stitching:
         return open_volume(self.labels, self.mip, opening=self.opening)
 
     def begin(self) -> None:
-        """Store a description of the stitching, or compare with the one that is stored.
+        """Store a description of the stitching; if one exists, check that it is the same.
 
         Raises:
             OptionError: the folder contains links of another stitching.
@@ -143,9 +143,8 @@ class Stitching:
             except AlignmentError as error:
                 msg = (
                     f"{self.labels} was labelled by tasks of several sizes ({error}): label "
-                    "into a new volume; or, if the last tasks covered the whole volume, "
-                    "remove the "
-                    f"folder {FOLDER} of the level and add their --chunk-size"
+                    "into a new volume; or, if the last tasks covered the whole volume, remove "
+                    f"the folder {FOLDER} of the level and add the --chunk-size of these tasks"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:

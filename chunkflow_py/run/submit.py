@@ -150,7 +150,9 @@ def submit(
                 if pipeline.name not in spec.reused:
                     objects = leftovers(pipeline.pipeline(), pipeline.plan)
                     if deleted := clear_leftovers(objects, clear=clear_output):
-                        logger.info("step %s: deleted %d objects", pipeline.name, deleted)
+                        logger.info(
+                            "step %s: deleted %d objects of other runs", pipeline.name, deleted
+                        )
         # Read metadata only now: later steps may have added levels to outputs of earlier ones.
         documents: dict[str, bytes] = {}
         steps = [
@@ -183,7 +185,8 @@ def _log_incomplete(
     if issubclass(kind, Exception):
         if created:
             logger.warning(
-                "created for an earlier step and kept: %s; correct the pipeline and submit again",
+                "outputs were created for an earlier step and kept: %s; correct the pipeline and "
+                "submit again",
                 created,
             )
     elif run.exists():
@@ -232,7 +235,7 @@ def _described_task(queue: Queue) -> str:
         except BodyError:
             return f", such as {message.body[:80]!r}"
         if body.run:
-            return f" of step {body.stage} of another run (its hash is {body.run})"
+            return f" of step {body.stage} of another run (the hash of the step is {body.run})"
         return f", such as {message.body!r}, which names no run"
     return ""  # all tasks are leased by workers
 
@@ -240,7 +243,7 @@ def _described_task(queue: Queue) -> str:
 def spec_of(
     pipelines: Sequence[StepPipeline], queue: str
 ) -> tuple[Spec, dict[str, bytes], dict[File, Path]]:
-    """Return the spec of a run, the contents of its plans, and its files' paths.
+    """Return the spec of a run, the contents of its plans, and the paths of its files.
 
     Raises:
         OptionError: a file that an operator needs does not exist.
@@ -282,7 +285,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec*, reusing the first steps that *old* has completed identically."""
+    """Return *spec*, in which completed first steps of *old* replace identical ones."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -345,7 +348,7 @@ def default_queue(run: str) -> str:
     """
     scheme, separator, path = run.partition("://")
     if separator and scheme != "file":
-        msg = f"the run at {run} needs a queue, because it is not a folder; add --queue sqs://NAME"
+        msg = f"the run at {run} is not a local folder that can contain a queue; add --queue sqs://NAME"
         raise OptionError(msg)
     return f"sqlite://{absolute(path if separator else run)}/queue.sqlite"
 
@@ -356,7 +359,10 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
         for typed, role in (operator.files | operator.hooks.needed_files).items():
             path = Path(typed).expanduser()
             if not path.is_file():
-                msg = f"{operator.name} needs {typed}, which is not a file on this machine"
+                msg = (
+                    f"{operator.name} needs {typed}, which is not a file on this machine; correct "
+                    "the path"
+                )
                 raise OptionError(msg)
             content = path.read_bytes()
             files[typed] = File(path.name, sha256_of(content), role), path
@@ -389,7 +395,7 @@ def canonical_address(place: str) -> str:
 
 
 def _canonical_value(value: Any, places: Sequence[str]) -> Any:
-    """Return the value of an option, in canonical form if it is a prefix of a place."""
+    """Return the value of an option; make it canonical if one of *places* begins with it."""
     if not isinstance(value, str) or not value.strip("/"):
         return value
     try:

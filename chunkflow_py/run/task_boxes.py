@@ -35,7 +35,7 @@ class TaskBoxes:
     Attributes:
         plan: plan of the tasks.
         boxes: boxes of the plan, in its order, as they reach the operator.
-        axes: for each axis at the operator, the axis of the plan that it was.
+        axes: for each axis at the operator, the index of the same axis in the plan.
         scale: voxels of *boxes* per voxel of the operator's input, zyx.
     """
 

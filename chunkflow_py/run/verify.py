@@ -118,20 +118,20 @@ def verify(
 ) -> Iterator[Damage]:
     """Yield the problems of a step: tasks not done, and objects not as recorded.
 
-    The problems of one task are consecutive; tasks without a record come last. Memory is constant
-    but for one bit per task.
+    The problems of one task are consecutive; tasks without a record come last. Memory use is
+    constant, except for one bit per task.
 
     Args:
         ledger: ledger of the step.
         plan: plan of the step.
         open_store: returns the store at the URL of a bucket or of the file system.
         spec: hash of the step that records must name; ``None`` accepts any.
-        coverage: objects that records must name; ``None``: unknown, not checked.
+        coverage: objects that records must name; ``None`` skips this check.
         parallel: number of objects to read at the same time.
         mixed: whether attempts on one task may store different bytes.
 
     Raises:
-        VolumeError: a store cannot be read, which says nothing about the objects in it.
+        VolumeError: a store cannot be read; its objects may be intact.
     """
     for url, reason in coverage.invalid_documents() if coverage else ():
         yield Damage(None, "", "metadata", reason, url)
@@ -174,7 +174,7 @@ class _Checks:
             if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
                 continue
             if record.box != str(self._plan.region(number)):
-                continue  # of another plan: the task has no record
+                continue  # the record is of another plan, so this task has none
             self._recorded[number >> 3] |= 1 << (number & 7)
             yield record, *self._checked(record)
 
@@ -189,7 +189,7 @@ class _Checks:
                 yield attempt
 
     def _checked(self, record: Record) -> tuple[list[Damage], list[Stored]]:
-        # If an object was written twice, the last one counts.
+        # If an object was recorded twice, its last record counts.
         objects = {stored.url: stored for stored in record.written}
         if record.state == "dead":
             return [], []
@@ -304,7 +304,7 @@ class _Objects:
         self._pool.shutdown(cancel_futures=True)
 
     def start_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
-        """Start to read objects; if one was written twice, the last record of it counts."""
+        """Start to read objects; if one was recorded twice, its last record counts."""
         last = {stored.url: stored for stored in written}
         return [(stored, self._start(stored)) for stored in last.values()]
 

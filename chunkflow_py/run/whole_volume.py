@@ -56,7 +56,9 @@ _LARGE_BLOCK = 256**3  # voxels; larger blocks of a source are not adopted for t
 
 @dataclass
 class Conversion:
-    """A copy of a volume to another place; ``None`` means as in the source.
+    """A copy of a volume to another address.
+
+    Where an attribute is ``None``, the copy is like the source.
 
     Attributes:
         source: address of the volume to copy.
@@ -318,13 +320,13 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
 
     Args:
         unit: write unit of the output volume, voxels, zyx.
-        like: input volume, whose blocks and bytes per voxel count.
+        like: input volume; its block size and bytes per voxel are used.
         most_bytes: largest task in bytes; a single write unit may be larger.
     """
     voxel_bytes = like.dtype.itemsize * (like.channels or 1)
     size = unit
     while True:
-        # Extend the axis along which the task covers the smallest part of a block, or the shortest.
+        # Double the axis along which the task covers the fewest blocks; of equals, the shortest.
         open_axes = [axis for axis in range(3) if size[axis] < like.bounds.size[axis]]
         if not open_axes:
             return size

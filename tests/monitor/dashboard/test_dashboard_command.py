@@ -51,7 +51,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("", "make it: chunkflow submit"),
+        ("", "create the run with chunkflow submit"),
         ("--instance g5.xlrge", "no instance type 'g5.xlrge'; similar ones are g5.xlarge"),
         ("--spot", "add --instance, such as g5.xlarge, or give --price"),
     ],
