@@ -188,7 +188,7 @@ class _VolumePart:
 
 
 class _ArrayReader:
-    """Parts of a dask array."""
+    """Lazy parts of a dask array."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class OperatorError(ChunkflowError, RuntimeError):
     Attributes:
         operator: label of the operator, such as ``inference`` or ``inference#2``.
         task: box string of the task, or ``None`` for a task without a box.
-        cause: the exception as it was raised.
+        cause: the original exception.
     """
 
     def __init__(self, operator: str, task: str | None, cause: BaseException) -> None:

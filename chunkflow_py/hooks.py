@@ -38,7 +38,7 @@ from chunkflow_py.pipeline.effects import (
 
 
 class _DeclaresHook(type):
-    """The class of the older names: an operator is an instance if it overrides the hook."""
+    """Metaclass of the older names: an operator is an instance if it overrides the hook."""
 
     hook: str
 

@@ -151,7 +151,8 @@ class Spec:
         queue: URL of the queue; empty for a run on Dask.
         folder: working directory of the submission, against which relative paths are resolved.
         version: version of the package that made the run.
-        reused: name of a step -> URL of the run that provides its output (``--fork``).
+        reused: URL of the run that provides the output of a reused step, by the name of the step
+            (``--fork``).
         format: format of the stored spec, `FORMAT` or `OLDER`.
     """
 

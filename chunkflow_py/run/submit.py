@@ -285,7 +285,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec*, in which completed first steps of *old* replace identical ones."""
+    """Mark the first steps of *spec* as reused if *old* has completed identical ones."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -348,7 +348,7 @@ def default_queue(run: str) -> str:
     """
     scheme, separator, path = run.partition("://")
     if separator and scheme != "file":
-        msg = f"the run at {run} is not a local folder that can contain a queue; add --queue sqs://NAME"
+        msg = f"the run at {run} is not a local folder, so it needs a queue; add --queue sqs://NAME"
         raise OptionError(msg)
     return f"sqlite://{absolute(path if separator else run)}/queue.sqlite"
 

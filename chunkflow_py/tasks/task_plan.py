@@ -110,9 +110,9 @@ class GridPlan:
         if self.kept is not None:
             if len(self.kept) != -(-total // 8) or self.kept[-1] >> ((total - 1) % 8 + 1):
                 msg = (
-                    f"the mask of a plan of {total} boxes needs {-(-total // 8)} bytes, one bit "
-                    f"per box and the rest 0, but it has {len(self.kept)} bytes, the last of them "
-                    f"{self.kept[-1:].hex() or 'missing'}"
+                    f"the mask of a plan of {total} boxes needs {-(-total // 8)} bytes (one bit "
+                    f"per box, all other bits 0), but it has {len(self.kept)} bytes, the last of "
+                    f"them {self.kept[-1:].hex() or 'missing'}"
                 )
                 raise GeometryError(msg)
             if _count(self.kept) == total:
@@ -310,7 +310,7 @@ def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan |
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
     msg = (
-        f"the description {str(dict(description))[:200]} is not that of a plan, or it is damaged "
+        f"the description {str(dict(description))[:200]} does not describe a plan, or is damaged "
         f"({reason}); make the plan again"
     )
     raise GeometryError(msg)

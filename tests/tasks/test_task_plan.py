@@ -214,7 +214,7 @@ def damaged():
 @pytest.mark.parametrize(("description", "content"), list(damaged()))
 def test_a_damaged_plan_is_one_sentence(description, content):
     """What was cut off or changed is refused, not read as another plan."""
-    with pytest.raises(GeometryError, match="is not that of a plan, or it is damaged"):
+    with pytest.raises(GeometryError, match="does not describe a plan, or is damaged"):
         plan_from_json(description, content)
 
 
