@@ -1,4 +1,4 @@
-"""Python is first class: pipelines, predictions and volumes without a command line."""
+"""Pipelines, predictions and volumes in Python, without a command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ InstantiatedModel = torch.nn.Sequential(
 
 @pytest.fixture
 def image(tmp_path, monkeypatch):
-    """Voxels of a volume image.zarr in the current folder."""
+    """Create a volume image.zarr in the current folder; return its voxels."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     array = np.random.default_rng(0).integers(0, 256, BOX.size, np.uint8)
@@ -89,7 +89,7 @@ def test_submit_makes_the_spec_of_the_command_line(image):
 
 
 def test_plan_estimates_without_making_anything(image):
-    """The estimate has tasks and bytes, and the output is not there afterwards."""
+    """The estimate has tasks and bytes, and the output does not exist afterwards."""
     plan = pipeline().plan()
     assert [stage.tasks for stage in plan.stages] == [8]
     assert plan.fits
@@ -119,7 +119,7 @@ def test_what_no_command_has_made_is_not_submitted(image):
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_operator_can_be_called(name):
-    """`ops.NAME` is callable and still the module that holds the operator."""
+    """`ops.NAME` is callable, and is the module that contains the operator."""
     module = getattr(ops, name.replace("-", "_"))
     assert isinstance(module, OperatorModule)
     assert module.command.name == name
@@ -164,13 +164,13 @@ def test_keywords_are_options(image, keywords, typed):
     ],
 )
 def test_wrong_options_are_refused_when_the_operator_is_made(call, message):
-    """The message names the operator, and the nearest option."""
+    """The message names the operator and the nearest option."""
     with pytest.raises(OptionError, match=message):
         call()
 
 
 def test_an_operator_that_does_not_exist_is_an_attribute_error():
-    """Hasattr and completion of a shell work as for other packages."""
+    """Hasattr and tab completion work as for other packages."""
     with pytest.raises(AttributeError, match="there is no operator thresold"):
         _ = ops.thresold
     assert not hasattr(ops, "_private")
@@ -182,12 +182,12 @@ def test_an_operator_that_does_not_exist_is_an_attribute_error():
 
 @pytest.fixture
 def network(image):
-    """A network, which is also in network.py and network.pt."""
+    """Return a network, which is also stored in network.py and network.pt."""
     Path("network.py").write_text(NETWORK)
     space: dict[str, torch.nn.Module] = {}
     exec(NETWORK, space)
     module = space["InstantiatedModel"]
-    module[1].running_mean += 1  # what BatchNorm has learnt
+    module[1].running_mean += 1  # state that BatchNorm has learnt
     torch.save(module.state_dict(), "network.pt")
     return module
 
@@ -213,7 +213,7 @@ def test_a_module_a_file_and_the_command_line_predict_the_same(image, network):
 
 
 def test_a_module_is_left_as_it_was(image, network):
-    """Folding and evaluation mode happen in a copy."""
+    """Folding and evaluation mode are applied to a copy of the module."""
     network.train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     predict(image, network, **PATCH)
@@ -222,7 +222,7 @@ def test_a_module_is_left_as_it_was(image, network):
 
 
 def test_options_of_inference_may_be_given(image, network):
-    """Such as the type and the kind of the output; a chunk keeps its place."""
+    """The output dtype and kind can be set; a chunk keeps its position."""
     chunk = Chunk(image, (5, 0, 0), (40, 4, 4), "image")
     result = predict(chunk, network, output_dtype="uint8", output_kind="probability", **PATCH)
     assert result.dtype == np.uint8
@@ -239,7 +239,7 @@ def test_options_of_inference_may_be_given(image, network):
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_sentence(image, network, error, message, call):
-    """It names the value, and what to change."""
+    """The message names the value and the remedy."""
     with pytest.raises(error, match=message):
         call(network)
 
@@ -261,6 +261,6 @@ def test_an_array_becomes_a_volume(tmp_path, monkeypatch, url, shape):
 
 
 def test_a_subcommand_is_no_operator():
-    """`submit` and its kin act on runs and cannot be part of a pipeline."""
+    """Subcommands such as `submit` act on runs and cannot be part of a pipeline."""
     assert "submit" in catalog.subcommands()
     assert not hasattr(ops, "submit")

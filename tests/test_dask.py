@@ -1,4 +1,4 @@
-"""The network over dask arrays."""
+"""Inference over dask arrays."""
 
 from pathlib import Path
 
@@ -40,14 +40,14 @@ InstantiatedModel = Two()
 
 @pytest.fixture(autouse=True)
 def released():
-    """Leave no network behind, with its threads."""
+    """Release all networks and their threads after each test."""
     yield
     release_networks()
 
 
 @pytest.fixture
 def raw(tmp_path):
-    """Write a part of the real volume as a file of its own, at its place."""
+    """Write a part of the real volume to a file, at its position."""
     with h5py.File(FIB25 / "raw.h5") as file:
         origin = [int(v) for v in file["main"].attrs["voxel_offset"]]
         part = file["main"][DOMAIN.slices(origin)]
@@ -56,7 +56,7 @@ def raw(tmp_path):
 
 
 def line(raw, tmp_path, options, size):
-    """Return what a line of commands makes in tasks of a size."""
+    """Return the output of a pipeline with tasks of one size."""
     path = raw.url.removeprefix("h5://")
     words = ["--quiet", "generate-tasks", "-v", raw.url, "-c", *map(str, size)]
     words += ["load-h5", "-f", path, "--expand-margin-size", "auto", "inference", *options.split()]
@@ -76,7 +76,7 @@ def line(raw, tmp_path, options, size):
 
 @pytest.mark.long
 def test_the_real_network_gives_the_bytes_of_the_line(raw, tmp_path):
-    """The volume, and an array of it, in chunks of any size, give what the line wrote."""
+    """For a volume or an array in chunks of any size, the bytes equal those of a pipeline."""
     wanted = line(raw, tmp_path, UNET, (12, 36, 40))
     for chunks in CHUNKS[1:3]:
         found = inference(raw, UNET, chunks=chunks).compute(scheduler="threads")
@@ -90,7 +90,7 @@ def test_the_real_network_gives_the_bytes_of_the_line(raw, tmp_path):
 @pytest.mark.parametrize("pad", gate_runs(["reflect", "zero"], "reflect"))
 @pytest.mark.parametrize("dtype", gate_runs(["float32", "uint8"], "uint8"))
 def test_chunks_change_nothing(raw, tmp_path, pad, dtype):
-    """Overlapping patches, blended: every size of chunks and tasks gives the same bytes."""
+    """Blended overlapping patches have the same bytes for every chunk size and task size."""
     options = f"{IDENTITY} --pad {pad} --output-dtype {dtype}"
     wanted = line(raw, tmp_path, options, (9, 17, 21))
     for chunks in CHUNKS:
@@ -117,7 +117,7 @@ def test_other_processes(raw):
 
 
 def test_what_follows_the_network_asks_for_its_part(raw, monkeypatch):
-    """A part of the result runs the network on the chunks that it touches, and on no others."""
+    """A part of the result runs the network only on the chunks that it touches."""
     found = inference(raw, IDENTITY, chunks=(10, 18, 20))
     whole = found.compute(scheduler="sync")
     calls = []
@@ -130,7 +130,7 @@ def test_what_follows_the_network_asks_for_its_part(raw, monkeypatch):
 
 
 def test_several_outputs(raw, tmp_path):
-    """A network with named outputs gives an array for each."""
+    """A network with named outputs yields one array for each."""
     (tmp_path / "two.py").write_text(TWO_OUTPUTS)
     options = f"{IDENTITY.replace('identity', 'pytorch').replace('-c 1', '-c 3')} --device cpu"
     options += f" -m {tmp_path}/two.py --output-names same,both --output-channels 1,2"
@@ -143,7 +143,7 @@ def test_several_outputs(raw, tmp_path):
 
 
 def test_names_are_the_same_again(raw):
-    """The same network over the same volume has the same names; another network has others."""
+    """The same network over the same volume has the same dask names; others differ."""
     names = {str(sorted(map(str, inference(raw, IDENTITY).dask))) for _ in range(2)}
     assert len(names) == 1
     assert str(sorted(map(str, inference(raw, f"{IDENTITY} --pad zero").dask))) not in names
@@ -153,13 +153,13 @@ def test_names_are_the_same_again(raw):
     "options", ["--grid chunk", "--output-margin 1 1 1", "--output-crop-margin 1 1 1"]
 )
 def test_what_depends_on_the_cut_is_refused(raw, options):
-    """Geometry that is counted from a chunk's corner has no place where dask cuts."""
+    """Options that count from the corner of a chunk are refused."""
     with pytest.raises(OptionError, match="depend on the chunks of the dask array"):
         inference(raw, f"{IDENTITY} {options}")
 
 
 def test_nonsense_is_refused(raw):
-    """Wrong options and arrays of other dimensions are told as such, before anything runs."""
+    """Wrong options and arrays of other dimensions are refused before anything runs."""
     with pytest.raises(OptionError, match="No such option"):
         inference(raw, "--no-such-option")
     with pytest.raises(OptionError, match="output patch"):

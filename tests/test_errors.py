@@ -1,4 +1,4 @@
-"""Every exception that the package raises on purpose, and the public names."""
+"""All exceptions that the package raises on purpose, and the public names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = [value for value in vars(errors).values() if inspect.isclass(value)]
 
 @pytest.mark.parametrize("error", ALL)
 def test_errors_are_ours_and_a_builtin(error: type[Exception]) -> None:
-    """`except ChunkflowError` and `except` the nearest builtin both catch; the tree shows it."""
+    """Each error is a ChunkflowError and the builtin that the tree names."""
     assert issubclass(error, ChunkflowError)
     if error is not ChunkflowError:
         assert any(base.__module__ == "builtins" for base in error.__mro__[:-3])
@@ -44,7 +44,7 @@ def test_errors_are_ours_and_a_builtin(error: type[Exception]) -> None:
     ],
 )
 def test_operator_error_is_one_sentence(cause: Exception, text: str) -> None:
-    """Operator, task and cause are joined; a foreign cause shows its type, ours do not."""
+    """Operator, task and cause are joined; only a foreign cause is shown with its type."""
     error = OperatorError("inference", "0-1", cause)
     assert str(error) == text
     assert (error.operator, error.task, error.cause) == ("inference", "0-1", cause)
@@ -56,7 +56,7 @@ def test_operator_error_without_a_task() -> None:
 
 
 def test_missing_library_says_what_to_install() -> None:
-    """A failing import becomes the pip line that mends it, and keeps its cause."""
+    """A failed import becomes an error with the pip command, and keeps its cause."""
     with (
         pytest.raises(MissingExtraError) as caught,
         needs_extra("image", "load-png"),
@@ -69,7 +69,7 @@ def test_missing_library_says_what_to_install() -> None:
 
 
 def test_import_error_without_a_name() -> None:
-    """A library that fails to load in its own way is quoted."""
+    """The message of a library that fails to load is quoted."""
     error = ImportError("libGL is broken")
     with pytest.raises(MissingExtraError, match="needs libGL is broken"), needs_extra("view", "x"):
         raise error
@@ -83,7 +83,7 @@ def test_public_names(name: str) -> None:
 
 
 def test_unknown_public_name() -> None:
-    """A wrong name is an AttributeError, as with any module."""
+    """An unknown name raises AttributeError, as in any module."""
     with pytest.raises(AttributeError, match="has no attribute 'Chunky'"):
         chunkflow_py.Chunky  # noqa: B018
 
@@ -99,7 +99,7 @@ def test_unknown_public_name() -> None:
     ],
 )
 def test_no_secrets(said: str, shown: str) -> None:
-    """No message holds the password or the signature of an address, whoever made the message."""
+    """No message contains the password or signature of an address."""
     assert str(VolumeError(said)) == shown
     assert str(MissingChunkError(said)) == shown
     assert str(OperatorError("load", None, VolumeError(said))).endswith(shown)

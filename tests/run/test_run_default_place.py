@@ -1,4 +1,4 @@
-"""Where a run is kept for which no place was named: beside the last output, for every operator."""
+"""The default address of a run: beside its last output, for every operator."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.submit import default_run
 
-# Command -> its options, and the run below the folder; without options it stores nothing.
+# Command: its options and the expected run address; commands without options store nothing.
 WRITERS = {
     "aggregate-skeleton-fragments": ("--fragments-path fragments", "fragments/skeletons-whole.run"),
     "cloud-watch": ("", ""),

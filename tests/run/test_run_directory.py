@@ -1,4 +1,4 @@
-"""The home of a run: created once, pinned, and asked by workers."""
+"""The run directory: created once, protected by its digest, and read by workers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def spec_of(tmp_path, **changes):
 
 @pytest.fixture
 def home(tmp_path):
-    """A run of one stage."""
+    """Return the directory of a run with one step."""
     home = RunDirectory(str(tmp_path / "run"))
     assert home.create(*spec_of(tmp_path))
     return RunDirectory(home.url)
 
 
 def test_a_run_is_found_by_its_address(home):
-    """The pinned address opens the run; plan and files come back."""
+    """The address with the digest opens the run; plan and files are returned unchanged."""
     again = RunDirectory.parse(home.address)
     assert again.spec.content == home.spec.content
     assert RunDirectory.parse(f"{home.url}/#sha256={home.spec.digest}").spec.steps
@@ -49,12 +49,12 @@ def test_a_run_is_found_by_its_address(home):
 
 
 def test_the_same_run_twice_is_one(home, tmp_path):
-    """A producer that is run again finds its run; it is not new."""
+    """Creating the same run again returns the existing run, which is not new."""
     assert not RunDirectory(home.url).create(*spec_of(tmp_path))
 
 
 def test_another_run_at_the_same_place_is_refused(home, tmp_path):
-    """The error says what differs, and nothing of the first run has changed."""
+    """The error names the differences, and the existing run does not change."""
     before = home.store.get("spec.json")
     with pytest.raises(OptionError, match="device-class differs.*--fork"):
         RunDirectory(home.url).create(*spec_of(tmp_path, device_class="any"))
@@ -62,7 +62,7 @@ def test_another_run_at_the_same_place_is_refused(home, tmp_path):
 
 
 def test_a_changed_spec_is_refused(home):
-    """Who can write to the bucket cannot change what workers execute."""
+    """An attacker who can write to the bucket cannot change what workers execute."""
     address = home.address
     home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
     with pytest.raises(OptionError, match="not what was submitted"):
@@ -70,7 +70,7 @@ def test_a_changed_spec_is_refused(home):
 
 
 def test_an_edited_spec_is_refused_without_a_pin(home):
-    """Half of a run is not done by another threshold because somebody has edited its spec."""
+    """An accidental edit of the spec is detected, so that all tasks use one threshold."""
     edited = home.spec.content.replace(b"inference", b"plugin")
     home.store.put("spec.json", edited)
     with pytest.raises(OptionError, match=r"spec\.json has the SHA-256 .* was submitted; find out"):
@@ -79,7 +79,7 @@ def test_an_edited_spec_is_refused_without_a_pin(home):
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 99, b"{}{}"])
 def test_what_is_no_spec_is_named(home, content):
-    """The error names the file, whether or not it is known what was submitted."""
+    """The error names the file, with and without a stored SHA-256."""
     home.store.put("spec.json", content)
     with pytest.raises(OptionError, match=r"spec\.json has the SHA-256"):
         _ = RunDirectory(home.url).spec
@@ -108,7 +108,7 @@ def test_a_changed_plan_is_refused(tmp_path):
 
 
 def test_a_changed_file_is_refused(home, monkeypatch, tmp_path):
-    """Code runs with the hash in the spec only, in the store and in this machine's cache."""
+    """Code runs only if its SHA-256 is in the spec, in the store and in the local cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (file,) = home.spec.steps[0].files
     path = home.fetch(file)
@@ -125,7 +125,7 @@ def test_a_changed_file_is_refused(home, monkeypatch, tmp_path):
 
 
 def test_no_run_says_how_to_make_one(tmp_path):
-    """A wrong address is told."""
+    """The error for a wrong address says how to create a run."""
     with pytest.raises(OptionError, match="no run at.*submit"):
         _ = RunDirectory.parse(str(tmp_path / "none")).spec
     with pytest.raises(OptionError, match="#sha256="):
@@ -133,7 +133,7 @@ def test_no_run_says_how_to_make_one(tmp_path):
 
 
 def test_a_store_that_overwrites_is_refused(tmp_path):
-    """Put-if-absent is tried before records rely upon it, and leaves nothing behind."""
+    """Put-if-absent is tested before records depend on it; the test object is deleted."""
     home = RunDirectory(str(tmp_path / "run"))
     home.check_store()
     assert list(home.store.list()) == []
@@ -149,7 +149,7 @@ def test_a_store_that_overwrites_is_refused(tmp_path):
 
 
 def test_the_first_worker_sets_the_profile(home):
-    """Another machine is refused, and told in which way it differs."""
+    """A machine with another profile is refused; the error names the differences."""
     home.check_profile("infer", None)
     home.check_profile("infer", PROFILE)
     RunDirectory(home.url).check_profile("infer", dict(PROFILE))
@@ -158,7 +158,7 @@ def test_the_first_worker_sets_the_profile(home):
 
 
 def test_a_mixed_fleet_has_no_profile(tmp_path):
-    """--device-class any admits all."""
+    """With --device-class any, every profile is accepted."""
     home = RunDirectory(str(tmp_path / "run"))
     home.create(*spec_of(tmp_path, device_class="any"))
     home.check_profile("infer", PROFILE)
@@ -166,7 +166,7 @@ def test_a_mixed_fleet_has_no_profile(tmp_path):
 
 
 def test_a_stage_closes_and_opens_again(home):
-    """The first stage that is not closed is the one to work on."""
+    """The current step is the first one that is not closed."""
     assert home.current_step() == "infer"
     home.ledger("infer").record([Record(3, "box", "done", "5bec", "a", "w")])
     home.close("infer")
@@ -184,6 +184,6 @@ def test_a_stage_closes_and_opens_again(home):
 
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_a_store_that_cannot_be_written_says_so(s3):
-    """The probe tells what has failed, not that it could not clear up after itself."""
+    """The error names the failed write, not the failed deletion of the test object."""
     with pytest.raises(VolumeError, match="cannot write .*no-such-bucket"):
         RunDirectory("s3://no-such-bucket/run").check_store()

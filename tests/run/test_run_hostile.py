@@ -1,4 +1,4 @@
-"""Runs whose ledger, spec or tasks were made by somebody who means harm."""
+"""Runs whose ledger, spec or tasks were made by an attacker."""
 
 import json
 import os
@@ -32,14 +32,14 @@ anything = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
 def forged(made, **texts):
-    """Return a record or failure that holds these as they are, as a stranger would write them."""
+    """Return a record or failure with these values, which were not checked."""
     for name, value in texts.items():
         object.__setattr__(made, name, value)
     return made
 
 
 def shown_of(home, folder):
-    """Return all that people and programs are shown of a run."""
+    """Return everything about a run that is shown to people and programs."""
     yield say(f"status {home.url} --failures")
     yield say(f"status {home.url} --json")
     yield say(f"verify {home.url}", code=1)
@@ -75,7 +75,7 @@ def test_no_text_of_a_ledger_steers_or_tells(text):
 
 
 def pages_of(home):
-    """Return what the dashboard sends."""
+    """Return the responses of the dashboard."""
     with closing(RunWatch(home, 0.5)) as watch:
         server = DashboardServer(watch)
         try:
@@ -93,7 +93,7 @@ def pages_of(home):
 
 @given(anything, anything)
 def test_records_and_failures_are_clean_when_made_and_when_read(text, other):
-    """Both ways lead to the same; encoding and decoding change nothing more."""
+    """Created and parsed entries are cleaned alike; encoding again changes nothing."""
     raw = {"number": 1, "box": text, "attempt": text, "worker": other}
     for kind, more in (
         (Record, {"state": "dead", "spec": text, "profile": other, "reason": text,
@@ -136,7 +136,7 @@ def test_an_error_with_a_lone_surrogate_is_an_error_like_others(tmp_path, monkey
 
 
 def test_a_digest_has_all_its_digits(tmp_path):
-    """Fewer could be met by another spec: 8 took 22 seconds."""
+    """Shorter digests can be forged: 8 digits took 22 seconds."""
     home = planted_run(f"{tmp_path}/r", {"infer": PLAN})
     digest = home.spec.digest
     assert RunDirectory.parse(f"{home.url}#sha256={digest}").spec.digest == digest
@@ -161,7 +161,7 @@ def test_a_digest_has_all_its_digits(tmp_path):
     ids=range(15),
 )  # fmt: skip
 def test_a_spec_has_one_spelling(tmp_path, change):
-    """What submit would not have written byte for byte is refused, whatever it means."""
+    """A spec that is not byte for byte what submit writes is refused."""
     content = planted_run(f"{tmp_path}/r", {"infer": PLAN}).spec.content
     assert Spec.parse(content).content == content
     changed = change(content)

@@ -26,27 +26,27 @@ documents = st.dictionaries(
 
 @given(documents)
 def test_the_same_contains_itself(document):
-    """What was not changed differs in nothing, however it is laid out."""
+    """An unchanged document has no difference, whatever its whitespace."""
     assert difference(document, parsed(json.dumps(document, indent=3).encode())) is None
 
 
 @given(documents, documents)
 def test_restored(recorded, found):
-    """After a repair the document contains what was recorded, whatever was there."""
+    """A restored document has all recorded values, whatever it contained before."""
     mended = restored(recorded, copy.deepcopy(found))
     assert difference(recorded, mended) is None
 
 
 @given(documents, documents)
 def test_what_others_add_stays(recorded, more):
-    """Fields that others have added are no difference, and a repair keeps them."""
+    """Fields that other programs added are no difference, and are kept."""
     found = {**{f"other_{name}": value for name, value in more.items()}, **recorded}
     assert difference(recorded, found) is None
     assert restored(recorded, found) == found
 
 
 def test_levels_that_others_add():
-    """Scales of an info file and datasets of an image may be added behind those of the run."""
+    """Other programs may add levels after those of the run."""
     recorded = {"scales": [{"key": "8", "size": [9, 9, 9]}, {"key": "16", "size": [5, 5, 5]}]}
     found = copy.deepcopy(recorded) | {"mesh": "mesh"}
     found["scales"].append({"key": "32", "size": [2, 2, 2]})
@@ -60,7 +60,7 @@ def test_levels_that_others_add():
 
 
 def test_a_level_in_front():
-    """Levels are known by their number: one in front makes level 0 another one."""
+    """Levels are identified by their index: a level in front is a difference."""
     recorded = {"scales": [{"key": "8"}]}
     found = {"scales": [{"key": "4"}, {"key": "8"}]}
     assert difference(recorded, found) == 'scales[0].key is "4", not "8"'
@@ -93,7 +93,7 @@ ADDED = {
 
 @pytest.mark.parametrize("place", ADDED)
 def test_what_may_not_be_added(place):
-    """What changes the meaning of what was recorded is a difference; a repair removes it."""
+    """Additions that change the meaning of the data are a difference, and are removed."""
     found = copy.deepcopy(ARRAY)
     ADDED[place](found)
     assert difference(ARRAY, found) == f"{place} was added"
@@ -101,7 +101,7 @@ def test_what_may_not_be_added(place):
 
 
 def test_what_may_be_added_to_a_zarr_node():
-    """Attributes, levels behind those of the run, and zarr's copies of other documents."""
+    """Attributes, later levels and consolidated metadata may be added."""
     found = copy.deepcopy(ARRAY) | {"consolidated_metadata": {"kind": "inline"}}
     found["attributes"]["note"] = "hello"
     found["attributes"]["ome"]["labels"] = ["cells"]
@@ -111,7 +111,7 @@ def test_what_may_be_added_to_a_zarr_node():
 
 
 def test_an_item_without_a_name_is_restored_in_its_place():
-    """A transformation that was changed is not left beside the one that is put back."""
+    """A changed transformation is replaced by the recorded one."""
     recorded = {"list": [{"type": "scale", "scale": [4, 4]}, {"type": "shift", "by": [0, 0]}]}
     found = copy.deepcopy(recorded)
     found["list"][0]["scale"] = [4]
@@ -120,18 +120,18 @@ def test_an_item_without_a_name_is_restored_in_its_place():
 
 
 def test_types_are_not_mixed():
-    """True is not 1, and 1 is not 1.0: readers of metadata tell them apart."""
+    """True, 1 and 1.0 differ, because readers of metadata distinguish them."""
     assert difference({"a": 1}, {"a": True}) == "a is true, not 1"
     assert difference({"a": [1]}, {"a": [1, 2]}) == "a is [1, 2], not [1]"
     assert difference({"a": 1}, {}) == "a is missing"
 
 
 def test_a_byte_order_mark_is_damage():
-    """Other readers refuse it: the document does not say what it said."""
+    """A byte order mark is a difference, because other readers reject it."""
     assert parsed(b"\xef\xbb\xbf{}") is None
     assert parsed(b"{}") == {}
 
 
 def test_no_json():
-    """What is no JSON says nothing."""
+    """Invalid JSON is parsed as None."""
     assert parsed(None) is parsed(b"") is parsed(b"{") is parsed(b"[" * 100_000) is None

@@ -1,4 +1,4 @@
-"""What a run's two hashes cover, and how a spec is read again."""
+"""The two hashes of a run, and parsing of its spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chunkflow_py.run.run_spec import File, RunStep, Spec, differences, options_
 
 
 def stage(**changes):
-    """Return a stage with one operator."""
+    """Return a step with one operator."""
     said = {
         "name": "infer",
         "arguments": ("threshold", "-t", "0.5"),
@@ -27,7 +27,7 @@ def stage(**changes):
 
 
 def spec(**changes):
-    """Return a spec of one stage."""
+    """Return a spec with one step."""
     said = {
         "steps": (stage(),),
         "queue": "sqs://q",
@@ -52,13 +52,13 @@ def spec(**changes):
     ids=lambda change: next(iter(change)),
 )
 def test_what_decides_bytes_changes_the_hash(change):
-    """A stage that would store other bytes has another hash, and it is said in words why."""
+    """A step that would store other bytes has another hash, and the reason is named."""
     assert stage(**change).hash != stage().hash
     assert differences(stage(), stage(**change))
 
 
 def test_what_does_not_decide_bytes_does_not():
-    """Threads of a saver, spelling, names and the version of the package change no hash."""
+    """Saver threads, spelling, names and the package version do not change the hash."""
     options = (options_of("threshold", {"threshold": 0.5, "parallel": 1}),)
     other = stage(options=options, arguments=("threshold", "--threshold=0.5"), name="other")
     assert other.hash == stage().hash
@@ -66,13 +66,13 @@ def test_what_does_not_decide_bytes_does_not():
 
 
 def test_the_digest_covers_every_byte():
-    """Whoever pins a spec by its digest pins all of it."""
+    """Any change of the spec changes its digest."""
     for changed in (spec(version="2"), spec(queue="sqs://r"), spec(folder="/tmp")):
         assert changed.digest != spec().digest
 
 
 def test_a_spec_is_read_as_it_was_written():
-    """All comes back, and the bytes are the same for the same line."""
+    """A parsed spec is equal to the original, and has the same bytes."""
     whole = spec(steps=(stage(files=(File("net.py", "a" * 64, "code"),), code=("net.py",)),))
     found = Spec.parse(whole.content)
     assert found.content == whole.content
@@ -82,30 +82,30 @@ def test_a_spec_is_read_as_it_was_written():
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": "x"}', b"\xff", b'{"format"'])
 def test_what_is_no_spec_is_refused(content):
-    """Anything else is one clear error."""
+    """Other content raises one clear error."""
     with pytest.raises(OptionError, match="spec|format"):
         Spec.parse(content)
 
 
 def test_a_format_to_come_is_refused():
-    """A spec of a later version is not half understood."""
+    """The spec of a later format is refused."""
     later = spec().content.replace(b"chunkflow run 2", b"chunkflow run 9")
     with pytest.raises(OptionError, match="chunkflow run 9"):
         Spec.parse(later)
 
 
 def test_options_are_plain_values():
-    """Positions and boxes become what JSON holds, so that hashes do not depend on classes."""
+    """Positions and boxes are converted to JSON, so that hashes do not depend on classes."""
     assert options_of("x", {"size": Zyx(1, 2, 3)}) == ("x", {"size": [1, 2, 3]})
 
 
 def test_an_unknown_stage_is_named():
-    """The error lists the stages that there are."""
+    """The error lists the steps of the run."""
     with pytest.raises(OptionError, match="no step 'mesh'; it has infer"):
         spec().step("mesh")
 
 
 def test_the_first_stage_is_the_one_that_is_not_taken_over():
-    """A fork begins where its output differs."""
+    """The first step of a fork is the first that is not reused."""
     two = spec(steps=(stage(), replace(stage(), name="label")), reused={"infer": "file:///old"})
     assert two.first == "label"

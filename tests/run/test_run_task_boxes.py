@@ -32,7 +32,7 @@ LINES = {
 
 
 def task_boxes(plan, words):
-    """Return the boxes of a plan as they reach the end of a line."""
+    """Return the boxes of a plan as they reach the last operator."""
     (start, *operators) = read_line(f"create-chunk {words} print-max-id".split())
     pipeline = Pipeline([start, *operators], Source("tasks", TaskSource(plan.boxes)))
     pipeline.check([])
@@ -44,8 +44,8 @@ def task_boxes(plan, words):
     corners, sizes, sizes, st.sampled_from(sorted(LINES)), st.booleans(), st.booleans(), st.data()
 )
 def test_every_voxel_leads_to_its_task(start, size, count, words, as_list, has_times, data) -> None:
-    """A voxel belongs to the task whose box, as it comes, holds it; others belong to none."""
-    size = size * 2 + (4, 0, 6)  # so that faces that move leave something
+    """A voxel belongs to the task whose box, at the operator, contains it."""
+    size = size * 2 + (4, 0, 6)  # so that moved corners leave voxels
     grid = BoxGrid(start * 2, size, size, count)
     times = 3 if has_times else None
     plan = GridPlan(grid, times=times, indexes=range(len(grid) * (times or 1) // 2 + 1))
@@ -70,7 +70,7 @@ def test_every_voxel_leads_to_its_task(start, size, count, words, as_list, has_t
 
 @given(corners, sizes, sizes)
 def test_regions_are_known_by_their_boxes(start, size, count) -> None:
-    """A region is one of a task if it is that of the task as it comes, and no other box is."""
+    """Only the exact boxes of tasks at the operator are regions of tasks."""
     grid = BoxGrid(start, size, size, count)
     plan = GridPlan(grid)
     boxes = task_boxes(plan, "adjust-bbox -c 0 0 -1 0 0 1")

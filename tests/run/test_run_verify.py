@@ -20,7 +20,7 @@ PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), SIZE, SIZE, Zyx(2, 3, 5)))
 
 
 class Run:
-    """A stage of 30 tasks of which each stores two blocks and leaves one out."""
+    """A step of 30 tasks, each of which stores two blocks and omits one."""
 
     def __init__(self, url):
         self.volume = open_store(f"{url}/volume")
@@ -31,7 +31,7 @@ class Run:
         return f"{number}/{block} {attempt}".encode() * 10
 
     def store(self, number, attempt=""):
-        """Do a task; return what is stored."""
+        """Execute a task; return the stored objects."""
         written = []
         for block in "01":
             data = self.content(number, block, attempt)
@@ -54,7 +54,7 @@ class Run:
         ]
 
     def sent(self):
-        """Return the messages that were sent, and take them."""
+        """Receive and return the messages that were sent."""
         messages = self.queue.receive(1000, 60)
         self.queue.acknowledge(messages)
         return [message.body for message in messages]
@@ -62,21 +62,21 @@ class Run:
 
 @pytest.fixture(params=["folder", "memory"])
 def run(request, tmp_path):
-    """A run of which all tasks are done."""
+    """A run whose tasks are all done."""
     run = Run(str(tmp_path) if request.param == "folder" else f"mem://{tmp_path}")
     run.do(PLAN)
     return run
 
 
 def test_all_is_well(run):
-    """Of a run that is complete and whole nothing is listed, whether or not it was folded."""
+    """A complete, undamaged run has no problems, before and after compaction."""
     assert run.damages() == []
     run.ledger.compact()
     assert run.damages(parallel=1) == []
 
 
 def test_exactly_what_is_wrong(run):
-    """What is missing, changed, cut, longer or should not be there is listed, and nothing else."""
+    """Missing, changed, truncated, longer and unexpected objects are listed, no others."""
     run.ledger.compact()
     volume = run.volume
     volume.delete("c/3/0")
@@ -113,7 +113,7 @@ def test_exactly_what_is_wrong(run):
 
 
 def test_not_done(run):
-    """Tasks without a record and those that were given up are listed, those skipped are not."""
+    """Tasks without a record and failed tasks are listed; skipped tasks are not."""
     run.ledger.reopen([4, 7, 8])
     run.ledger.record(
         [
@@ -130,7 +130,7 @@ def test_not_done(run):
 
 
 def test_large_objects(run, monkeypatch):
-    """Objects are read piece by piece; one that has grown is not read to its end."""
+    """Objects are read in pieces; one that has grown is not read to its end."""
     monkeypatch.setattr(verify_module, "PIECE_BYTES", 7)
     assert run.damages() == []
     run.volume.put("c/3/0", run.content(3, 0)[:-1] + b"!")
@@ -139,7 +139,7 @@ def test_large_objects(run, monkeypatch):
 
 
 def test_read_once(run):
-    """An object that several tasks name is read once; stores are opened once."""
+    """An object that several tasks name is read once; each store is opened once."""
     written = run.store(0)
     run.ledger.reopen(range(10))
     run.ledger.record([run.record_of(number, written) for number in range(10)])
@@ -163,7 +163,7 @@ def test_read_once(run):
 
 
 def test_written_twice(run):
-    """Of an object that one task wrote twice, what it wrote last counts."""
+    """Of an object that a task wrote twice, the last record counts."""
     old = Stored.of(f"{run.volume.url}/c/3/0", b"before")
     run.ledger.reopen([3])
     run.ledger.record([run.record_of(3, (old, *run.store(3)))])
@@ -173,7 +173,7 @@ def test_written_twice(run):
 @pytest.mark.aws
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_buckets(s3):
-    """Buckets are read, too; one that cannot be read is an error, and no damage."""
+    """Buckets are verified too; one that cannot be read is an error, not damage."""
     run = Run(s3.url)
     run.do(range(8))
     run.volume.delete("c/3/0")
@@ -190,7 +190,7 @@ def test_buckets(s3):
 
 
 def test_repair(run):
-    """Repair sends exactly what is missing or damaged, once each, and afterwards all is well."""
+    """Repair sends each missing or damaged task once; afterwards there is no problem."""
     run.volume.delete("c/3/0")
     run.volume.delete("c/3/1")
     run.volume.put("c/9/1", b"x")
@@ -213,11 +213,11 @@ def test_repair(run):
 
 
 class BrokenQueueError(Exception):
-    """The producer dies."""
+    """Ends the submitter in the middle of a repair."""
 
 
 def test_repair_dies(run):
-    """A repair that dies before it has sent is made good by the next one."""
+    """A repair that ends before it has sent all tasks is completed by the next one."""
     run.volume.delete("c/3/0")
 
     def body(number):
@@ -231,7 +231,7 @@ def test_repair_dies(run):
 
 
 def test_retry_failed(run, monkeypatch):
-    """What was given up is sent again, however much, and nothing else."""
+    """Failed tasks, and no others, are sent again, however many there are."""
     monkeypatch.setattr(repair_module, "BATCH", 4)
     dead = range(3, 14)
     run.ledger.reopen(dead)
@@ -243,12 +243,12 @@ def test_retry_failed(run, monkeypatch):
 
 
 def test_mixed_devices(run):
-    """Where attempts store different bytes, the objects of one whole attempt are fine."""
-    # A second attempt has written over all of task 3, and over one block of task 4.
+    """If attempts store different bytes, the objects of one whole attempt are valid."""
+    # A second attempt overwrites all blocks of task 3, and one block of task 4.
     loser = run.record_of(3, run.store(3, "gpu"), "gpu")
     part = run.record_of(4, run.store(4, "gpu"), "gpu")
     run.volume.put("c/4/0", run.content(4, "0"))
-    # A third one has died in the middle of task 5, and a fourth lost with task 6, then damaged.
+    # A third dies in the middle of task 5; a fourth loses task 6, which is then damaged.
     run.volume.put("c/5/0", b"half done")
     other = run.record_of(6, run.store(6, "gpu"), "gpu")
     run.volume.put("c/6/1", b"neither")

@@ -1,4 +1,4 @@
-"""Labels of a whole volume, made task by task: the same as labelling it at once."""
+"""Stitched labels of a volume equal those of labelling it in one piece."""
 
 import json
 import random
@@ -24,7 +24,7 @@ BOX = BoundingBox.from_size((-3, 5, 100), (22, 27, 31))
 
 
 def say(line, code=0):
-    """Run a line in this process; return what it printed."""
+    """Run a command line in this process; return its output."""
     result = CliRunner().invoke(cli, ["--quiet", *line.split()])
     assert result.exit_code == code, result.output
     return result.output
@@ -46,26 +46,26 @@ def read(url):
 
 
 def whole(array, connectivity):
-    """Return the ids that labelling at once gives."""
+    """Return the IDs of labelling the volume in one piece."""
     chunk = Chunk(array, BOX.start)
     return connected_components(chunk, None, connectivity, Numbering(is_global=True)).array
 
 
 def forget(url):
-    """Remove what is recorded with labels, as if another program had made them."""
+    """Remove the records of labelling, as if another program had made the labels."""
     for folder in list(Path(url).rglob("labelling")):
         shutil.rmtree(folder)
 
 
 def blobs(seed, density=0.45):
-    """Return a mask of winding pieces, and of single voxels."""
+    """Return a mask of winding objects and single voxels."""
     rng = np.random.default_rng(seed)
     noise = ndimage.gaussian_filter(rng.random(BOX.size), 0.7)
     return (noise > np.quantile(noise, 1 - density)).astype(np.uint8)
 
 
 def label(size, source, target, more=""):
-    """Label a volume in tasks of a size, in random order, and in several lines."""
+    """Label a volume with tasks of one size, in random order, by several pipelines."""
     z, y, x = size
     grid = [-(-n // s) for n, s in zip(BOX.size, size)]
     numbers = list(range(int(np.prod(grid))))
@@ -86,7 +86,7 @@ def label(size, source, target, more=""):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Everything is made in a folder of its own."""
+    """Change to a new folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -101,7 +101,7 @@ def folder(tmp_path, monkeypatch):
     ],
 )
 def test_stitched_is_labelled_at_once(connectivity, size, density):
-    """In any chunks and order the ids are those of the whole, bit for bit, and cc3d's pieces."""
+    """For any task size and order, IDs equal those of the whole, and objects those of cc3d."""
     mask = blobs(connectivity, density)
     store(mask, "zarr://mask.zarr")
     count = label(size, "mask.zarr", "zarr://parts.zarr", f"-c {connectivity}")
@@ -120,7 +120,7 @@ def test_stitched_is_labelled_at_once(connectivity, size, density):
 
 
 def test_values_of_a_segmentation_keep_neighbours_apart():
-    """What was labelled without a threshold is linked only where its values are the same."""
+    """Labels made without a threshold are linked only between equal values."""
     values = blobs(1, 0.6) * np.random.default_rng(1).integers(1, 4, BOX.size, np.uint8)
     store(values, "zarr://values.zarr")
     label((6, 6, 8), "values.zarr", "zarr://parts.zarr")
@@ -191,7 +191,7 @@ def test_labels_of_tasks_of_several_sizes_are_refused():
     "seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 20))]
 )
 def test_stitching_is_right_or_refused(seed):
-    """Sizes and connectivities that are equal or not, recorded or not: never silently wrong."""
+    """Any sizes and connectivities, recorded or not: the result is right or refused."""
     rng = random.Random(seed)
     size = [rng.choice((7, 11, 16)) for _ in range(3)]
     connectivity = rng.choice((6, 18, 26))
@@ -223,7 +223,7 @@ def test_parts_of_the_tasks_that_have_labelled():
 
 
 def test_ids_that_several_tasks_have_used_are_refused():
-    """Labels without --global-ids would join what never touches: the faces and overlaps tell."""
+    """Labels without --global-ids are refused, because they would join separate objects."""
     store(blobs(2), "zarr://mask.zarr")
     say(
         "generate-tasks -v mask.zarr -c 12 12 16 --respect-stop load-volume -v mask.zarr "
@@ -237,7 +237,7 @@ def test_ids_that_several_tasks_have_used_are_refused():
 
 
 def test_it_goes_on_where_it_stopped_and_with_nothing_else():
-    """Stored links are kept, a lost one is made again; another chunking needs --overwrite."""
+    """Stored links are kept and lost ones made again; another task size needs --overwrite."""
     mask = blobs(3)
     store(mask, "zarr://mask.zarr")
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
@@ -267,12 +267,14 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
     say(f"{line} -w again")
     forget("parts.zarr")
     assert "chunk size" in say(line.replace("6 6 8", "6 6 4"), code=2)
-    say(line.replace("6 6 8", "6 6 4 --overwrite"))  # finer tasks see the same faces, and more
+    say(
+        line.replace("6 6 8", "6 6 4 --overwrite")
+    )  # smaller tasks have the same boundaries, and more
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
 
 
 def test_objects_are_counted():
-    """The end says how many objects there are, those that no task cuts too; a part is no count."""
+    """The number of objects is logged, unless only a part of the tasks was relabelled."""
     mask = blobs(3)
     count = len(np.unique(whole(mask, 6))) - 1
     store(mask, "zarr://mask.zarr")
@@ -292,7 +294,7 @@ def test_objects_are_counted():
 
 
 def test_objects_of_many_tasks_count_once():
-    """Ids are counted once each, per time point, however often they come; 0 is no object."""
+    """Each ID counts once per time point; 0 is not an object."""
     rng = np.random.default_rng(0)
     tasks = [np.unique(rng.integers(0, 150_000, 20_000).astype(np.uint64)) for _ in range(8)]
     objects = ObjectCount()
@@ -304,7 +306,7 @@ def test_objects_of_many_tasks_count_once():
 
 
 def test_time_points_are_volumes_of_their_own():
-    """Each time point has its own ids, links and table."""
+    """Each time point has separate IDs, links and tables."""
     masks = [blobs(4), blobs(5)]
     say(
         "create-volume -v zarr://parts.zarr -z 22 27 31 -o -3 5 100 -s 40 4 4 -d uint64 -b 6 6 8 "
@@ -340,7 +342,7 @@ def cells():
 
 
 def test_segments_are_linked_where_tasks_overlap():
-    """Cells that up to eight tasks have cut are whole again, each of them."""
+    """Cells that are divided among up to eight tasks are joined again."""
     labels, affinity = cells()
     store(affinity, "zarr://aff.zarr", "affinity")
     say(
@@ -357,7 +359,7 @@ def test_segments_are_linked_where_tasks_overlap():
 
 
 def test_overlaps_need_a_margin():
-    """A task that labels its box only shares nothing with others, and is told so."""
+    """A task without a margin shares no voxel with others, and is refused."""
     store(blobs(7), "zarr://mask.zarr")
     told = say(
         "generate-tasks -v mask.zarr -c 11 9 12 load-volume -v mask.zarr connected-components "
@@ -368,7 +370,7 @@ def test_overlaps_need_a_margin():
 
 
 def test_ids_of_the_volume_need_the_volume():
-    """A line that loads one file a task does not know the volume, and is refused before it runs."""
+    """A pipeline that loads one file per task does not know the volume, and is refused."""
     say("create-chunk -s 4 8 8 save-h5 -f in_0-4_0-8_0-8.h5")
     tasks = "generate-tasks --roi-size 4 8 16 -c 4 8 8 load-h5 -f in_"
     told = say(f"{tasks} connected-components --global-ids", code=2)
@@ -380,7 +382,7 @@ def test_ids_of_the_volume_need_the_volume():
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_run_records_and_keeps_how_it_labelled():
-    """`verify` and `repair` know the records; another run finds them, and clears them."""
+    """Both verify and repair know the labelling records; another run finds and deletes them."""
     mask = blobs(3)
     store(mask, "zarr://mask.zarr")
     end = "load-volume -v mask.zarr connected-components save-volume -v"
@@ -417,7 +419,7 @@ def test_a_run_records_and_keeps_how_it_labelled():
     ],
 )
 def test_link_labels_compares_its_tasks_with_the_labels(more, told):
-    """The stage of a run has the tasks and the connectivity of the labelling, or says so."""
+    """The step must have the tasks and the connectivity of the labelling, else it is refused."""
     store(blobs(2), "zarr://mask.zarr")
     label((6, 14, 16), "mask.zarr", "zarr://parts.zarr")
     line = f"generate-tasks -v parts.zarr --respect-stop {more} -v parts.zarr -l links"
@@ -426,7 +428,7 @@ def test_link_labels_compares_its_tasks_with_the_labels(more, told):
 
 
 def test_segments_are_not_linked_by_touch():
-    """Segments of agglomeration touch one another: their record refuses what joins them all."""
+    """Agglomerated segments touch one another, so linking them by touch is refused."""
     _, affinity = cells()
     store(affinity, "zarr://aff.zarr", "affinity")
     say(

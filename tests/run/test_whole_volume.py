@@ -1,4 +1,4 @@
-"""Whole volumes in other formats and places."""
+"""Conversion of whole volumes to other formats and places."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ FORMATS = {"precomputed": "em", "zarr": "em.zarr", "h5": "em.h5"}
 
 
 def address(folder, scheme, name="target"):
-    """Return where a volume of that format goes."""
+    """Return an address for a volume in this format."""
     return f"{scheme}://{folder}/{name}-{FORMATS.get(scheme, scheme)}"
 
 
@@ -42,14 +42,14 @@ def filled(url, spec=SPEC):
 
 
 def run(*words):
-    """Run a line and return its result."""
+    """Run a command line and return its result."""
     return CliRunner().invoke(cli, ["--quiet", *map(str, words)])
 
 
 @pytest.mark.parametrize("source", list(FORMATS))
 @pytest.mark.parametrize("target", list(FORMATS))
 def test_from_any_format_to_any(tmp_path, source, target):
-    """Voxels, place, voxel size, type, channels and kind are those of the source."""
+    """Voxels, position, voxel size, dtype, channels and kind equal those of the source."""
     array = filled(address(tmp_path, source, "source"))
     there = address(tmp_path, target)
     done = run("convert", address(tmp_path, source, "source"), there, "--task-size", 16, 32, 32)
@@ -62,7 +62,7 @@ def test_from_any_format_to_any(tmp_path, source, target):
 
 
 def test_what_options_change(tmp_path):
-    """Block, shard, encoding, type, channels and levels are as the options say."""
+    """Options set the blocks, shards, encoding, dtype, channels and levels."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     array = filled(source)
     done = run(
@@ -81,7 +81,7 @@ MIXED = (Zyx(1, 2, 2), Zyx(2, 2, 2), Zyx(1, 1, 4))  # factors from level to leve
 
 
 def mixed_pyramid(folder, scheme):
-    """Create a volume whose levels are MIXED apart and return its address."""
+    """Create a volume whose levels differ by the factors MIXED; return its address."""
     if scheme == "n5":
         return n5_pyramid(folder / "source-n5")
     url = address(folder, scheme, "source")
@@ -90,7 +90,7 @@ def mixed_pyramid(folder, scheme):
 
 
 def n5_pyramid(folder):
-    """Write one as N5 tools do: empty datasets, each with its factors, xyz."""
+    """Write a pyramid as N5 tools do: empty datasets, each with its factors, xyz."""
     shape, shrink = np.array((40, 33, 51)), np.array((1, 1, 1))
     for mip, step in enumerate((Zyx(1, 1, 1), *MIXED)):
         shape, shrink = -(-shape // step), shrink * step
@@ -106,7 +106,7 @@ def n5_pyramid(folder):
 
 
 def levels(url):
-    """Return the voxel sizes and extents of all levels of a volume."""
+    """Return the voxel size and extent of each level of a volume."""
     each = [open_volume(url, mip) for mip in open_volume(url).mips]
     return [(volume.voxel_size_nm, volume.bounds.size) for volume in each]
 
@@ -134,7 +134,7 @@ def test_factors_between_levels_are_those_of_the_source(tmp_path, source, target
 
 
 def test_levels_of_several_factors_are_made(tmp_path):
-    """downsample-volume makes each level of a copy by its own factor."""
+    """downsample-volume makes each level of a copy by the factor of that level."""
     source, target = mixed_pyramid(tmp_path, "zarr"), address(tmp_path, "precomputed")
     assert run("convert", source, target, "--max-mip", 3).exit_code == 0
     assert run("downsample-volume", target).exit_code == 0
@@ -146,7 +146,7 @@ def test_levels_of_several_factors_are_made(tmp_path):
 
 
 def test_levels_that_are_no_factor_apart(tmp_path):
-    """A pyramid of which no copy can be made is named, and the option that says another."""
+    """A pyramid without whole factors is refused; the error names the option to set."""
     source = n5_pyramid(tmp_path / "n5")
     file = tmp_path / "n5/s1/attributes.json"
     file.write_text(file.read_text().replace("[2, 2, 1]", "[1.5, 2, 1]"))
@@ -172,7 +172,7 @@ def test_a_level_becomes_a_volume(tmp_path):
 
 
 def test_time_points(tmp_path):
-    """All time points are copied, or the one that is asked for to a format without time."""
+    """All time points are copied, or the requested one to a format without a time axis."""
     source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
     array = filled(source, replace(SPEC, times=3, encoding=None))
     assert run("convert", source, target).exit_code == 0
@@ -190,7 +190,7 @@ def test_time_points(tmp_path):
 
 
 def test_it_goes_on(tmp_path):
-    """What is stored stays as it is, what is missing is copied; --overwrite copies all."""
+    """Stored blocks are kept, missing ones are copied; --overwrite copies all."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     array = filled(source)
     half = Conversion(source, target, task_size=Zyx(8, 16, 16))
@@ -199,7 +199,7 @@ def test_it_goes_on(tmp_path):
     seven = np.full((2, *first.size), 7, np.uint16)
     volume.write(Chunk(seven, first.start))
     assert run("convert", source, target).exit_code == 0
-    # a task that is larger than what was stored is done again as a whole
+    # a task larger than the stored part is repeated as a whole
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
     open_volume(target, mode="r+").write(Chunk(seven, first.start))
     assert list(run_all(half.pipeline())) == []
@@ -218,7 +218,7 @@ def all_seven(folder):
 
 @pytest.mark.parametrize("scheme", list(FORMATS))
 def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
-    """A target that is filled from elsewhere is refused; --overwrite replaces it."""
+    """A target that is a copy of another source is refused; --overwrite replaces it."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
     array = filled(source)
     other = all_seven(tmp_path)
@@ -240,7 +240,7 @@ def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
 
 @pytest.mark.parametrize("scheme", list(FORMATS))
 def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
-    """A target made by others is filled if it is empty; if it holds blocks, it is refused."""
+    """A target of another program is filled if it is empty, and refused if it has blocks."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
     array, spec = filled(source), replace(SPEC, encoding=None)
     filled(target, spec)
@@ -256,7 +256,7 @@ def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
 
 @pytest.mark.parametrize("scheme", list(FORMATS))
 def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
-    """What was being overwritten holds blocks of two volumes, so that no copy goes on with it."""
+    """A partly overwritten target has blocks of two volumes, so no copy continues it."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
     array = filled(source)
     other = all_seven(tmp_path)
@@ -272,7 +272,7 @@ def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
 
 
 def test_no_password_is_recorded(tmp_path):
-    """The record of what was copied holds no password of the source's address."""
+    """The copy record does not contain the password of the source's address."""
     filled(address(tmp_path, "h5", "source"))
     volume = open_volume(address(tmp_path, "h5", "source"))
     for url in ("https://me:hidden@host/em", "https://host/em?signature=hidden"):
@@ -281,7 +281,7 @@ def test_no_password_is_recorded(tmp_path):
 
 
 def test_names_of_channels_are_kept(tmp_path):
-    """The names of the channels that are copied are those of the source."""
+    """The copied channels keep their names."""
     source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
     spec = replace(SPEC, encoding=None)
     create_volume(spec, source, channel_names=["nuclei", "membranes"])
@@ -293,7 +293,7 @@ def test_names_of_channels_are_kept(tmp_path):
 
 
 def test_a_web_server_is_refused_at_once(tmp_path):
-    """A target on a web server is refused before anybody calls on it."""
+    """A target on a web server is refused before any request."""
     filled(address(tmp_path, "h5", "source"))
     url = "zarr://https://host.invalid/em"
     with pytest.raises(VolumeError, match="web servers can only be read"):
@@ -314,7 +314,7 @@ for number, task in enumerate(line.run()):
 
 
 def test_a_killed_copy_is_completed(tmp_path):
-    """A copy that was killed is completed by the same line again, to the bytes of the source."""
+    """The same command completes a copy that was killed, with the bytes of the source."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     array = filled(source)
     with subprocess.Popen(
@@ -331,7 +331,7 @@ def test_a_killed_copy_is_completed(tmp_path):
 
 
 def test_a_dry_run_makes_nothing(tmp_path):
-    """A dry run reads all and makes nothing, whether there is a target or not."""
+    """A dry run reads everything and writes nothing, whether the target exists or not."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     filled(source)
     assert run("--dry-run", "convert", source, target).exit_code == 0
@@ -339,7 +339,7 @@ def test_a_dry_run_makes_nothing(tmp_path):
 
 
 def test_memory_is_told(tmp_path):
-    """What the copy will take is said before it begins."""
+    """The estimated memory is logged before the copy begins."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     filled(source)
     done = CliRunner().invoke(cli, ["convert", source, target])
@@ -347,7 +347,7 @@ def test_memory_is_told(tmp_path):
 
 
 def test_failures_are_listed(tmp_path):
-    """Tasks that fail are listed, all others are done, and the exit code is 1."""
+    """Failed tasks are listed, all others are done, and the exit code is 1."""
     source, target = address(tmp_path, "precomputed", "source"), address(tmp_path, "h5")
     array = filled(source)
     folder = next(path for path in (tmp_path / "source-em").iterdir() if path.is_dir())
@@ -363,7 +363,7 @@ def test_failures_are_listed(tmp_path):
 
 
 def test_another_target_is_refused(tmp_path):
-    """A target of other bounds, channels or type, and the source itself, are refused."""
+    """A target with other bounds, channels or dtype is refused, and so is the source itself."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     filled(source)
     other = BoundingBox((0, 0, 0), (40, 33, 51))
@@ -392,7 +392,7 @@ def test_another_target_is_refused(tmp_path):
 
 
 def test_tasks_that_cut_blocks_are_refused(tmp_path):
-    """A size of tasks that cuts blocks of the target is refused before the first task."""
+    """A task size that cuts blocks of the target is refused before the first task."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     filled(source)
     with pytest.raises(AlignmentError, match=r"task sizes that work: \(8, 16, 16\) or"):
@@ -413,7 +413,7 @@ def test_options_after_the_addresses(tmp_path):
 @pytest.mark.aws
 @pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
 def test_over_buckets(tmp_path, s3, scheme):
-    """A volume goes to a bucket, gets its levels there, and comes back."""
+    """A volume is copied to a bucket, downsampled there, and copied back."""
     source, there, back = address(tmp_path, "h5", "source"), f"{scheme}://{s3.url}/em", "back"
     array = filled(source, replace(SPEC, encoding=None))
     done = run("convert", source, there, "--task-size", 16, 32, 32, "--max-mip", 1)
@@ -429,7 +429,7 @@ def test_over_buckets(tmp_path, s3, scheme):
 
 
 def test_sizes_of_tasks(tmp_path):
-    """Tasks are whole write units, grow to whole blocks of the source, and stay in the memory."""
+    """Tasks are whole write units and, within the memory limit, whole blocks of the source."""
     filled(address(tmp_path, "h5", "source"))
     volume = open_volume(address(tmp_path, "h5", "source"))
     assert task_size(Zyx(4, 4, 4), volume, 8 * 16 * 16 * 4) == Zyx(8, 16, 16)

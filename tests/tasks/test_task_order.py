@@ -1,4 +1,4 @@
-"""In which order the boxes of a grid come."""
+"""The order of the boxes of a grid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_ORDER = pytest.mark.parametrize("order", ORDERS)
 
 
 def distances(count, order):
-    """Return how far along each axis cells that follow each other are apart."""
+    """Return the distances between consecutive cells along each axis."""
     steps = pairwise(cells(count, order))
     return [sorted(abs(a - b) for a, b in zip(*pair, strict=True)) for pair in steps]
 
@@ -26,7 +26,7 @@ def distances(count, order):
 @IN_ORDER
 @given(count=COUNTS)
 def test_every_box_comes_once(order, count):
-    """Whatever the extents of the grid, each cell comes exactly once."""
+    """Each cell occurs exactly once, whatever the extents of the grid."""
     found = list(cells(count, order))
     assert len(found) == count.product()
     assert set(found) == set(product(*map(range, count)))
@@ -34,13 +34,13 @@ def test_every_box_comes_once(order, count):
 
 @given(count=st.builds(Zyx, *[st.sampled_from([1, 2, 4, 6, 8, 10])] * 3))
 def test_hilbert_neighbours_share_a_face(count):
-    """Where no extent is odd (but 1), each box touches the next one at a face."""
+    """If all extents are even or 1, consecutive boxes share a face."""
     assert all(step == [0, 0, 1] for step in distances(count, "hilbert"))
 
 
 @given(count=COUNTS)
 def test_hilbert_neighbours_touch(count):
-    """Whatever the extents, each box touches the next one, and nearly always at a face."""
+    """Consecutive boxes always touch, and nearly always share a face."""
     steps = distances(count, "hilbert")
     assert all(step[2] == 1 for step in steps)
     assert sum(step != [0, 0, 1] for step in steps) <= count.product() / 6
@@ -48,7 +48,7 @@ def test_hilbert_neighbours_touch(count):
 
 @given(count=COUNTS)
 def test_morton_is_the_order_of_interleaved_bits(count):
-    """The cells come as the numbers do that their bits make, z the highest."""
+    """Cells are ordered by the interleaved bits of z, y and x, with z highest."""
 
     def number(cell):
         bits = [(cell[k % 3] >> (3 - k // 3)) & 1 for k in range(12)]
@@ -58,7 +58,7 @@ def test_morton_is_the_order_of_interleaved_bits(count):
 
 
 def test_raster_is_the_order_of_the_grid():
-    """Raster order is that of the grid itself."""
+    """Raster order equals the order of the grid."""
     grid = BoxGrid.covering(BoundingBox.parse("-2-9_0-7_3-8"), Zyx(4, 3, 2), respect_stop=True)
     assert list(OrderedBoxes(grid)) == list(grid)
 
@@ -66,7 +66,7 @@ def test_raster_is_the_order_of_the_grid():
 @IN_ORDER
 @given(count=COUNTS, data=st.data())
 def test_any_part_can_be_asked_for(order, count, data):
-    """A box found by its number, and a part, are those of the whole; so jobs may share it."""
+    """Boxes by index, and parts, equal those of the whole, so that jobs can share the boxes."""
     boxes = OrderedBoxes(BoxGrid(Zyx(1, 2, 3), Zyx(2, 2, 2), Zyx(2, 2, 2), count), order)
     whole = list(boxes)
     index = data.draw(st.integers(0, len(boxes) - 1))
@@ -79,7 +79,7 @@ def test_any_part_can_be_asked_for(order, count, data):
 
 @IN_ORDER
 def test_ten_million_boxes_take_no_memory_and_no_search(order):
-    """A box in the middle of ten million is found at once, and nothing is stored on the way."""
+    """A box in the middle of ten million is found at once, without stored positions."""
     grid = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(100, 400, 250))
     boxes = OrderedBoxes(grid, order)
     assert len(boxes) == 10_000_000
@@ -90,4 +90,4 @@ def test_ten_million_boxes_take_no_memory_and_no_search(order):
         assert perf_counter() - start < 10
         assert sum(1 for _ in islice(boxes, 20_000)) == 20_000
 
-    assert peak_of(pass_many).traced < 500_000  # boxes that were kept would take megabytes
+    assert peak_of(pass_many).traced < 500_000  # a list of boxes would take megabytes

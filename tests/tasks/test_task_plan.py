@@ -1,4 +1,4 @@
-"""Plans number tasks and find the number of each."""
+"""Plans: task numbers, and lookup of tasks by number and by box."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOXES = st.builds(BoundingBox.from_size, POINTS, SMALL)
 
 @st.composite
 def grids(draw):
-    """Draw a grid, whose last boxes may be cut off."""
+    """Draw a grid, whose last boxes may be clipped."""
     count, size, start = draw(SMALL), draw(SMALL), draw(POINTS)
     stride = draw(st.one_of(st.just(size), SMALL))
     last = start + stride * (count - 1)
@@ -32,7 +32,7 @@ def grids(draw):
 
 @st.composite
 def plans(draw):
-    """Draw a plan over a grid, and the regions of its tasks, found the long way."""
+    """Draw a plan over a grid, and the regions of its tasks, computed by brute force."""
     grid, order = draw(grids()), draw(st.sampled_from(ORDERS))
     times = draw(st.none() | st.integers(1, 3))
     chosen = draw(st.none() | st.lists(st.booleans(), min_size=len(grid), max_size=len(grid)))
@@ -75,7 +75,7 @@ def test_numbers_and_regions_belong_to_each_other(drawn):
 @settings(max_examples=200)
 @given(plans(), st.builds(Region, BOXES, st.none() | st.integers(0, 4)), st.data())
 def test_what_is_no_task_is_refused_with_one_that_is(drawn, stray, data):
-    """A region is a task's or an error, which names a task if there is one."""
+    """A region is that of a task, or raises an error that names a task if there is one."""
     plan, expected = drawn
     others = [plan.region(n) for n in range(plan.span) if n not in plan]
     region = data.draw(st.sampled_from([stray, *others]))
@@ -94,14 +94,14 @@ def test_what_is_no_task_is_refused_with_one_that_is(drawn, stray, data):
 
 
 def written(plan):
-    """Return a plan as it is after it was written and read."""
+    """Return a plan after a round trip through JSON."""
     description, content = plan.to_json()
     return plan_from_json(json.loads(json.dumps(description)), content)
 
 
 @given(plans())
 def test_a_plan_that_was_written_is_the_same(drawn):
-    """A description and its content make an equal plan, of which they are the same again."""
+    """A description and its content yield an equal plan, which yields them again."""
     plan, expected = drawn
     again = written(plan)
     assert again == plan
@@ -128,7 +128,7 @@ def test_a_list_numbers_its_regions_as_they_come(regions, data):
 
 
 def test_plans_that_say_the_same_are_the_same():
-    """A mask that keeps all and a part that is the whole leave no trace, so digests agree."""
+    """A mask that keeps all boxes and a range of all tasks are normalised to None."""
     grid = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(1, 3, 3))
     plain = GridPlan(grid)
     assert GridPlan(grid, kept=b"\xff\x01", indexes=range(9)) == plain
@@ -166,7 +166,7 @@ def test_an_error_says_why_a_region_is_no_task(plan, region, why, nearest):
 
 
 def test_a_number_that_does_not_exist_has_no_region():
-    """Numbers are those of the grid or list."""
+    """Numbers outside the grid or list are refused."""
     for plan in (GridPlan(NINE, times=2), ListPlan([Region(NINE[0])])):
         for number in (-1, plan.span):
             assert number not in plan
@@ -188,13 +188,13 @@ def test_a_number_that_does_not_exist_has_no_region():
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(make, words):
-    """Bits, parts and lists that do not fit are errors at once."""
+    """Masks, ranges and lists that do not fit raise an error at once."""
     with pytest.raises(GeometryError, match=words):
         make()
 
 
 def damaged():
-    """Return descriptions and contents that are no plan's."""
+    """Return descriptions and contents that are not those of a plan."""
     grid, _ = GridPlan(NINE).to_json()
     bits, content = GridPlan(NINE, kept=b"\x04\x01").to_json()
     rows, list_content = ListPlan([Region(NINE[0])]).to_json()
@@ -213,14 +213,14 @@ def damaged():
 
 @pytest.mark.parametrize(("description", "content"), list(damaged()))
 def test_a_damaged_plan_is_one_sentence(description, content):
-    """What was cut off or changed is refused, not read as another plan."""
+    """A truncated or changed plan is refused, not read as another plan."""
     with pytest.raises(GeometryError, match="does not describe a plan, or is damaged"):
         plan_from_json(description, content)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_ten_million_tasks_take_little_memory(order):
-    """One bit a box, whatever the order; going through them stores nothing."""
+    """A plan needs one bit per box in any order; iterating over it stores nothing."""
     grid = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(100, 400, 250))
 
     def pass_many():
