@@ -120,7 +120,7 @@ class RunDirectory:
                 remedy = "use the address that submit printed, or " if self.digest else ""
                 msg = (
                     f"{self.url}/{SPEC} has the SHA-256 {digest}, not {expected}: it is not "
-                    f"what was submitted; {remedy}find out who changed it, and restore it from a copy"
+                    f"what was submitted; {remedy}find out who changed it, and restore a copy"
                 )
                 raise OptionError(msg)
             try:
