@@ -165,7 +165,7 @@ def test_stages_are_planned_one_by_one():
         "generate-tasks -v zarr://out.zarr -c 8 16 16 load-zarr --store out.zarr save-zarr -s b"
     )
     output = say(f"--quiet plan --no-rehearse {line}")
-    assert "stage threshold" in output
+    assert "step threshold" in output
     assert "it reads a volume that does not exist yet" in output
     assert "it fits" in output
 

@@ -557,7 +557,7 @@ def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
     other = f"{queue} {LINE} threshold -t 9 {SAVE} other.zarr"
     told = say(f"submit --run t {other}", code=2)
     (stage,) = json.loads(say("status s --json"))["stages"]
-    assert "already holds 8 tasks of step threshold of another run" in told
+    assert "already has 8 tasks of step threshold of another run" in told
     assert stage["hash"] in told
     assert "its own --queue" in told
     assert not RunDirectory("t").exists()

@@ -73,7 +73,7 @@ def test_a_failure_that_passes_is_no_failure(stage: Stage) -> None:
     ("act", "says"),
     [
         ("crashes", "killed by SIGSEGV (segmentation fault) in operator acts"),
-        ("is_killed", "probably for lack of memory, or by a person; its peak was"),
+        ("is_killed", "probably for lack of memory, or by a user; its peak was"),
     ],
 )
 def test_a_task_that_kills_its_child_is_given_up(stage: Stage, act: str, says: str) -> None:
