@@ -223,10 +223,11 @@ def write_volume(
             kind.
         url: address, such as ``out.zarr``, ``zarr://…``, ``precomputed://…`` or ``h5://…``; see
             docs/volumes.md.
-        voxel_size: nanometres, zyx; required for an array.
+        voxel_size: voxel size, nanometres, zyx; required for an array.
         voxel_offset: position of an array's first voxel, zyx.
         kind: meaning of an array's voxels, such as ``image`` or ``segmentation``.
-        block_size: voxels, zyx (default: 64, 64, 64, or less where the array is smaller).
+        block_size: block size, voxels, zyx (default: 64, 64, 64, or less where the array is
+            smaller).
 
     Returns:
         The open volume.

@@ -1,4 +1,4 @@
-"""Public names to write operators with; see `chunkflow_py.pipeline.operator`."""
+"""Public names for writing operators; see `chunkflow_py.pipeline.operator`."""
 
 from chunkflow_py.pipeline.operator import (
     Operator,

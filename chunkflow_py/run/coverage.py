@@ -125,7 +125,7 @@ def _document_keys(volume: Volume) -> tuple[str, ...]:
 
 
 class Coverage:
-    """The objects that the records of a step must name, and checks of its metadata.
+    """The objects that the records of a step must name, and checks of output metadata.
 
     Args:
         outputs: outputs of the step.

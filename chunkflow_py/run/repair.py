@@ -50,7 +50,7 @@ class Repair:
         sent: number of tasks that were sent again.
         restored: addresses of the metadata documents that were restored.
         removed: addresses of the objects that were removed.
-        later: number of tasks that are repeated afterwards in each later step, by its name.
+        later: number of tasks that will be repeated in each later step, by the name of the step.
     """
 
     sent: int
@@ -143,7 +143,7 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 
 
 def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Iterator[str]:
-    """Yield the addresses of objects that their repeated task might not overwrite.
+    """Yield the addresses of unexpected objects that a repeated task might not overwrite.
 
     A task that is skipped, or omits empty blocks, does not overwrite existing objects. Only write
     units in the box of the task are considered, even if its record names others.

@@ -101,7 +101,7 @@ class RunStep:
         mip: value of the global option ``--mip``.
         options: pairs of operator name and its options, as covered by the hash.
         plan: JSON description of the tasks, see `chunkflow_py.tasks.task_plan`.
-        plan_sha256: SHA-256 of the file that belongs to the plan.
+        plan_sha256: SHA-256 of the binary file of the plan, which may be empty.
         tasks: number of tasks.
         files: files that the operators need.
         code: descriptions of the code that is not part of the package.
@@ -251,7 +251,8 @@ class Spec:
     def _checked(self, content: bytes) -> Spec:
         """Return the spec if *content* is its canonical form, byte for byte.
 
-        Free bytes such as spaces would make it easier to forge a spec with a similar digest.
+        Insignificant bytes, such as spaces, would make it easier to forge a spec with the same
+        first digits of the digest.
         """
         if self.content != content:
             msg = "it is not the canonical JSON that submit writes"

@@ -285,7 +285,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Mark the first steps of *spec* as reused if *old* has completed identical ones."""
+    """Return *spec* with its first steps reused if *old* has completed identical ones."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -297,8 +297,8 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
     """Send the tasks of a step that have no record; return their number.
 
-    Memory is constant. Repeated or concurrent calls are safe: a task that is queued twice is
-    recorded once.
+    Memory use does not depend on the number of tasks. Repeated or concurrent calls are
+    safe: a task that is queued twice is recorded once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.
@@ -324,7 +324,7 @@ def bodies(run: RunDirectory, step: str, numbers: Iterable[int]) -> Iterator[str
 def default_run(operators: Sequence[Operator]) -> str:
     """Return the default address of a run: that of the last output plus ``.run``.
 
-    For files with a placeholder in their names, the part before it is used: ``pts/BOX.h5`` yields
+    If the address has a placeholder, only the part before it is used: ``pts/BOX.h5`` yields
     ``pts.run``.
 
     Raises:
