@@ -87,7 +87,7 @@ def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
 
 
 def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
-    """Yield the files of tasks at an address: a file, a name with BOX, or a folder."""
+    """Yield the files of tasks at an address: that of a file, a name with BOX, or a folder."""
     if "://" in place and not place.startswith("file://"):
         folder, _, name = place.rpartition("/")
     else:

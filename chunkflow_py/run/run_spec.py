@@ -105,7 +105,8 @@ class RunStep:
         tasks: number of tasks.
         files: files that the operators need.
         code: descriptions of the code that is not part of the package.
-        device_class: ``same``: all workers must have one compute profile; ``any``: mixed.
+        device_class: ``same``: all workers must have one compute profile; ``any``: theirs may
+            differ.
         previous: hash of the previous step; empty for the first.
         outputs: outputs of the operators.
         output_version: `OUTPUT_VERSION` of the package version that made the run; not stored.

@@ -27,12 +27,13 @@ class StepPipeline:
 
     Attributes:
         name: name of the step.
-        source: source of the tasks; its body has a ``plan``.
+        source: source of the tasks, which must know all of them in advance (see `plan`).
         operators: operators that follow the source.
         arguments: command-line arguments of the operators, one tuple each.
         source_arguments: command-line arguments of the source.
         mip: value of the global option ``--mip``.
-        device_class: ``same``: all workers must have one compute profile; ``any``: mixed.
+        device_class: ``same``: all workers must have one compute profile; ``any``: theirs may
+            differ.
     """
 
     name: str
