@@ -564,7 +564,7 @@ def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
     assert "8 waiting, 0 in flight" in say("status s")
     say(f"submit --run t --shared-queue {other}")
     assert "16 waiting" in say("status t")
-    say(f"submit --run t {other}")  # which is no new run
+    say(f"submit --run t {other}")  # an existing run
 
 
 @pytest.mark.long

@@ -198,7 +198,7 @@ def test_a_run_that_is_deleted_is_nothing_to_try_again(folder, worker):
     shutil.rmtree(folder / "r")
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2, said
-    assert "was deleted while workers used it: spec.json is gone" in said
+    assert "was deleted while workers used it: spec.json is missing" in said
     assert "records of a deleted run" in say(line, code=2)
     shutil.rmtree(folder / "r")
     assert "--clear-output" in say(line, code=2)
