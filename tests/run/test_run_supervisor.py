@@ -105,7 +105,7 @@ def test_tasks_of_another_run_are_refused(stage: Stage, caplog: pytest.LogCaptur
     outcome = stage.work(run="mine", limits=WorkerLimits(idle_exit_s=2.0))
     assert outcome.state == "complete"  # by the records of its own tasks, not by the queue
     assert stage.queue.counts().waiting == 3
-    assert caplog.text.count("the queue holds tasks of run other") == 1
+    assert caplog.text.count("the queue contains tasks of run other") == 1
     assert [stage.attempts(number) for number in range(3)] == [1] * 3
 
 

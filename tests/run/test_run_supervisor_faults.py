@@ -121,7 +121,7 @@ def test_a_machine_without_enough_memory_stops(stage: Stage) -> None:
     """Where no task succeeds, the machine is to blame: it stops, and no task is counted out."""
     outcome = stage.work(dict.fromkeys(range(12), "takes_memory"))
     assert outcome.state == "stopped"
-    assert "has not enough memory" in outcome.message
+    assert "has too little memory" in outcome.message
     assert not list(stage.ledger.failures())
     assert stage.queue.counts().waiting == 12
 

@@ -81,7 +81,7 @@ def test_the_limits_are_those_of_the_worker_not_of_a_stage() -> None:
     assert (later.max_tasks, later.deadline_s, later.reached) == (2, 8, None)
     assert "walltime of 100 s" in later.reason
     assert "the limit of --max-tasks is reached" in (limits.after(1, 7).reached or "")
-    assert limits.after(98, 0).reached == "the walltime of 100 s is over"
+    assert limits.after(98, 0).reached == "the walltime of 100 s is used up"
     money = WorkerLimits(max_cost=1, cost_per_hour=3600)
     assert "cost limit of 1 at 3600" in (money.after(2, 0).reached or "")
 

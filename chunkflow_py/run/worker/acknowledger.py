@@ -95,12 +95,12 @@ class _Request:
 
 
 class Acknowledger(BatchThread):
-    """Returns messages to their queue, except those whose lease is lost.
+    """Acknowledges, releases and buries messages, except those whose lease is lost.
 
     Each method queues a request and returns at once.
 
     Args:
-        keeper: keeper of the leases, and of the queue.
+        keeper: keeper of the leases; it gives access to the queue.
         on_error: called in the thread with an unexpected error.
     """
 
@@ -115,12 +115,12 @@ class Acknowledger(BatchThread):
         self._add([_Request("acknowledge", leases)])
 
     def release(self, leases: Sequence[Held], delay_s: float = 0.0) -> None:
-        """Let any worker receive messages again after *delay_s*."""
+        """Let any worker receive the messages again after *delay_s* seconds."""
         if leases:
             self._add([_Request("release", leases, delay_s)])
 
     def bury(self, leases: Sequence[Held], reason: str) -> None:
-        """Move messages to the dead letters."""
+        """Move messages to the dead letters, together with the reason."""
         self._add([_Request("bury", leases, reason=reason)])
 
     def _process(self, batch: list[_Request]) -> None:
@@ -143,8 +143,8 @@ class Acknowledger(BatchThread):
                 lost = self._try(partial(self._queue.acknowledge, messages)) or []
                 for message in lost:
                     logger.debug(
-                        "the lease of %s was lost before its task was acknowledged; "
-                        "another worker may repeat the task",
+                        "the lease of %s was lost before its task was acknowledged; another "
+                        "worker may repeat the task",
                         message.body,
                     )
 
@@ -154,7 +154,9 @@ class Acknowledger(BatchThread):
                 return request()
             except QueueError as error:
                 # After the last try, the lease expires; a second delivery is harmless.
-                logger.warning("%s: cannot return messages: %s", self._queue.url, error)
+                logger.warning(
+                    "%s: cannot acknowledge or release messages: %s", self._queue.url, error
+                )
             if tries < TRIES - 1:
                 threading.Event().wait(PAUSE_S)
         return None

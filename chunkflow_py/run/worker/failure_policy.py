@@ -75,7 +75,7 @@ class Fault:
 
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
-        reason: one sentence.
+        reason: the cause, in one sentence.
         traceback: traceback of the exception, or the output of the process when it crashed.
         shortage: the resource that is missing, for the kind ``resource``.
         breaks_process: whether the next task in the same process would fail, too.
@@ -88,13 +88,13 @@ class Fault:
     breaks_process: bool = False
 
     def __post_init__(self) -> None:
-        """Remove secrets from both texts: they are recorded, and an operator may raise anything."""
+        """Remove secrets from both texts, which are recorded and may quote anything."""
         object.__setattr__(self, "reason", public(self.reason))
         object.__setattr__(self, "traceback", public(self.traceback))
 
     @property
     def is_final(self) -> bool:
-        """Whether the same call would fail again at any later time."""
+        """Whether a later retry of the same call would fail, too."""
         return self.kind == "permanent" or self.shortage == "access"
 
 
@@ -155,7 +155,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def skip_reason(skip: Skip) -> str:
-    """Return why a task was skipped, without secrets."""
+    """Return the reason of a skip, with secrets removed."""
     return public(text_of(skip)) or "no reason given"
 
 
@@ -164,15 +164,15 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """Limits of the failures of a task, by kind, and the delay between attempts.
+    """How many failures of each kind end a task, and the delay between attempts.
 
     Attributes:
-        permanent: limit of failures that are the task's own fault.
-        transient: limit of failures of the network or of a service.
+        permanent: number of failures caused by the task itself.
+        transient: number of failures caused by the network or a service.
         delay_s: seconds before the second attempt; doubles with each further one.
-        worker_lost: limit of attempts whose whole worker disappeared. It is higher because machines
-            are preempted and processes are killed for reasons unrelated to the task, but it exists
-            because a task may be what kills its workers.
+        worker_lost: number of attempts during which the whole worker disappeared. It is high,
+            because machines are preempted and processes are killed for reasons unrelated to the
+            task, but finite, because the task may have killed its workers.
     """
 
     permanent: int = 3
@@ -183,12 +183,15 @@ class AttemptLimits:
     def judge(
         self, failure: FailedAttempt, counts: Mapping[FailureKind, int], spec: str
     ) -> tuple[Record | None, float]:
-        """Return the record of a task that is given up, or ``None`` and the seconds until a retry.
+        """Decide whether a failed task is retried or given up.
 
         Args:
             failure: the last failure, which the ledger has already counted.
             counts: failures of this task in the ledger, by kind.
             spec: hash of the step's spec.
+
+        Returns:
+            The record of a task that is given up, or ``None``; and the seconds until a retry.
         """
         number = counts.get(failure.kind, 1)
         limits = {"transient": self.transient, "worker-lost": self.worker_lost}
@@ -211,10 +214,10 @@ class AttemptLimits:
 def count_failure(
     ledger: Ledger, failure: FailedAttempt, limits: AttemptLimits, spec: str
 ) -> tuple[Record | None, float]:
-    """Count a failure in the ledger, and record the task as dead if that ends it.
+    """Count a failure in the ledger; record the task as dead if it has reached its limit.
 
     Returns:
-        The record of a task that is given up, or ``None`` and the seconds until a retry.
+        The record of a task that is given up, or ``None``; and the seconds until a retry.
     """
     record, delay_s = limits.judge(failure, ledger.fail(failure), spec)
     if record is not None:
@@ -255,11 +258,11 @@ class FailurePolicy:
         retry_s: delay in seconds of a retry that is not counted.
 
     Attributes:
-        back_off: whether the worker may receive tasks now.
+        back_off: the current pause of the worker, if any.
     """
 
     def __init__(self, disk_wait_s: float, retry_s: float) -> None:
-        """Start without failures."""
+        """Create a policy for a worker that has run no task yet."""
         self._retry_s = retry_s
         self._has_succeeded = False
         self._short_of_memory: int | None = None  # the last task that ran out of memory
@@ -287,14 +290,14 @@ class FailurePolicy:
             case "disk":
                 pause_s = self.back_off.disk_full(time.monotonic())
                 message = (
-                    f"{fault.reason}; worker {worker} receives no tasks, and retries in "
+                    f"{fault.reason}; worker {worker} receives no tasks until it retries in "
                     f"{pause_s:.0f} s"
                 )
                 return Decision("pause", fault, pause_s, message)
             case "memory" if not is_alone:
                 return Decision("retry-alone", fault)  # other tasks may have used the memory
             case "memory":
-                blamed, problem = self._blame_memory(task), "not enough memory"
+                blamed, problem = self._blame_memory(task), "too little memory"
             case "access":
                 blamed, problem = self._blame_access(task), "no access"
             case _:

@@ -6,8 +6,8 @@ failed        -> count -> release for a later attempt, or record as dead and bur
 no outcome    -> remove the mark of a suspected poison task -> release
 ```
 
-Outcomes that arrive during one write share the next one, and so one wait for the disk and one
-request to the queue.
+Outcomes that arrive during a write are written together by the next one, which waits once for the
+disk and sends one request to the queue.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ LONGEST_PAUSE_S = 15.0
 
 
 class OutcomeRecorder(BatchThread):
-    """Writes records and failures, then has the acknowledger return the messages.
+    """Writes records and failures to the ledger, then passes messages to the acknowledger.
 
     Args:
         ledger: ledger of the step.
-        acknowledger: returns the messages.
+        acknowledger: acknowledges, releases or buries the messages afterwards.
         limits: number of failures that end a task.
         spec: hash of the step's spec, for the records of tasks that are given up.
         guard: detects poison tasks.
@@ -129,7 +129,7 @@ class OutcomeRecorder(BatchThread):
         return True
 
     def _count(self, job: Job, failure: FailedAttempt) -> Record | None:
-        """Count a failure; return the record of the task if that ends it."""
+        """Count a failure; return the task's record if the task is given up."""
         counts = self._retrying(lambda: self._ledger.fail(failure))
         record, delay_s = self._limits.judge(failure, counts or {}, self._spec)
         if counts is None or record is None:
@@ -152,7 +152,7 @@ class OutcomeRecorder(BatchThread):
                 if fault.is_final:
                     self._post("fatal", error)
                     return None
-                logger.warning("the ledger cannot be written for now: %s", fault.reason)
+                logger.warning("cannot write to the ledger, will retry: %s", fault.reason)
                 self._post("stuck", fault.reason)
             if self._given_up.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
                 return None

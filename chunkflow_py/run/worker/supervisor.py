@@ -1,4 +1,4 @@
-"""The supervisor of a worker: receives the tasks of a step, has them run, and records them.
+"""The supervisor of a worker: receives tasks of a step, runs them in a pool, records them.
 
 ```
 queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
@@ -80,10 +80,10 @@ class WorkerOutcome:
         state: ``complete``: every task of the plan is recorded, by any worker;
             ``complete-with-failures``: the same, but some tasks were given up; ``stopped``: tasks
             remain; ``stage-closed``: the run is at a later step.
-        message: a sentence for the user.
+        message: the result in one sentence, for the user.
         done, skipped, dead: number of tasks that this worker has recorded in each state.
         failures: number of failed attempts on this worker.
-        signal: name of the last signal, even if it arrived too late to stop anything.
+        signal: name of the last stop signal, even if it arrived too late to stop anything.
     """
 
     state: Literal["complete", "complete-with-failures", "stopped", "stage-closed"] = "stopped"
@@ -106,7 +106,7 @@ class WorkerSnapshot:
 
     Attributes:
         processes: the worker processes of its pool.
-        leases: number of leases that it holds.
+        leases: number of leases that the worker has now.
         renewed: number of renewals so far.
         lost: number of leases lost so far.
         queued: counts of the queue at the last check; ``None`` before the first check.
@@ -153,7 +153,7 @@ class Supervisor:
         plan: tasks of the step.
         queue: queue of the tasks.
         ledger: ledger of the step.
-        start: what the worker processes run.
+        start: program and environment of the worker processes.
         settings: settings of the worker.
         check_profile: called with the compute profile of each process before its first task;
             raises a `ChunkflowError` to refuse the process.
@@ -181,7 +181,7 @@ class Supervisor:
         is_wanted: Callable[[str], bool] | None = None,
         listener: WorkerListener | None = None,
     ) -> None:
-        """Set up the parts without starting them."""
+        """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
         self._spec = spec
         self._plan = plan
@@ -215,12 +215,12 @@ class Supervisor:
     # --- the loop --------------------------------------------------------------------------------
 
     def run(self) -> WorkerOutcome:
-        """Run tasks until the step is complete, or there is a reason to stop.
+        """Run tasks until the step is complete or the worker must stop.
 
         Raises:
-            OptionError: the command line is wrong, or this machine computes other bytes than the
-                run's.
-            ChunkflowError: the queue or the ledger refuses, or no process can start.
+            OptionError: the command line is wrong, or this machine would compute different bytes
+                than the other workers of the run.
+            ChunkflowError: the queue or the ledger refuses access, or no process can start.
         """
         self._listener.stage_started(self._stage, len(self._plan))
         bound_s = self._settings.limits.deadline_s
@@ -381,7 +381,7 @@ class Supervisor:
                     self._outcome.state = "stage-closed"
                 self._stop(f"the run is now at step {content}")
             case "stuck":
-                self._listener.changed(f"waits: {content}")
+                self._listener.changed(f"waiting: {content}")
             case "checked":
                 self._checked(*content)
             case "fatal":
@@ -434,7 +434,7 @@ class Supervisor:
         self._receiver.close()
         self._tasks.release_untouched()
         self._has_worked = len(self._tasks) > 0 or self._outcome.ended > 0
-        message = f"stopping: {reason}; {self._tasks.active} tasks have begun, and will be finished"
+        message = f"stopping: {reason}; finishing the tasks that have begun ({self._tasks.active})"
         logger.warning("%s", message)
         self._listener.changed(message)
 
@@ -442,7 +442,7 @@ class Supervisor:
         limits = self._settings.limits
         ended, longest_s = self._outcome.ended, self._pool.longest_s
         if limits.max_tasks is not None and ended >= limits.max_tasks:
-            self._stop(f"{ended} tasks have ended, the limit of --max-tasks")
+            self._stop(f"{ended} tasks have ended, which is the limit of --max-tasks")
         elif self._deadline is not None and now + longest_s >= self._deadline:
             remaining_s = max(0.0, self._deadline - now)
             self._stop(
@@ -572,7 +572,7 @@ class InFlightTasks:
         listener: WorkerListener,
         stop: Callable[[str], None],
     ) -> None:
-        """Start without tasks."""
+        """Create an empty collection."""
         self._spec = spec
         self._worker = worker
         self._settings = settings
@@ -782,7 +782,7 @@ class InFlightTasks:
             elif job.lease_ends > clock:
                 self._pool.cancel(job)
             else:
-                self._pool.abandon(job, f"this worker has lost the lease of task {job.box}")
+                self._pool.abandon(job, f"the lease of task {job.box} is lost")
                 self.give_back(job)
 
 
@@ -798,8 +798,8 @@ class CompletionWatch:
         queue: queue of the tasks.
         ledger: ledger of the step.
         total: number of tasks of the step.
-        quiet_s: seconds for which the queue must be empty before missing tasks are reported.
-        until_complete: whether to wait for tasks that other workers hold.
+        quiet_s: report missing tasks after the queue has been empty for this many seconds.
+        until_complete: whether to wait for tasks that other workers have leased.
         post: called in a thread with an event: ``checked`` and the queue's counts, the number of
             tasks that have ended, and the number of dead ones (each ``None`` if not asked);
             ``stuck`` and a reason; ``fatal`` and an error.
@@ -814,7 +814,7 @@ class CompletionWatch:
         until_complete: bool,
         post: Callable[[str, Any], None],
     ) -> None:
-        """Start as busy."""
+        """Create the watch of a worker that has tasks."""
         self._queue = queue
         self._ledger = ledger
         self._total = total

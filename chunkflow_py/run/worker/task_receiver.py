@@ -6,13 +6,14 @@ receive -> renew the lease from now on -> parse -> look up in the ledger -> job 
                                     bury if invalid   acknowledge if recorded, bury if given up
 ```
 
-Poison-task detection: the supervisor counts a task that kills its worker process. If the whole
-worker dies, for example because a container exceeds its memory limit, no supervisor counts, and the
-queue delivers the message again. So a task whose message was delivered more than `RECEIVES` times
-is *suspected*: it runs alone, and a mark in the ledger says that its attempt began. A worker that
-releases the task removes its mark. The next worker that receives the message counts each remaining
-mark without an outcome as a failure of the kind ``worker-lost``. Deliveries alone do not count,
-because workers are also preempted and drained; only many lost workers end a task.
+Poison-task detection: if a task kills its worker process, the supervisor counts a failure. If the
+whole worker dies, for example because a container exceeds its memory limit, no supervisor is left
+to count it, and the queue delivers the message again. So a task whose message was delivered more
+than `RECEIVES` times is *suspected*: it runs alone, and a mark in the ledger says that its attempt
+began. A worker that releases the task removes its mark. The next worker that receives the message
+counts each remaining mark without an outcome as a failure of the kind ``worker-lost``. Deliveries
+alone do not count, because workers are also preempted and drained; only many lost workers end a
+task.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ class Job:
 
     @property
     def lost(self) -> bool:
-        """Whether all of its leases are lost."""
+        """Whether all leases of the task are lost."""
         return all(lease.lost for lease in self.leases)
 
     @property
     def lease_ends(self) -> float:
-        """Time at which the last of its leases expires, in seconds of the keeper's clock."""
+        """Time at which the task's last lease expires, in seconds of the keeper's clock."""
         return max(lease.ends for lease in self.leases)
 
 
@@ -112,11 +113,11 @@ class TaskReceiver:
     """Receives and parses messages, looks them up in the ledger, and posts jobs.
 
     Args:
-        messages: the messages to accept.
+        messages: filter of the messages to accept.
         attempts: prefix of the names of this worker's attempts.
-        keeper: keeper of the leases, and of the queue.
+        keeper: keeper of the leases; it gives access to the queue.
         ledger: ledger of the step.
-        acknowledger: returns messages that need no work.
+        acknowledger: acknowledges, releases or buries messages that need no work.
         post: called in the thread with an event: ``received`` and a list of jobs, ``closed-stage``
             and a step, ``stuck`` and a reason, ``fatal`` and an error.
         wait_s: longest wait of one request for a message, in seconds.
@@ -157,7 +158,7 @@ class TaskReceiver:
         self._thread.start()
 
     def want(self, number: int) -> None:
-        """Set the number of jobs that the supervisor can accept, including posted, unseen ones."""
+        """Set the number of jobs that the supervisor can accept, including posted ones."""
         with self._changed:
             self._wanted = max(0, number - self._unseen)
             if self._wanted:
@@ -169,14 +170,14 @@ class TaskReceiver:
             self._unseen -= number
 
     def close(self) -> None:
-        """Receive no more; release the messages that a pending request still returns."""
+        """Stop receiving; release the messages that a pending request still returns."""
         self._closed.set()
         with self._changed:
             self._wanted = 0
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for a pending request; return ``False`` after a timeout."""
+        """Wait until a pending request has ended; return ``False`` after a timeout."""
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
@@ -222,7 +223,7 @@ class TaskReceiver:
                 fault = fault_of(error)
                 if fault.is_final:
                     raise
-                logger.warning("cannot receive tasks for now: %s", fault.reason)
+                logger.warning("cannot receive tasks, will retry: %s", fault.reason)
                 self._post("stuck", fault.reason)
             if self._closed.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
                 return None
@@ -250,7 +251,7 @@ class TaskReceiver:
             leases = jobs.pop(number).leases
             if state == "dead":
                 self._acknowledger.bury(
-                    leases, "the task was given up before; see the failures of the run"
+                    leases, "the task was given up earlier; see the failures of the run"
                 )
             else:
                 self._acknowledger.acknowledge(leases)
@@ -311,8 +312,8 @@ class TaskReceiver:
         if run not in self._foreign_runs:
             self._foreign_runs.add(run)
             logger.error(
-                "the queue holds tasks of run %s, but this worker belongs to run %s and leaves "
-                "them; give each run its own queue",
+                "the queue contains tasks of run %s, which this worker of run %s leaves to others; "
+                "give each run its own queue",
                 run,
                 self._messages.runs[self._messages.stage],
             )
@@ -324,10 +325,10 @@ class TaskReceiver:
 
 
 class PoisonTaskGuard:
-    """Detects tasks that kill their whole worker; see this module.
+    """Detects tasks that kill their whole worker; see the top of this module.
 
     Args:
-        ledger: ledger that holds the marks of attempts.
+        ledger: ledger of the step, which stores the marks of attempts.
         limits: number of failures that end a task.
         spec: hash of the step's spec, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
@@ -336,7 +337,7 @@ class PoisonTaskGuard:
     def __init__(
         self, ledger: Ledger, limits: AttemptLimits, spec: str, *, keeps_attempts: bool
     ) -> None:
-        """Suspect no task."""
+        """Create a guard that suspects no task yet."""
         self._own: set[str] = set()  # attempts that this worker has begun: it has not died
         self._ledger = ledger
         self._limits = limits
@@ -358,7 +359,7 @@ class PoisonTaskGuard:
 
     @staticmethod
     def delay_s() -> float:
-        """Return a random delay for a task that cannot run now."""
+        """Return a random delay in seconds for a task that cannot run now."""
         return random.uniform(SUSPECT_DELAY_S / 2, SUSPECT_DELAY_S)  # noqa: S311 jitter
 
     def begin(self, job: Job, profile: str | None) -> Record | None:

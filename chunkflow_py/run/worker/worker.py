@@ -50,7 +50,7 @@ MakeSourcedPipeline = Callable[["PipelineSource", "TaskFeed"], "Pipeline"]
 
 @dataclass(frozen=True)
 class PipelineSource:
-    """Everything that a process needs to make the pipeline of a step; sent to it pickled.
+    """Everything that a process needs to make the pipeline of a step; pickled and sent to it.
 
     Attributes:
         argv: arguments of the operators, with the paths of files on this machine.
@@ -125,7 +125,7 @@ def enter_folder(folder: str) -> None:
         os.chdir(folder)
     else:
         logger.info(
-            "folder %s cannot be entered on this machine; relative paths begin in %s",
+            "cannot enter folder %s on this machine; relative paths start at %s",
             folder,
             Path.cwd(),
         )
@@ -144,8 +144,8 @@ class WorkOptions:
         worker: name of the worker in records.
         threads: number of compute threads of each process; ``None``: the environment decides.
         allow_code: whether model files and plugins may run.
-        until_complete: whether to leave when the run is complete, instead of waiting for a repair
-            or a retry.
+        until_complete: whether the worker exits when the run is complete, instead of waiting for a
+            repair or a retry.
     """
 
     settings: WorkerSettings
@@ -170,8 +170,8 @@ def work(
         listener: receives progress.
 
     Raises:
-        OptionError: the address has no hash of the spec where one is required, or another hash;
-            or this machine would compute different bytes.
+        OptionError: the address lacks a required hash of the spec, or contains the hash of another
+            spec; or this machine would compute different bytes.
     """
     began = time.monotonic()
     spec = home.spec
@@ -320,7 +320,9 @@ def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
                 return
             queue.acknowledge(of_this_run)
     except QueueError as error:
-        logger.debug("the remaining messages stay in the queue: %s", error)
+        logger.debug(
+            "cannot acknowledge the remaining messages, which stay in the queue: %s", error
+        )
 
 
 def _waited(seconds: float) -> bool:
@@ -376,8 +378,8 @@ def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
                 home.store.put(key, _claim())
             except ChunkflowError as error:
                 logger.warning(
-                    "the claim to send the tasks of a step cannot be renewed, so that another "
-                    "worker may send them, too: %s",
+                    "cannot renew the claim to send the tasks of a step; another worker may send "
+                    "them, too: %s",
                     error,
                 )
 

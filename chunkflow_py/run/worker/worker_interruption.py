@@ -46,7 +46,7 @@ _GOOGLE = "metadata.google.internal"
 _TOKEN_S = 21600  # longest lifetime of a token
 _LONGEST_ANSWER = 4096  # bytes
 _NOTICES = {
-    "spot/instance-action": "this spot instance is to be interrupted",
+    "spot/instance-action": "this spot instance will be interrupted",
     "events/recommendations/rebalance": "this spot instance is likely to be interrupted",
 }
 
@@ -82,7 +82,7 @@ class InterruptionWatch:
             except _NoAnswerError:
                 tries += 1
                 if not has_answered and tries >= TRIES:
-                    logger.debug("found no metadata server of %s", type(server).__name__)
+                    logger.debug("found no metadata server of %s", type(server).__name__.strip("_"))
                     return
             else:
                 has_answered = True
@@ -100,7 +100,7 @@ class InterruptionWatch:
 
 
 class _NoAnswerError(Exception):
-    """A metadata server is absent, slow, or something else listens there."""
+    """No metadata server answered, or another server listens at its address."""
 
 
 class _Amazon:

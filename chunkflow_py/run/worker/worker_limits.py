@@ -46,10 +46,10 @@ class WorkerLimits:
 
     Attributes:
         max_tasks: number of tasks, including failed attempts.
-        walltime_s: seconds within which the worker must have left.
+        walltime_s: seconds within which the worker must have exited.
         max_cost: cost of the worker, in any currency.
         cost_per_hour: price of this machine, in the same currency.
-        idle_exit_s: seconds without work.
+        idle_exit_s: seconds without a task.
         spent_s: seconds of *walltime_s* and *max_cost* that are already used up.
     """
 
@@ -67,7 +67,7 @@ class WorkerLimits:
             OptionError: the cost is limited, but the price is unknown.
         """
         if self.max_cost is not None and not self.cost_per_hour:
-            msg = f"max cost {self.max_cost} needs the price of this machine; add --cost-per-hour"
+            msg = f"--max-cost {self.max_cost} needs the price of this machine; add --cost-per-hour"
             raise OptionError(msg)
 
     @property
@@ -112,7 +112,7 @@ class WorkerLimits:
         if self.max_tasks == 0:
             return "the limit of --max-tasks is reached"
         deadline_s = self.deadline_s
-        return f"{self.reason} is over" if deadline_s is not None and deadline_s <= 0 else None
+        return f"{self.reason} is used up" if deadline_s is not None and deadline_s <= 0 else None
 
 
 def _without_shutdown(walltime_s: float) -> float:
@@ -123,14 +123,15 @@ def walltime_of_job() -> float:
     """Return the remaining seconds of the Slurm job in which this process runs.
 
     Raises:
-        OptionError: there is no such job, or it has no limit; the message names an alternative.
+        OptionError: this is not a Slurm job, or the job has no limit; the message names an
+            alternative.
     """
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if is_digits(end):
         return max(0.0, int(end) - time.time())
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job:
-        msg = "--walltime auto asks Slurm, but SLURM_JOB_ID is not set; write --walltime SECONDS"
+        msg = "--walltime auto asks Slurm, but SLURM_JOB_ID is not set; give --walltime SECONDS"
         raise OptionError(msg)
     try:
         time_left = subprocess.run(
@@ -142,7 +143,7 @@ def walltime_of_job() -> float:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         msg = (
-            f"squeue did not report the time limit of job {job} ({error}); write --walltime SECONDS"
+            f"squeue did not report the time limit of job {job} ({error}); give --walltime SECONDS"
         )
         raise OptionError(msg) from error
     return parse_time_left(time_left)
@@ -157,7 +158,9 @@ def parse_time_left(text: str) -> float:
     days, dash, clock = text.rpartition("-")
     fields = clock.split(":")
     if not all(is_digits(each) for each in [days if dash else "0", *fields]) or len(fields) > 3:
-        msg = f"Slurm gives this job {text or 'no time'}, which sets no limit; leave out --walltime"
+        msg = (
+            f"Slurm reports the time limit {text!r}, which is not a duration; leave out --walltime"
+        )
         raise OptionError(msg)
     seconds = 0
     for each in fields:
@@ -169,7 +172,7 @@ def parse_time_left(text: str) -> float:
 
 
 class Bound(NamedTuple):
-    """A limit in seconds, and how it was derived, as the end of a sentence."""
+    """A limit in seconds, and its explanation for messages, without a full stop."""
 
     seconds: float
     why: str
@@ -195,7 +198,7 @@ class TaskLimit:
 
     @property
     def shortest_s(self) -> float:
-        """Seconds within which no task is killed, whatever the durations of other tasks."""
+        """Seconds during which no task is killed, whatever the durations of other tasks."""
         return min(self.first_s, self.least_s) if self.seconds is None else self.seconds
 
     @property
@@ -235,7 +238,7 @@ class TaskDurations:
     """
 
     def __init__(self, limit: TaskLimit, recorded: Callable[[], Iterable[float]]) -> None:
-        """Start without durations."""
+        """Create the collection without durations."""
         self.limit = limit
         self._recorded = recorded
         self._own: deque[float] = deque(maxlen=KEPT_DURATIONS)
@@ -289,11 +292,11 @@ class WorkerSettings:
         lease_s: duration of a lease, which is renewed after a third of it.
         max_failures: number of permanent failures that end a task.
         max_transient: number of transient failures that end a task.
-        max_worker_lost: number of attempts whose whole worker disappeared that end a task.
+        max_worker_lost: number of attempts that end a task if the whole worker disappeared in each.
         retry_s: delay before a failed task is retried; doubles each time.
         task_limit: limit of the time from the start of a task's first operator to the end of its
             last.
-        until_complete: whether to wait for tasks that other workers hold.
+        until_complete: whether to wait for tasks that other workers have leased.
         limits: limits of time, tasks and money.
         grace_s: time for tasks that have begun, after a request to stop.
         receive_wait_s: longest wait of one request for messages.
@@ -301,7 +304,7 @@ class WorkerSettings:
         records_attempts: whether the ledger must record each attempt before it begins, for runs
             whose workers compute different bytes.
         watches_notices: whether to poll metadata servers of clouds for preemption notices.
-        ahead: how many tasks each stage of the pipeline may work ahead.
+        ahead: number of tasks that each stage of the pipeline prefetches.
     """
 
     processes: int = 1

@@ -180,9 +180,9 @@ class WorkerPool:
     """The worker processes of a supervisor; used in its thread only.
 
     Args:
-        start: what the processes run.
+        start: program and environment of the processes.
         settings: number of processes, and their devices.
-        post: called in threads with a process and its messages, see `WorkerProcess`.
+        post: called in other threads with a process and its messages, see `WorkerProcess`.
         on_blamed: called with a task that has killed its process or was killed with it, the fault,
             and the seconds that the task had run.
         durations: durations of done tasks, and the limit that follows from them.
@@ -199,7 +199,7 @@ class WorkerPool:
         on_blamed: Callable[[Job, Fault, float | None], None],
         durations: TaskDurations,
     ) -> None:
-        """Start no process yet."""
+        """Create the pool; `tick` starts its processes."""
         self._start = start
         self._durations = durations
         self._post = post
@@ -231,7 +231,7 @@ class WorkerPool:
 
     @property
     def target(self) -> int:
-        """Number of tasks to hold, so that no process waits for one."""
+        """Number of tasks that the pool needs, so that no process waits for one."""
         windows = [self._window(seat.working) for seat in self._seats if seat.working]
         if not windows or self.mean_s is None:
             return sum(windows)
@@ -282,7 +282,7 @@ class WorkerPool:
         return None
 
     def ended(self, process: WorkerProcess, ended: TaskEnded) -> Job | None:
-        """Return the job of a task that has ended, or ``None`` if it was given up before."""
+        """Return the job of a task that has ended, or ``None`` if it was given up earlier."""
         job = process.take(ended.slot)
         if job is None or job.is_given_up:
             return None
@@ -330,7 +330,7 @@ class WorkerPool:
             process.cancel([(slot, job.number)])
 
     def abandon(self, job: Job, why: str) -> None:
-        """Kill the process that works on a task; its other tasks are retried."""
+        """Kill the process that works on a task, because of *why*; its other tasks are retried."""
         for process, _ in self._holders(job):
             seat = self._seats[process.number]
             if seat.kill_at is None:
@@ -377,7 +377,7 @@ class WorkerPool:
             seat.process = WorkerProcess(seat.number, self._start, seat.device, self._post)
         except OSError as error:  # too many processes, or not enough memory
             seat.restart_at = now + RESTART_S
-            self._start_failed(seat, None, f"the system cannot start a process: {error}")
+            self._start_failed(seat, None, f"the operating system cannot start a process: {error}")
 
     def _watch(self, seat: _Seat, process: WorkerProcess, now: float) -> None:
         if not process.poll():
@@ -414,7 +414,7 @@ class WorkerPool:
         if bound is None:
             return None
         if slot is None:
-            return None, f"had tasks for {taken_s:.0f} s and began none: {bound.why}"
+            return None, f"had tasks for {taken_s:.0f} s, but began none: {bound.why}"
         return slot, f"cut off after {taken_s:.0f} s in {process.place(slot)}: {bound.why}"
 
     def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
@@ -530,13 +530,13 @@ class WorkerProcess:
 
     Args:
         number: position in the pool.
-        start: what the process runs.
+        start: program and environment of the process.
         device: the device that it sees; ``None``: all.
-        post: called in a thread with the process and a list of its messages, or ``None`` when its
-            pipe has ended.
+        post: called in another thread with the process and a list of its messages, or ``None`` when
+            its pipe is closed.
 
     Attributes:
-        jobs: slot of the progress board -> the job in it.
+        jobs: slot of the progress board -> job of its task.
         operators: labels of the pipeline's operators; empty before it is ready.
         stages: stage of each of these operators.
         began: time at which it was started, in seconds of the monotonic clock.
@@ -554,10 +554,7 @@ class WorkerProcess:
         device: str | None,
         post: Callable[[WorkerProcess, Sequence[object] | None], None],
     ) -> None:
-        """Start the process.
-
-        The kernel kills it when the calling thread ends.
-        """
+        """Start the process; the kernel kills it when the calling thread ends."""
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.jobs: dict[int, Job] = {}
@@ -609,7 +606,9 @@ class WorkerProcess:
             except Exception as error:  # noqa: BLE001  (what it sends may be damaged)
                 if not isinstance(error, (EOFError, OSError)):
                     logger.warning(
-                        "worker process %d: a message cannot be read: %s", self.number, error
+                        "worker process %d sent a message that cannot be read: %s",
+                        self.number,
+                        error,
                     )
                 self._post(self, None)
                 return
@@ -689,7 +688,7 @@ class WorkerProcess:
     # --- life cycle ------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Measure the memory of the process; return whether it is alive."""
+        """Read the memory use of the process; return whether it is alive."""
         with suppress(OSError, ValueError, IndexError):  # no /proc, or the process has ended
             status = Path(f"/proc/{self.process.pid}/status").read_text()
             peak, self._memory_bytes = (
@@ -716,8 +715,8 @@ class WorkerProcess:
     def reap(self) -> None:
         """Wait for a process whose pipe has ended, and close the pipe; `cause` still works.
 
-        A process that is blocked in the kernel, as by a file server that does not answer, cannot be
-        killed, and is abandoned.
+        A process that is blocked in the kernel, for example by a file server that does not answer,
+        cannot be killed, and is abandoned.
         """
         self.process.join(5)
         if self.process.is_alive():
@@ -729,13 +728,16 @@ class WorkerProcess:
         self._connection.close()
 
     def cause(self) -> tuple[str, str]:
-        """Return why the process died, and what Python printed when it crashed."""
+        """Return the cause of the process's death, and Python's output at the crash."""
         output = self._crash_file.text()
         if self.broken is not None:
             return self.broken.fault.reason, self.broken.fault.traceback or output
         code = self.process.exitcode
         if code is None:
-            return "cannot be killed: it is blocked in the kernel, such as by a file server", output
+            return (
+                "cannot be killed: it is blocked in the kernel, for example by a file server",
+                output,
+            )
         if code >= 0:
             return f"ended with exit code {code}", output
         if -code == signal.SIGKILL:
@@ -758,7 +760,7 @@ class WorkerProcess:
 
 
 class _CrashFile:
-    """An unnamed temporary file for what Python prints when a process crashes."""
+    """An unnamed temporary file for the stacks that Python prints when a process crashes."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 closed with the process
@@ -777,7 +779,7 @@ def _descriptor(handed: Any) -> int:
 
 
 def memory_kills() -> int:
-    """Count the processes that the system has reported as killed for lack of memory."""
+    """Return the number of processes that the kernel has killed for lack of memory."""
     kills = 0
     for path in _memory_kill_files():
         with suppress(OSError, ValueError, IndexError):
@@ -787,7 +789,7 @@ def memory_kills() -> int:
 
 
 def _memory_kill_files() -> list[Path]:
-    """Return the files that count these kills, of the machine and of our control group."""
+    """Return the kernel's counters of these kills, for the machine and our control group."""
     files = [Path("/proc/vmstat")]
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -65,7 +65,7 @@ class ProcessOptions:
 
     Attributes:
         board: shared memory for its progress.
-        crash_file: descriptor of the file for what Python prints when the process crashes.
+        crash_file: descriptor of the file for the stacks that Python prints at a crash.
         supervisor: process id of the supervisor.
         device: the only device that it sees (``CUDA_VISIBLE_DEVICES``); ``None``: all.
         threads: number of threads of compute libraries; ``None``: the environment decides.
@@ -86,7 +86,7 @@ class ProcessOptions:
 
 
 class PipelineReady(NamedTuple):
-    """Message: all operators have been entered.
+    """Message: all operators have been entered, so that the process accepts tasks.
 
     Attributes:
         profile: compute profile of all operators; ``None`` if none has one.
@@ -106,7 +106,7 @@ class TaskEnded(NamedTuple):
 
     Attributes:
         slot: slot of the task on the board.
-        number: number of the task.
+        number: number of the task in the plan.
         state: ``done``, ``skipped``, ``failed``, or ``lost`` if its lease was lost.
         reason: why it was skipped.
         fault: why it failed.
@@ -172,17 +172,17 @@ class TaskProgress:
 class ProgressBoard:
     """Progress of the tasks of a worker process, in memory shared with its supervisor.
 
-    Messages would not be enough, as a process can crash before it sends one. The board is written
-    before an operator begins and after it ends, by one memory store each. So after a crash it shows
-    exactly which tasks had begun, in which operator, and when. It has a slot for each task.
-    Pickling the board passes on the shared memory.
+    Messages would not be enough, as a process can crash before it sends one. The process writes to
+    the board before an operator begins and after it ends, by one memory store each. So after a
+    crash the board shows exactly which tasks had begun, in which operator, and when. It has a slot
+    for each task. A pickled board refers to the same shared memory.
 
     Args:
         context: context of the processes that share it.
     """
 
     def __init__(self, context: SpawnContext) -> None:
-        """Start with all slots free."""
+        """Allocate the shared memory, with all slots free."""
         self._state: Any = context.RawArray("q", MOST_TASKS)  # operator + 1, or 0: not begun
         self._since: Any = context.RawArray("d", MOST_TASKS)
         self._done: Any = context.RawArray("q", MOST_TASKS)
@@ -230,7 +230,7 @@ class ProgressBoard:
         self._state[slot] = operator + 1
 
     def advance(self, slot: int, done: int, total: int) -> None:
-        """Note how many of the operator's parts are done."""
+        """Note the number of the operator's parts that are done, and their total."""
         self._done[slot] = done
         self._total[slot] = total
 
@@ -327,10 +327,10 @@ class ProcessLease:
     lost: bool = False
 
     def acknowledge(self) -> None:
-        """Do nothing; the supervisor acknowledges once the task is recorded."""
+        """Do nothing; the supervisor acknowledges the message once the task is recorded."""
 
     def release(self) -> None:
-        """Do nothing; the supervisor releases once the failure is counted."""
+        """Do nothing; the supervisor releases the message once the failure is counted."""
 
 
 class TaskFeed(SourceBase):
@@ -344,13 +344,13 @@ class TaskFeed(SourceBase):
     boxes: Boxes | None = hook_value(None)
 
     def __init__(self, send: Callable[[object], None]) -> None:
-        """Start without tasks."""
+        """Create an empty feed."""
         self._send = send
         self._waiting: SimpleQueue[tuple[ProcessLease, str] | None] = SimpleQueue()
         self._leases: dict[tuple[int, int], ProcessLease] = {}
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield tasks until `end`."""
+        """Yield tasks until `end` is called and all tasks added before are yielded."""
         while (item := self._waiting.get()) is not None:
             lease, box = item
             if lease.lost:
@@ -381,7 +381,7 @@ class TaskFeed(SourceBase):
 
     @hook
     def stop(self) -> None:
-        """Make no more tasks: a pipeline that fails must not wait for another one."""
+        """Yield no more tasks, so that a failed pipeline does not wait for another one."""
         self.end()
 
 
@@ -431,7 +431,7 @@ class _BoardListener(Listener):
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Describe how a task ended; if that raises an error, the task has failed."""
+    """Return the outcome of a task; if describing it raises an error, the task has failed."""
     try:
         return _task_ended(task, lease)
     except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
@@ -487,7 +487,7 @@ def send(connection: Connection, messages: object) -> None:
 class Sender:
     """Sends messages in its own thread, batching those that arrive together.
 
-    If sending fails, the process exits, as its supervisor would wait forever for outcomes.
+    If sending fails, the process exits; otherwise its supervisor would wait forever for outcomes.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -553,7 +553,7 @@ def _ends_process() -> Iterator[None]:
 
 
 def _forward_log(level: int, send: Callable[[object], None]) -> None:
-    """Send log messages and warnings, also those of libraries, to the supervisor."""
+    """Send log messages and warnings, including those of libraries, to the supervisor."""
     logging.getLogger().addHandler(_LogForwarder(send))
     logging.getLogger("chunkflow_py").setLevel(level)
     logging.captureWarnings(capture=True)
