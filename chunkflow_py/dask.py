@@ -5,8 +5,8 @@ output chunks   |---------|---------|---------|      of any size
 input of each |-------------|                        covers all patches that touch the chunk
 ```
 
-The patch grid is anchored to the domain, as in a pipeline over the same volume. So neither the
-chunks nor the scheduler change a voxel (for one compute profile: see docs/inference.md).
+The patch grid is anchored to the domain, as in a pipeline over the same volume. So the output depends
+neither on the chunks nor on the scheduler (within one compute profile, see docs/inference.md).
 
 Example:
     >>> from chunkflow_py import open_volume
@@ -59,7 +59,7 @@ def inference(
     """Return the blended output of a network on a whole volume or array, as a dask array.
 
     The computation is lazy. Each process loads a network once, and keeps it until
-    `release_networks` or its end.
+    `release_networks` is called or the process ends.
 
     Args:
         source: a volume, or a dask array (z, y, x) or (c, z, y, x); its bounds are the domain.
@@ -74,12 +74,12 @@ def inference(
         kind: kind of an array's voxels, such as ``image``.
 
     Returns:
-        An array (c, z, y, x) of the output dtype; for a network with several outputs, a dict of
-        arrays. It starts at the start of the domain; with ``--pad none``, at the start of the
-        output.
+        An array (c, z, y, x) of the output dtype; for a network with several outputs, a dict from
+        the name of each output to its array. The first voxel is the first one of the domain; with
+        ``--pad none``, the first one of the output.
 
     Raises:
-        OptionError: the patch grid would depend on the chunks, or options contradict each other.
+        OptionError: the result would depend on the chunks, or options contradict each other.
         ChunkError: the array is neither 3D nor 4D.
         MissingExtraError: dask is not installed.
     """
@@ -132,7 +132,7 @@ def inference(
 
 
 def inferencer_from(options: str) -> Inferencer:
-    """Make an `Inferencer` from options of the command ``inference``.
+    """Create an `Inferencer` from options of the command ``inference``.
 
     Raises:
         OptionError: the options are invalid.
@@ -150,7 +150,7 @@ def inferencer_from(options: str) -> Inferencer:
 
 
 def release_networks() -> None:
-    """Release the networks that this process has loaded for dask."""
+    """Release the networks that `inference` has loaded in this process."""
     with _lock:
         while _loaded:
             _, inferencer = _loaded.popitem()
@@ -198,7 +198,10 @@ class _ArrayReader:
         kind: Kind | None,
     ) -> None:
         if array.ndim not in (3, 4):
-            msg = f"inference takes (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+            msg = (
+                "inference needs an array (z, y, x) or (c, z, y, x); got an array of shape "
+                f"{array.shape}"
+            )
             raise ChunkError(msg)
         self._array, self.voxel_size_nm, self.kind = array, voxel_size_nm, kind
         self.domain = BoundingBox.from_size(voxel_offset, array.shape[-3:])

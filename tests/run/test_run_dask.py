@@ -369,7 +369,9 @@ def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
         AttemptLimits(),
         versions=(same, ("dask", "2020.1.0")),
     )
-    with pytest.raises(NotEndedError, match="it has dask .*, but the client has 2020.1.0") as said:
+    with pytest.raises(
+        NotEndedError, match="this worker has dask .*, but the client has 2020.1.0"
+    ) as said:
         perform(order, 0)
     assert said.value.task.state == "refused", "which ends the run"
     perform(replace(order, versions=(same, *others)), 0)

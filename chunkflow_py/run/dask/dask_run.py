@@ -83,13 +83,13 @@ def run_on_dask(
         address: address of the scheduler, ``tcp://HOST:PORT``.
         make_pipeline: makes the pipeline of a step from its source; must be picklable.
         working: options of a worker. The limits of failures, tasks and time, the permission to run
-            code, and the threads apply to the cluster; the worker name marks failures of workers
-            that have died.
+            code, and the number of threads apply to the cluster; the worker name is recorded for
+            tasks whose Dask worker has died.
 
     Raises:
-        OptionError: the command line is wrong; a worker computes other bytes than the run's first
-            one; or the environments of the cluster and of this process differ.
-        ChunkflowError: the ledger refuses, or the pipeline cannot be made.
+        OptionError: the command line is wrong; a worker would compute different bytes than the
+            run's first worker; or the versions on the cluster and in this process differ.
+        ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
     _check(working)
     for stage in home.spec.steps:
@@ -105,7 +105,9 @@ def run_on_dask(
         try:
             client = _connect(address)
         except OSError as error:
-            message = f"no Dask scheduler answers at {address} ({error}); check that it runs"
+            message = (
+                f"no Dask scheduler answers at {address} ({error}); check the address and start it"
+            )
             return WORK_LEFT, message
         try:
             check_cluster(client, address)
@@ -160,8 +162,8 @@ def _check(working: WorkOptions) -> None:
     }
     if refused := [name for name, is_given in given.items() if is_given]:
         msg = (
-            f"{', '.join(refused)} configures workers on this machine, but --on dask:// uses those "
-            "of a cluster; leave it out, and configure the Dask workers instead"
+            f"--on dask:// does not support {', '.join(refused)}, which configures workers of this "
+            "machine; leave them out, and configure the Dask workers instead"
         )
         raise OptionError(msg)
 
@@ -233,7 +235,7 @@ def _version(package: str, versions: dict[str, str | None]) -> str | None:
 
 
 class StopCondition:
-    """The reason to stop: a signal, the deadline, or another one.
+    """The first reason to stop a run on Dask: a signal, the deadline, or one passed to `set`.
 
     Attributes:
         reason: the first reason to stop; ``None`` to continue.
@@ -241,7 +243,7 @@ class StopCondition:
     """
 
     def __init__(self) -> None:
-        """Start without a reason."""
+        """Create a condition that is not met."""
         self.reason: str | None = None
         self.deadline: float | None = None
         self._handlers: dict[int, Any] = {}
@@ -262,11 +264,11 @@ class StopCondition:
         self.reason = f"got {signal.Signals(number).name}"
 
     def set(self, reason: str) -> None:
-        """Stop for this reason, unless there is one already."""
+        """Request a stop for *reason*; an earlier reason is kept."""
         self.reason = self.reason or reason
 
     def is_met(self) -> bool:
-        """Return whether to stop."""
+        """Return whether there is a reason to stop, after a check of the deadline."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.set("the time limit is reached")
         return self.reason is not None
@@ -293,9 +295,9 @@ class Dispatcher:
         stop: condition on which to stop.
 
     Raises:
-        OptionError: the command line is wrong; a worker computes other bytes than the run's first
-            one; or a worker does not have the package.
-        ChunkflowError: the ledger refuses, or the pipeline cannot be made.
+        OptionError: the command line is wrong; a worker would compute different bytes than the
+            run's first worker; or this package is missing on a worker.
+        ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
 
     def __init__(
@@ -306,7 +308,7 @@ class Dispatcher:
         working: WorkOptions,
         stop: StopCondition,
     ) -> None:
-        """Set up without tasks."""
+        """Create a dispatcher; `run` sends the tasks."""
         self._client = client
         self._order = order
         self._stop = stop
@@ -333,7 +335,7 @@ class Dispatcher:
         self._log_at = time.monotonic() + LOG_S
 
     def run(self) -> None:
-        """Run tasks until none is missing, or there is a reason to stop."""
+        """Run tasks until the ledger has a record of each, or there is a reason to stop."""
         try:
             while not self._stop.is_met():
                 now = time.monotonic()
@@ -341,7 +343,9 @@ class Dispatcher:
                 self._submit(now)
                 if self._is_exhausted and not (self._sent or self._retries or self._alone):
                     if self._max_tasks is not None:
-                        self._stop.set(f"{self._ended} tasks have ended, the limit of --max-tasks")
+                        self._stop.set(
+                            f"{self._ended} tasks have ended, which is the limit of --max-tasks"
+                        )
                     return
                 self._receive()
         finally:
@@ -430,7 +434,7 @@ class Dispatcher:
             self._killed(sent, error)
         elif isinstance(error, ImportError) or "deserializ" in str(error):
             msg = (
-                f"the cluster cannot run this package ({error}); install the same version on all "
+                f"the cluster cannot run chunkflow_py ({error}); install the same version on all "
                 "of its machines"
             )
             raise OptionError(msg) from error
@@ -464,7 +468,7 @@ class Dispatcher:
                 else:
                     self._broken_pipelines += 1
                 if self._broken_pipelines >= BROKEN_PIPELINES:
-                    msg = f"the pipeline of step {self._order.stage} cannot be made: {reason}"
+                    msg = f"the pipeline of step {self._order.stage} cannot be created: {reason}"
                     raise ChunkflowError(msg)
                 self._retry(sent.number, self._order.limits.delay_s)
 
@@ -490,7 +494,9 @@ class Dispatcher:
         times = "once" if deaths == 1 else f"{deaths} times"
         last = f"the last was {error.last_worker.address}; its log may say why"
         if not sent.is_alone:
-            reason = f"its worker died {times} while running other tasks, too; it is retried alone"
+            reason = (
+                f"its worker died {times} while running other tasks, too; the task is retried alone"
+            )
             self._alone.append(sent.number)
             failure = self._failure(sent.number, Fault("transient", f"{reason}; {last}"))
             self._ledger.fail(failure)
@@ -502,7 +508,7 @@ class Dispatcher:
         self._alone.append(sent.number)
 
     def _count(self, number: int, fault: Fault, *, retries: bool = True) -> bool:
-        """Count a failure; return whether it ends the task."""
+        """Count a failure of a task; return whether the task is given up."""
         failure = self._failure(number, fault)
         record, delay_s = count_failure(self._ledger, failure, self._order.limits, self._spec)
         if record is not None:

@@ -89,14 +89,14 @@ class TaskNotEnded(NamedTuple):
     """The reason why a task has not succeeded, as reported to the client.
 
     Attributes:
-        state: ``failed``: counted, and to be retried; ``dead``: counted, and given up;
-            ``shortage``: the machine's fault, not counted; ``pipeline-broken``: the pipeline could
-            not be made, or not continue; ``refused``: the command line is wrong, or this machine is
+        state: ``failed``: counted, to be retried; ``dead``: counted, given up; ``shortage``: not
+            counted, as the machine is at fault; ``pipeline-broken``: the pipeline could not be
+            created, or not continue; ``refused``: the command line is wrong, or this machine is
             not suitable; ``worker-ends``: the process was about to exit.
         fault: the failure.
         worker: name of the process.
         delay_s: seconds before a retry.
-        is_alone: whether it was the only task in the process.
+        is_alone: whether the task was the only task in the process.
     """
 
     state: Literal["failed", "dead", "shortage", "pipeline-broken", "refused", "worker-ends"]
@@ -114,12 +114,12 @@ class NotEndedError(Exception):
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
-        """Keep the report for the client."""
+        """Create the exception from the report to the client."""
         super().__init__(task)
         self.task = task
 
     def __str__(self) -> str:
-        """Return the reason."""
+        """Return the reason of the failure."""
         return self.task.fault.reason
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class NotEndedError(Exception):
 
 
 def perform(order: WorkOrder, number: int) -> None:
-    """Run one task of a step, and record how it ended.
+    """Run one task of a step, and record its outcome in the ledger.
 
     Raises:
         NotEndedError: the task has not ended, or was given up.
@@ -217,8 +217,8 @@ def check_here(wanted: Iterable[tuple[str, str]]) -> None:
     for package, theirs in wanted:
         if here[package] != theirs:
             msg = (
-                f"it has {package} {here[package]}, but the client has {theirs}; install the same "
-                "version everywhere"
+                f"this worker has {package} {here[package]}, but the client has {theirs}; install "
+                "the same version everywhere"
             )
             raise OptionError(msg)
 
@@ -244,10 +244,10 @@ def _release(run: str) -> None:
 
 
 def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
-    """Return the pipeline of a step; make it if necessary.
+    """Return the pipeline of a step; create it if necessary.
 
     Raises:
-        NotEndedError: the pipeline cannot be made.
+        NotEndedError: the pipeline cannot be created.
     """
     key = order.run, order.stage
     with _lock:
@@ -291,7 +291,7 @@ class _RunningTask:
     """A task in a pipeline.
 
     Attributes:
-        ended: future of how it ended, and whether it was the only task in the pipeline then.
+        ended: future of the outcome, and of whether the task was then the only one in the pipeline.
         begun: time at which its first operator began, in seconds of the monotonic clock.
         operator: label of the operator that works on it; empty between two operators.
         thread: id of the thread in which that operator works.
@@ -317,13 +317,13 @@ class _SharedPipeline(Listener):
         has_ended: whether it accepts no more tasks.
 
     Raises:
-        OptionError: the command line is wrong, or this machine would compute other bytes than those
-            of the run.
+        OptionError: the command line is wrong, or this machine would compute different bytes than
+            the run's first worker.
         ChunkflowError: an operator cannot start.
     """
 
     def __init__(self, order: WorkOrder) -> None:
-        """Make the pipeline, enter its operators, and compare the profile."""
+        """Create the pipeline, enter its operators, and compare the compute profile."""
         check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))
@@ -349,7 +349,7 @@ class _SharedPipeline(Listener):
         self._ready.result()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Return how a task ended, and whether it was the only task in the pipeline then.
+        """Run a task; return its outcome, and whether it was then the only one in the pipeline.
 
         Raises:
             NotEndedError: the pipeline or the process cannot continue.
@@ -383,7 +383,7 @@ class _SharedPipeline(Listener):
         return Fault("permanent", reason, stack, breaks_process=True)
 
     def end(self) -> None:
-        """Accept no more tasks; those in the pipeline are finished."""
+        """Accept no more tasks; the tasks in the pipeline are finished."""
         with self._changing:
             self.has_ended = True
             self._feed.end()
@@ -421,7 +421,7 @@ class _SharedPipeline(Listener):
     # --- callbacks of the pipeline ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Compare the profile, once all operators have been entered."""
+        """Compare the compute profile, once all operators have been entered."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
         self.profile = ", ".join(f"{key} {value}" for key, value in (profile or {}).items())

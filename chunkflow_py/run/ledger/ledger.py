@@ -29,8 +29,8 @@ The possible races, and why no record is lost or counted twice:
   entry: if it holds the same attempt, the call was repeated after a lost reply, and has won;
   otherwise it has lost.
 * *A zombie records after the segment has the task and the journal entry is deleted*: its put
-  succeeds. So every put is followed by a look at the segment. If the segment has the task from
-  another attempt, the zombie has lost; its stray entry is ignored, because the segment takes
+  succeeds. So every put is followed by a read of the segment's header. If the segment has the task
+  from another attempt, the zombie has lost; its stray entry is ignored, because the segment takes
   precedence, and the next compaction deletes it. If the segment does not have the task, the entry
   is the first, and no compaction deletes it before the segment has it.
 * *Two compactions of a segment run at the same time*: their updates follow each other; the second
@@ -101,7 +101,7 @@ class Ledger:
         older: whether version 0.1.0 wrote the ledger, which is then read-only.
 
     Raises (all methods):
-        VolumeError: the store cannot be reached or refuses.
+        VolumeError: the store cannot be reached or refuses access.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Ledger:
         return total
 
     def counts(self, now: float | None = None) -> LedgerCounts:
-        """Return the totals over all tasks.
+        """Return totals over the tasks of the step.
 
         Args:
             now: current time in seconds since 1970, for the rate; default: this machine's clock.
@@ -195,7 +195,7 @@ class Ledger:
         """Yield the records in the order of their numbers, in constant memory.
 
         Args:
-            states: which records to yield, by the state of the task.
+            states: states of the tasks whose records to yield.
         """
         journal = self._journal.by_segment()
         # A damaged header may lack tasks of the body: for all records, read all segments.
@@ -222,7 +222,7 @@ class Ledger:
         return (sum(record.seconds.values()) for record in self.records(states=["done"]))
 
     def segment_of(self, number: int) -> int:
-        """Return the segment of a task, for `records_of`."""
+        """Return the number of a task's segment, for `records_of`."""
         return number // self._segments.size
 
     def records_of(self, segment: int) -> dict[int, Record]:
@@ -285,13 +285,14 @@ class Ledger:
     # Writing
 
     def record(self, records: Sequence[Record]) -> list[bool]:
-        """Record how tasks ended; the records are durable when this returns.
+        """Record the outcomes of tasks; the records are durable when this returns.
 
         Returns:
-            For each record, whether it is the task's: another attempt may have been first.
+            For each record, whether it became the task's record: another attempt may have been
+            first.
 
         Raises:
-            GeometryError: a number is not one of the step.
+            GeometryError: the step has no task with one of the numbers.
         """
         texts = [record.to_json() for record in records]
         waiting = [(self._checked(record.number), i) for i, record in enumerate(records)]
@@ -372,7 +373,7 @@ class Ledger:
     def _judged(
         self, keys: dict[int, JournalKey], firsts: list[bool], records: Sequence[Record]
     ) -> dict[int, bool]:
-        """Decide which records are those of their tasks: index -> whether it is.
+        """Return for each index whether that record has become its task's record.
 
         Records that must be put again are missing in the result.
 

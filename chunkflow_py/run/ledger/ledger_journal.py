@@ -61,7 +61,7 @@ class JournalKey(NamedTuple):
     """The parsed key of a journal entry.
 
     Attributes:
-        segment: number of the segment that holds the task.
+        segment: number of the segment to which the task belongs.
         number: number of the task.
         generation: generation of the task to which the entry belongs.
         kind: kind of the entry.
@@ -126,9 +126,10 @@ class Journal:
         return chosen
 
     def read(self, keys: Sequence[JournalKey]) -> list[LedgerEntry | None]:
-        """Return the entry of each key, or ``None`` where it is gone or cannot be read.
+        """Return the entry of each key, or ``None`` if it does not exist or cannot be read.
 
-        An entry is gone when its segment has it; an unreadable entry is noted in `unreadable`.
+        An entry that was moved to its segment does not exist any more. An unreadable entry is noted
+        in `unreadable`.
         """
         return self._map(self._read, keys)
 
@@ -157,7 +158,7 @@ class Journal:
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return for each whether it is its task's first."""
+        """Store records of different tasks; return for each whether it is the task's first."""
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)
@@ -175,7 +176,7 @@ class Journal:
         return map_concurrently(put, texts, self._store.connections)
 
     def delete(self, keys: Sequence[JournalKey]) -> None:
-        """Delete entries that are in their segment, or of an earlier generation."""
+        """Delete entries that are in their segment, or belong to an earlier generation."""
         with together(self._store) as store:
             self._map(lambda key: store.delete(self._path(key)), keys)
 
@@ -187,7 +188,7 @@ class Journal:
         return f"{path}.{quote(key.attempt, safe='')}" if key.attempt else path
 
     def _paths_by_segment(self) -> dict[int, list[str]]:
-        """Return the paths of all entries by segment; parse little, as there may be 100,000."""
+        """Return the paths of all entries by segment; fast, as there may be 100,000 entries."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for path in self._store.list(self._root):
             start = path.rindex("/") + 1
@@ -214,7 +215,11 @@ class Journal:
             entry = self._parsed(key, data)
         except VolumeError as error:
             if key not in self.unreadable:
-                logger.warning("%s counts as not recorded: %s", self.address(key), error)
+                logger.warning(
+                    "%s is ignored, so that its task counts as not recorded: %s",
+                    self.address(key),
+                    error,
+                )
             self.unreadable[key] = str(error)
             return None
         self.unreadable.pop(key, None)
@@ -224,7 +229,7 @@ class Journal:
         """Return the entry of the key's task, one of the lines of an object.
 
         Raises:
-            DamagedRecordError: no readable line is about that task.
+            DamagedRecordError: no readable line belongs to that task.
         """
         damage: DamagedRecordError | None = None
         for line in data.decode(errors="replace").split("\n"):

@@ -26,8 +26,8 @@ State = Literal["done", "skipped", "dead"]
 # machine is at fault, such as a full disk; worker-lost: all processes of the worker died, or its
 # machine, so that the cause is unknown.
 FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
-# An entry of a task: its record, the beginning of an attempt, the output of an attempt that was not
-# first, or a failed attempt (by kind).
+# Kinds of entries: the record of a task, the beginning of an attempt, the output of an attempt that
+# was not first, and failed attempts by the kind of their failure.
 Kind = Literal["record", "begun", "finished"] | FailureKind
 STATES: tuple[State, ...] = get_args(State)
 FAILURES: tuple[FailureKind, ...] = get_args(FailureKind)
@@ -101,7 +101,7 @@ class Record:
         """Parse what `to_json` returns.
 
         Raises:
-            VolumeError: it is damaged.
+            VolumeError: the JSON is damaged.
         """
         with reading(text):
             values: dict[str, Any] = json.loads(text)
@@ -160,7 +160,7 @@ class FailedAttempt:
         """Parse what `to_json` returns.
 
         Raises:
-            VolumeError: it is damaged.
+            VolumeError: the JSON is damaged.
         """
         with reading(text):
             failure = cls(**json.loads(text))
@@ -179,7 +179,7 @@ class Attempt:
         number: number of the task.
         attempt: unique name of the attempt.
         profile: compute profile, which determines the bytes that the attempt writes.
-        record: how it ended, with its output; ``None`` if it has not ended, or died.
+        record: its outcome and output; ``None`` if the attempt has not ended, or its worker died.
     """
 
     number: int
@@ -200,7 +200,7 @@ class Attempt:
         """Parse what `to_json` returns.
 
         Raises:
-            VolumeError: it is damaged.
+            VolumeError: the JSON is damaged.
         """
         with reading(text):
             attempt = cls(**json.loads(text))
@@ -228,14 +228,14 @@ class LedgerEntry:
         """Parse the JSON.
 
         Raises:
-            VolumeError: the JSON is damaged, or of another kind.
+            VolumeError: the JSON is damaged, or describes an entry of another kind.
         """
         content_type: type[Record | FailedAttempt | Attempt] = FailedAttempt
         if self.kind in ATTEMPTS:
             content_type = Attempt if self.kind == "begun" else Record
         content = content_type.from_json(self.text)
         if isinstance(content, FailedAttempt) and content.kind != self.kind:
-            msg = f"an entry of the kind {self.kind} holds a failure of the kind {content.kind}"
+            msg = f"an entry of the kind {self.kind} contains a failure of the kind {content.kind}"
             raise VolumeError(msg)
         object.__setattr__(self, "content", content)
 
@@ -245,7 +245,7 @@ class LedgerEntry:
         return self.content.number
 
     def to_line(self) -> str:
-        """Return the sealed line of a segment."""
+        """Return the entry as a sealed line of a segment."""
         return sealed(f"{self.kind} {self.generation} {self.text}")
 
 
@@ -366,7 +366,7 @@ class LedgerCounts(Totals):
 
 
 def sealed(text: str) -> str:
-    """Return *text* with its seal, a tab and the CRC-32 of *text* in hexadecimal."""
+    """Return *text* followed by its seal: a tab and the CRC-32 of *text* in hexadecimal."""
     return f"{text}\t{zlib.crc32(text.encode()):0{_SEAL_DIGITS}x}"
 
 
@@ -402,7 +402,7 @@ def number_of(text: str) -> int:
 
 
 class reading:  # noqa: N801  (a context manager, faster than a generator)
-    """Translate the exceptions of parsing a damaged line to `DamagedRecordError`.
+    """Convert exceptions raised while a damaged line is parsed to `DamagedRecordError`.
 
     Args:
         text: the line.

@@ -5,9 +5,9 @@ stored name of segments:
 
 ```
 {"format":2,"size":2048,"states":…,"generations":…,"sums":…,"body":[length, CRC-32]} TAB CRC-32
-gzip( record 0 {"number":7,…} TAB CRC-32                  entries added first: kind, generation,
+gzip( record 0 {"number":7,…} TAB CRC-32                  first entries added: kind, generation,
       record 0 {"number":5,…} TAB CRC-32 )                JSON, and the seal of the line
-gzip( record 0 {"number":9,…} TAB CRC-32                  entries added next
+gzip( record 0 {"number":9,…} TAB CRC-32                  next entries added
       permanent 0 {"number":2,…} TAB CRC-32 )
 ```
 
@@ -22,8 +22,8 @@ generation are void.
 seal. A segment that was truncated or changed is rebuilt only from the lines that can still be read:
 a task whose line is gone has no record, even if the header lists it.
 
-**Compaction.** About one of `COMPACT_EVERY` calls that record something compacts the segment with
-the most journal entries. So the journal stays small for any number of tasks, without a coordinating
+**Compaction.** About one in `COMPACT_EVERY` calls that write an entry compacts the segment with the
+most journal entries. So the journal stays small for any number of tasks, without a coordinating
 process.
 """
 
@@ -190,7 +190,7 @@ class SegmentHeaders:
         self.size, self.by_segment = size, by_segment
 
     def state(self, number: int) -> State | None:
-        """Return how a task ended, or ``None`` if no header lists it as ended."""
+        """Return the final state of a task, or ``None`` if no header lists it as ended."""
         segment, position = divmod(number, self.size)
         header = self.by_segment.get(segment)
         return None if header is None else header.state(position)
@@ -226,20 +226,20 @@ class SegmentHeader:
 
     @classmethod
     def empty(cls, size: int) -> SegmentHeader:
-        """Return the header of an empty segment of *size* numbers."""
+        """Return the header of an empty segment of *size* tasks."""
         return cls(bytes(-(-size // 4)))
 
     def state(self, position: int) -> State | None:
-        """Return how the task at *position* of the segment ended, or ``None`` if it has not."""
+        """Return the final state of the task at *position*, or ``None`` if it has not ended."""
         code = self.states[position >> 2] >> (position & 3) * 2 & 3
         return STATES[code - 1] if code else None
 
     def generation(self, position: int) -> int:
-        """Return the number of times that the task at *position* of the segment was reopened."""
+        """Return the number of times that the task at *position* was reopened."""
         return self.generations.get(position, 0)
 
     def to_line(self, size: int) -> bytes:
-        """Return the first line of a segment of *size* numbers."""
+        """Return the header as the first line of a segment of *size* tasks, in bytes."""
         values = {
             "format": _FORMAT,
             "size": size,
@@ -295,7 +295,7 @@ class SegmentHeader:
         return header
 
     def check(self, size: int) -> None:
-        """Refuse a header that no segment of *size* tasks can have.
+        """Check that a segment of *size* tasks can have this header.
 
         Raises:
             ValueError: the number of states is wrong, or a position is outside of the segment.
@@ -392,7 +392,7 @@ class Segment:
         return replace(self, header=header, body=b"", damage=damage).added(entries)
 
     def to_bytes(self) -> bytes:
-        """Return the object to store."""
+        """Return the segment in its stored form."""
         return self.header.to_line(self.size) + self.body
 
     def entries(
@@ -449,7 +449,7 @@ class Segment:
     def added(self, entries: Iterable[LedgerEntry]) -> Segment:
         """Return this segment with *entries* added, except void and repeated ones.
 
-        A task keeps its first record; an attempt fails once.
+        A task keeps its first record, and each attempt at most one failure.
         """
         states, sums = bytearray(self.header.states), self.header.sums.copy()
         failed: set[str] | None = None
@@ -479,7 +479,7 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without the entries of *numbers*, whose generations are increased."""
+        """Return a segment without the entries of some tasks, and increase their generations."""
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first
@@ -536,7 +536,7 @@ class Compactor:
         self._busy = threading.Lock()
 
     def all(self) -> None:
-        """Compact everything; entries that cannot be moved stay in the journal."""
+        """Compact all segments; entries that cannot be moved stay in the journal."""
 
         def compact(item: tuple[int, Sequence[JournalKey]]) -> None:
             try:
@@ -550,7 +550,7 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact with a probability of *entries* / `COMPACT_EVERY`, the entries just written."""
+        """Compact with the probability *entries* / `COMPACT_EVERY`, after *entries* writes."""
         if random.random() * COMPACT_EVERY >= entries:  # noqa: S311 not a secret
             return
         if not self._busy.acquire(blocking=False):
@@ -575,7 +575,7 @@ class Compactor:
         try:
             self._compact(segment, keys, MOST_CONFLICTS)
         except _BusyError:
-            logger.debug("segment %d of the ledger is left to other processes", segment)
+            logger.debug("other processes are compacting segment %d of the ledger", segment)
 
     def _compact(
         self, segment: int, keys: Sequence[JournalKey], conflicts: int | None = None
@@ -610,4 +610,4 @@ class _BusyError(Exception):
 
 
 class _NothingToAddError(Exception):
-    """Another process has compacted the same entries, as often at the end of a run."""
+    """Another process has compacted the same entries, which is common at the end of a run."""
