@@ -5,8 +5,9 @@ output chunks   |---------|---------|---------|      of any size
 input of each |-------------|                        covers all patches that touch the chunk
 ```
 
-The patch grid is anchored to the domain, as in a pipeline over the same volume. So the output depends
-neither on the chunks nor on the scheduler (within one compute profile, see docs/inference.md).
+The patch grid is anchored to the domain, as in a pipeline over the same volume. So the
+output depends neither on the chunks nor on the scheduler (within one compute profile, see
+docs/inference.md).
 
 Example:
     >>> from chunkflow_py import open_volume

@@ -106,7 +106,8 @@ def run_on_dask(
             client = _connect(address)
         except OSError as error:
             message = (
-                f"no Dask scheduler answers at {address} ({error}); check the address and start it"
+                f"no Dask scheduler answers at {address} ({error}); check the address, or start "
+                "the scheduler"
             )
             return WORK_LEFT, message
         try:
@@ -162,8 +163,8 @@ def _check(working: WorkOptions) -> None:
     }
     if refused := [name for name, is_given in given.items() if is_given]:
         msg = (
-            f"--on dask:// does not support {', '.join(refused)}, which configures workers of this "
-            "machine; leave them out, and configure the Dask workers instead"
+            f"--on dask:// does not support {', '.join(refused)}; leave out these options, and "
+            "configure the Dask workers instead"
         )
         raise OptionError(msg)
 
@@ -183,7 +184,7 @@ def _connect(address: str) -> Any:
 
 
 def _leave(client: Any, run: str) -> None:
-    """Have the reachable workers release the run, and close the client."""
+    """Ask the reachable workers to release the pipelines of a run, and close the client."""
     with suppress(OSError, ValueError, TimeoutError):  # workers that have left hold no resources
         if client.status == "running":
             client.run(release, run, on_error="ignore")

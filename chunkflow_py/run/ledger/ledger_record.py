@@ -384,8 +384,8 @@ def unsealed(line: str, *, older: bool = False) -> str:
     if not tab and older:
         return line
     if not tab or seal != f"{zlib.crc32(text.encode(errors='replace')):0{_SEAL_DIGITS}x}":
-        reason = f"ends in {seal!r}" if tab else "has no checksum"
-        raise _damaged(line, ValueError(f"its checksum does not match: it {reason}"))
+        reason = f"does not match the line: {seal!r}" if tab else "is missing"
+        raise _damaged(line, ValueError(f"its checksum {reason}"))
     return text
 
 

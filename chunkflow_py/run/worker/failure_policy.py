@@ -9,9 +9,9 @@
 | resource  | disk full, out of memory, no access to the   | not counted at first, as the machine  |
 |           | store                                        | may be at fault                       |
 
-`FailurePolicy` looks at all failures of one worker, and decides whether a failure counts against
-its task and whether the worker backs off or stops. `AttemptLimits` sets how many counted failures
-end a task. Workers and runs on Dask use the same rules.
+`FailurePolicy` considers all failures of one worker, and decides whether a failure counts against
+its task and whether the worker backs off or stops. `AttemptLimits` sets the number of failures that
+ends a task. Workers and runs on Dask use the same rules.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Classify *error* by its own type and those of its causes."""
+    """Classify *error* by its type and the types of its causes."""
     chain = list(_causes(error))
     text = _traceback_of(error)
     reason = text_of(error) or type(error).__name__
@@ -164,7 +164,7 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """How many failures of each kind end a task, and the delay between attempts.
+    """The number of failures of each kind that ends a task, and the delay between attempts.
 
     Attributes:
         permanent: number of failures caused by the task itself.
@@ -323,7 +323,7 @@ class FailurePolicy:
         return "nobody" if last is None else "worker"
 
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the worker for two refusals in a row, else a task that is refused twice."""
+        """Blame the worker after two refusals in a row, or else a task that was refused twice."""
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
             return "worker"

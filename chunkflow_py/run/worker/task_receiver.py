@@ -66,9 +66,9 @@ class Job:
         leases: leases of its messages; several if it was delivered again meanwhile.
         attempt: unique name of this attempt.
         is_suspected: whether it may be a poison task; see the top of this module.
-        is_cancelled: whether its process was asked to stop it, because its lease is lost or about
-            to expire.
-        is_given_up: whether to ignore all further reports of its process about it.
+        is_cancelled: whether its process was asked to stop the task, because its lease is lost or
+            about to expire.
+        is_given_up: whether to ignore all further reports about the task.
     """
 
     number: int
@@ -158,7 +158,10 @@ class TaskReceiver:
         self._thread.start()
 
     def want(self, number: int) -> None:
-        """Set the number of jobs that the supervisor can accept, including posted ones."""
+        """Set the number of jobs that the supervisor can accept.
+
+        Jobs that were posted, but not yet noted by `seen`, count towards *number*.
+        """
         with self._changed:
             self._wanted = max(0, number - self._unseen)
             if self._wanted:

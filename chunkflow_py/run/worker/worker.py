@@ -83,7 +83,7 @@ def pipeline_source(
     if stage.code and not allow_code:
         msg = (
             f"step {stage.name} of {home.url} runs {', '.join(stage.code)}, which --no-code "
-            "refuses; leave it out, or use a built-in network"
+            "refuses; leave out --no-code, or use a built-in network"
         )
         raise OptionError(msg)
     _check_folder(home.spec.folder, stage)

@@ -289,10 +289,10 @@ class WorkerSettings:
     Attributes:
         processes: number of worker processes.
         devices: devices that the processes use in turn; empty: every process sees all devices.
-        lease_s: duration of a lease, which is renewed after a third of it.
+        lease_s: duration of a lease, which is renewed when a third has passed.
         max_failures: number of permanent failures that end a task.
         max_transient: number of transient failures that end a task.
-        max_worker_lost: number of attempts that end a task if the whole worker disappeared in each.
+        max_worker_lost: number of attempts with a lost worker that end a task.
         retry_s: delay before a failed task is retried; doubles each time.
         task_limit: limit of the time from the start of a task's first operator to the end of its
             last.

@@ -402,7 +402,7 @@ class WorkerPool:
             limit_s = self._durations.limit.start_s
             if now - process.began <= limit_s:
                 return None
-            return None, f"was not ready for a task within {limit_s:g} s"
+            return None, f"the process was not ready for a task within {limit_s:g} s"
         begun = [(at.seconds, slot) for slot in process.begun() if (at := process.progress(slot))]
         if not process.jobs or begun:
             seat.idle_since = None
@@ -414,7 +414,7 @@ class WorkerPool:
         if bound is None:
             return None
         if slot is None:
-            return None, f"had tasks for {taken_s:.0f} s, but began none: {bound.why}"
+            return None, f"the process had tasks for {taken_s:.0f} s, but began none: {bound.why}"
         return slot, f"cut off after {taken_s:.0f} s in {process.place(slot)}: {bound.why}"
 
     def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
@@ -526,7 +526,7 @@ class WorkerPool:
 
 
 class WorkerProcess:
-    """The supervisor's handle of a worker process, and the tasks that the process holds.
+    """The supervisor's handle of a worker process, and the tasks that the process was given.
 
     Args:
         number: position in the pool.
@@ -617,7 +617,7 @@ class WorkerProcess:
     # --- tasks -----------------------------------------------------------------------------------
 
     def give(self, jobs: Iterable[Job]) -> None:
-        """Send tasks; a process holds at most `MOST_TASKS`."""
+        """Send tasks to the process, which accepts at most `MOST_TASKS` at a time."""
         rows = []
         for job in jobs:
             slot = self._free.pop()
@@ -699,7 +699,7 @@ class WorkerProcess:
         return self.process.is_alive()
 
     def end(self) -> None:
-        """Ask the process to end after the tasks that it holds."""
+        """Ask the process to end after the tasks that it was given."""
         self.is_ending = True
         send(self._connection, ("end", None))
 
