@@ -235,7 +235,7 @@ def test_a_notice_of_the_cloud_stops_it(stage: Stage, monkeypatch: pytest.Monkey
         metadata.notices["action"] = {"action": "terminate"}
         outcome = stage.work(seconds=1.0, watches_notices=True)
     assert outcome.state == "stopped"
-    assert "to be interrupted" in outcome.message
+    assert "will be interrupted" in outcome.message
     assert stage.queue.counts().leased == 0
 
 

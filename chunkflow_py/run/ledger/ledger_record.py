@@ -479,7 +479,7 @@ def _check_types(
 def _stored(url: Any, size: Any, checksum: Any) -> Stored:
     good = isinstance(url, str) and isinstance(size, (int, NoneType)) and not isinstance(size, bool)
     if not (good and isinstance(checksum, (str, NoneType)) and (size is None or size >= 0)):
-        msg = "an item of written is not a list of address, size and checksum"
+        msg = "an item of 'written' is not a list of address, size and checksum"
         raise TypeError(msg)
     return Stored(url, size, checksum)
 

@@ -172,7 +172,7 @@ def parse_time_left(text: str) -> float:
 
 
 class Bound(NamedTuple):
-    """A limit in seconds, and its explanation for messages, without a full stop."""
+    """A limit in seconds, and the reason for it: a clause that ends a message."""
 
     seconds: float
     why: str
