@@ -77,7 +77,7 @@ def test_a_pipeline_stores_what_the_command_line_stores(image):
 
 
 def test_submit_makes_the_spec_of_the_command_line(image):
-    """The hash of the step, which decides what may be continued, and the stored argv are equal."""
+    """The hash of the step and the stored arguments equal those of the command line."""
     submission = pipeline().submit("python.run", rehearse=False)
     assert submission.sent == 8
     say(f"submit --no-rehearse --run typed.run {COMMAND} mask.zarr")
@@ -97,7 +97,7 @@ def test_plan_estimates_without_making_anything(image):
 
 
 def test_a_source_may_be_given_apart_and_must_come_first(image):
-    """`source=` is the older spelling; a source further back is refused."""
+    """`source=` is accepted; a source after another operator is refused."""
     source = ops.generate_tasks(roi_size=(8, 16, 16), chunk_size=(8, 16, 16))
     first = ops.create_chunk(size=(8, 16, 16))
     assert len(list(Pipeline([first], source).run())) == 1
@@ -106,7 +106,7 @@ def test_a_source_may_be_given_apart_and_must_come_first(image):
 
 
 def test_what_no_command_has_made_is_not_submitted(image):
-    """Workers could not make it again; the message says what to do instead."""
+    """Workers could not create such an operator; the message names the remedy."""
     own = Operator("twice", "compute", lambda task: task, None)
     source = ops.generate_tasks(roi_size=(8, 16, 16), chunk_size=(8, 16, 16))
     with pytest.raises(OptionError, match="twice was made in this process"):
@@ -146,7 +146,7 @@ def test_every_operator_can_be_called(name):
     ],
 )  # fmt: skip
 def test_keywords_are_options(image, keywords, typed):
-    """An operator has the same options, which the hash of a step covers, as the typed one."""
+    """An operator made in Python has the options, which the hash covers, of the command."""
     (expected,) = read_line(shlex.split(typed))
     operator = keywords()
     assert operator.options == expected.options
@@ -196,7 +196,7 @@ PATCH = {"patch_size": (8, 16, 16), "overlap": (2, 4, 4)}
 
 
 def test_a_module_a_file_and_the_command_line_predict_the_same(image, network):
-    """Array or volume, module or file: the bytes are those of `inference`."""
+    """Arrays, volumes, modules and files all give the bytes of `inference`."""
     result = predict(image, network, **PATCH)
     assert result.shape == (2, *BOX.size)
     files = {"weights": "network.pt", "num_output_channels": 2}
@@ -250,7 +250,7 @@ def test_wrong_input_is_one_sentence(image, network, error, message, call):
 @pytest.mark.parametrize("url", ["out.zarr", "zarr://out.zarr", "precomputed://file://out"])
 @pytest.mark.parametrize("shape", [(8, 16, 16), (3, 8, 16, 16)])
 def test_an_array_becomes_a_volume(tmp_path, monkeypatch, url, shape):
-    """It is read back with its position and voxel size."""
+    """The volume has the voxels, position and voxel size of the array."""
     monkeypatch.chdir(tmp_path)
     array = np.random.default_rng(0).random(shape, np.float32)
     volume = write_volume(array, url, voxel_size=(40, 4, 4.5), voxel_offset=(1, 2, 3))

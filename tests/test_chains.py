@@ -1,18 +1,18 @@
-"""Any pipeline over tasks gives what it gives over the whole volume as one task.
+"""Pipelines over tasks give the same result as over the whole volume as one task.
 
-Random chains of operators, drawn from all of chunkflow_py/ops, with scaling, transposing and
-cropping among them. What is compared depends on the operator at the end:
+Random chains of operators are drawn from all of chunkflow_py/ops, including scaling, transposing
+and cropping. The comparison with the result for the whole volume depends on the last operator:
 
-* voxels: on the box of each task the bytes of the whole
-* stored: a volume with the bytes of the whole
-* components: the foreground of the whole; ids of no other task; each id in one object of the whole
-* segments: a label wherever the whole has one, and ids of no other task; where segments end depends
-  on what a task sees, and only save-overlap and link-labels join them
-* points: each point of the whole once, with all that is known of it
-* counts, tables: sums that are those of the whole
-* surfaces: triangles that together are those of the whole
+* voxels: equal bytes in the box of each task
+* stored: equal bytes of the stored volume
+* components: equal foreground; no ID in two tasks; each ID within one object of the whole
+* segments: equal foreground; no ID in two tasks. Boundaries of segments depend on the input of a
+  task; only save-overlap and link-labels join them
+* points: each point once, with equal attributes
+* counts, tables: equal sums
+* surfaces: equal sets of triangles
 
-Each chain is known by its seed: `pytest tests/test_chains.py -k seed-10` runs 10 to 19.
+The seed identifies a chain: `pytest tests/test_chains.py -k seed-10` runs seeds 10 to 19.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ names = (f"mem://chains-{number}" for number in count())
 
 @dataclass(frozen=True)
 class Step:
-    """How an operator takes part.
+    """The part of an operator in a chain.
 
     Attributes:
-        takes: states of the chunk that it can follow, each with the state that it makes of it
-            (see `SOURCES`; ``mask`` is a segmentation of uint8), or with what is compared if the
-            chain ends here.
-        words: its commands, given a random generator; a URL replaces ``{url}``.
+        takes: accepted states of the chunk, each with the resulting state (see `SOURCES`; ``mask``
+            is a segmentation of uint8) or, if the chain ends here, the kind of comparison.
+        words: function that returns the arguments, given a random generator; a URL replaces
+            ``{url}``.
         ends: whether a chain ends here.
-        first: whether it has to follow the loader.
-        moves: whether it moves the faces of the task's box, so that tasks do not cover the whole.
-        flattens: whether it makes flat tops, which peaks of tasks are only promised without.
+        first: whether the operator must follow the loader.
+        moves: whether it moves the corners of the task's box, so that tasks do not cover the whole.
+        flattens: whether it makes plateaus; peaks of tasks equal those of the whole only without.
     """
 
     takes: dict[str, str]
@@ -85,24 +85,24 @@ ANY = (*IMAGES, *LABELS)
 
 
 def keep(*states: str) -> dict[str, str]:
-    """Return that an operator keeps the state of the chunk."""
+    """Return the entry for an operator that keeps the state of the chunk."""
     return {state: state for state in states}
 
 
 def end(result: str, *states: str) -> dict[str, str]:
-    """Return what is compared at the end of a chain."""
+    """Return the entry for an operator that ends a chain, with the kind of comparison."""
     return dict.fromkeys(states, result)
 
 
 def factor(rng: random.Random) -> str:
-    """Return shrinkages, not all of them 1."""
+    """Return random downsampling factors, at least one of them above 1."""
     return " ".join(
         map(str, rng.choice([(2, 2, 2), (1, 2, 2), (2, 1, 2), (2, 1, 1), (1, 1, 3), (3, 1, 1)]))
     )
 
 
 def few(rng: random.Random, least: int, most: int, number: int = 3) -> str:
-    """Return some random numbers."""
+    """Return a short list of random numbers."""
     return " ".join(str(rng.randint(least, most)) for _ in range(number))
 
 
@@ -318,7 +318,7 @@ EXCLUDED = {
 
 
 def test_every_operator_takes_part_or_has_a_reason():
-    """A new file in chunkflow_py/ops is drawn in random chains, or says here why it is not."""
+    """Each module of chunkflow_py/ops is in random chains, or has a reason not to be."""
     taking = {name.split(" ")[0] for name in (*STEPS, *LOADERS)}
     assert not taking & EXCLUDED.keys()
     assert taking | EXCLUDED.keys() == set(catalog.names())
@@ -368,12 +368,12 @@ class Chain:
     """A random chain.
 
     Attributes:
-        words: of the pipeline, but for URLs.
-        result: what is compared.
+        words: arguments of the pipeline, without URLs.
+        result: kind of comparison.
         scale: a number of voxels whose multiples cut no coarse voxel along any axis.
         moves: whether tasks do not cover the whole at the end.
-        flat: whether there may be flat tops.
-        bounds: of the volume that is loaded.
+        flat: whether the voxels may have plateaus at their peaks.
+        bounds: bounds of the loaded volume.
     """
 
     bounds: BoundingBox
@@ -436,7 +436,7 @@ def add(chain: Chain, rng: random.Random, name: str, state: str, sources: dict[s
 
 @dataclass
 class Done:
-    """What a chain has given: for each task its box, of what the last operator takes, and items."""
+    """The result of a chain: per task, its box at the last operator, and its items."""
 
     url: str
     tasks: list[tuple[BoundingBox, dict[str, Any]]]
@@ -461,7 +461,7 @@ def run(chain: Chain, boxes: Any) -> Done:
 
 
 def cuts(chain: Chain, rng: random.Random) -> tuple[BoxGrid, list[BoundingBox]]:
-    """Return a grid of tasks and a single one that covers it, both on whole coarse voxels."""
+    """Return a grid of tasks and one task that covers it, both in whole coarse voxels."""
     unit = chain.scale
     if chain.result == "voxels" and rng.random() < 0.5:
         unit = 1  # tasks may share coarse voxels, of which each must make the same
@@ -498,7 +498,7 @@ def compare(chain: Chain, tasks: Done, whole: Done) -> None:
 
 
 def compare_chunks(chain: Chain, tasks: Done, whole: Done) -> None:
-    """Compare what tasks hold on their boxes with the whole."""
+    """Compare the voxels in the boxes of tasks with those of the whole."""
     ((_, items),) = whole.tasks
     everything: Chunk = items["chunk"]
     seen: dict[int, int] = {}
@@ -526,7 +526,7 @@ def compare_chunks(chain: Chain, tasks: Done, whole: Done) -> None:
 
 
 def rows_of(found: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield each point with all that is known of it."""
+    """Yield each point with all its attributes."""
     if isinstance(found, Points):
         columns = [found.positions, found.confidences]
     elif isinstance(found, Synapses):
@@ -539,13 +539,13 @@ def rows_of(found: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def table_below(url: str) -> Any:
-    """Return the overlaps that tasks have stored, summed."""
+    """Return the sum of the overlaps that tasks have stored."""
     table, _ = read_tables(url)
     return np.stack([table.segments, table.bodies, table.voxels], axis=1).tolist()
 
 
 def stored_below(url: str) -> Chunk:
-    """Return all of a volume."""
+    """Return all voxels of a volume."""
     keys = open_store(url).list()
     scheme = "precomputed" if "info" in keys else "zarr"
     volume = open_volume(f"{scheme}://{url}")
@@ -553,7 +553,7 @@ def stored_below(url: str) -> Chunk:
 
 
 def triangles_below(url: str) -> Counter[Any]:
-    """Return how often each triangle is there, by object and corners."""
+    """Return the number of each triangle, by object and corners."""
     store = open_store(url)
     found: Counter[Any] = Counter()
     for key in store.list():
@@ -572,7 +572,7 @@ def triangles_below(url: str) -> Counter[Any]:
 
 
 def check(seed: int, sources: list[dict[str, str]], caplog: Any) -> Chain:
-    """Draw a chain, run it both ways, and compare."""
+    """Draw a chain, run it over tasks and as one task, and compare the results."""
     rng = random.Random(seed)
     chain = draw(rng, sources)
     grid, one = cuts(chain, rng)
@@ -586,20 +586,20 @@ def check(seed: int, sources: list[dict[str, str]], caplog: Any) -> Chain:
 
 
 def in_ten(first: int, last: int) -> Any:
-    """Return parameters for seeds, ten of them a test."""
+    """Return parameters for seeds, ten seeds per test."""
     return [pytest.param(range(k, min(k + 10, last)), id=f"seed-{k}")
             for k in range(first, last, 10)]  # fmt: skip
 
 
 @pytest.mark.parametrize("seeds", in_ten(0, 10))
 def test_tasks_give_what_the_whole_gives(seeds, sources, caplog):
-    """A sample of random chains; all of them run in `make drills`."""
+    """A sample of random chains; `make drills` runs all of them."""
     for seed in seeds:
         check(seed, sources, caplog)
 
 
 def chain_of_one(line: str, state: str, sources: dict[str, str], name: str = "") -> Chain:
-    """Return a chain whose voxels are compared: a loader, one operator, and what it needs."""
+    """Return a chain of a loader, one operator and its requirements, to compare voxels."""
     # nothing is stored in the state that normalize-intensity makes
     before = " normalize-intensity" if state == "signed" else ""
     loader = LOADERS["load-zarr"].format(source=sources["image" if before else state])
@@ -612,7 +612,7 @@ def chain_of_one(line: str, state: str, sources: dict[str, str], name: str = "")
 
 
 def check_alone(chain: Chain) -> None:
-    """Compare random tasks of a chain with the whole, without the help of other operators."""
+    """Compare random tasks of a chain with the whole, without further operators."""
     for seed in range(3):
         grid, one = cuts(chain, random.Random(seed))
         compare(chain, run(chain, grid), run(chain, one))
@@ -624,7 +624,7 @@ def check_alone(chain: Chain) -> None:
 def test_local_operators_do_not_depend_on_the_division(name, sources):
     """Each operator of a chain declares that it is local, and makes what it makes of the whole.
 
-    But statistics, whose item describes all of the chunk.
+    Statistics are an exception, because their item describes the whole chunk.
     """
     for state in STEPS[name].takes:
         chain = chain_of_one("", state, sources[0], name)
@@ -643,7 +643,7 @@ NOT_LOCAL = [name for name, reason in EXCLUDED.items() if reason in (WHOLE, OBJE
 
 @pytest.mark.parametrize("name", sorted({*NOT_LOCAL, *OPTIONS}))
 def test_operators_of_whole_chunks_are_not_local(name, sources):
-    """What looks at all of a chunk, or at objects, is not local, unless its options say so."""
+    """Operators that use the whole chunk or objects are not local, but for some options."""
     default = "--dust-size-threshold 3" if name == "mask-out-objects" else ""
     (operator,) = read_line(f"{name} {default}".split())
     assert operator.hooks.cut_remedy
@@ -682,7 +682,7 @@ def test_boxes_in_voxels_of_the_input_are_noticed(state, end, sources, monkeypat
 
 @pytest.mark.parametrize("crop", ["crop-margin", "crop-margin --crop-bbox -m 0 0 0 0 1 1"])
 def test_a_record_has_to_name_the_box_that_is_saved(sources, crop):
-    """Of each task, what verify expects to be stored is what was stored, in coarse voxels."""
+    """The objects that verify expects of each task are the stored ones, in coarse voxels."""
     line = (
         f"{LOADERS['load-zarr']} downsample --factor 1 2 2 {crop} save-zarr --store zarr://{{out}}"
     )
@@ -711,7 +711,7 @@ def test_a_plugin_is_given_the_box_of_its_input(sources, tmp_path, monkeypatch):
 
 
 def test_overlaps_are_those_of_the_stored_result(sources):
-    """save-overlap after downsample stores what it stores of coarse labels in coarse tasks."""
+    """save-overlap after downsample equals save-overlap of coarse labels in coarse tasks."""
     image, coarse, urls = sources[0]["image"], next(names), [next(names), next(names)]
     grid = BoxGrid.covering(BOUNDS[0], Zyx(12, 12, 12))
     whole = Chain(BOUNDS[0], [LOADERS["load-zarr"].format(source=image), "downsample"], "voxels")

@@ -101,7 +101,7 @@ def test_chunks_change_nothing(raw, tmp_path, pad, dtype):
 
 
 def test_without_padding_the_output_is_smaller(raw):
-    """With --pad none the array is as large as what has an output, in the middle."""
+    """With --pad none, the array has the extent of the output, without margins."""
     found = inference(raw, f"{IDENTITY} --pad none", chunks=(5, 9, 9)).compute(scheduler="sync")
     inner = raw.bounds.grow((-1, -2, -2))
     image = raw.read(inner).array / np.float32(255)

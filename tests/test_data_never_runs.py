@@ -1,4 +1,4 @@
-"""Data are never executed: traps are set wherever a run, a volume or a result is read.
+"""Data are never executed: malicious data are placed wherever the package reads files.
 
 Each trap makes a file if it is unpickled or evaluated. docs/security.md names these tests.
 """
@@ -46,7 +46,7 @@ def as_pickle() -> bytes:
 
 
 def as_python() -> bytes:
-    """Return an expression of Python that is a trap."""
+    """Return a Python expression that is a trap."""
     return b"__import__('pathlib').Path('sprung').touch()"
 
 
@@ -58,7 +58,7 @@ def as_npy() -> bytes:
 
 
 def as_npz() -> bytes:
-    """Return an archive of such arrays."""
+    """Return an archive of such array files."""
     buffer = io.BytesIO()
     np.savez(buffer, **dict.fromkeys(("about", "pairs"), np.array([Trap()], object)))
     return buffer.getvalue()
@@ -72,7 +72,7 @@ def put(name: str, data: bytes) -> str:
 
 
 def table(data: bytes) -> None:
-    """Look up a label in a table whose piece is *data*, with the checksum that fits."""
+    """Look up a label in a table whose segment is *data*, with a matching checksum."""
     index = {"format": "chunkflow labels 1", "entries": 1, "first": [0]}
     put(f"t/{INDEX}", json.dumps(index | {"checksums": [checksum_of(data)]}).encode())
     put("t/000000.npy", data)
@@ -82,7 +82,7 @@ def table(data: bytes) -> None:
 
 
 def metadata(data: bytes) -> None:
-    """Metadata that say ``data_type`` by a trap; and the trap in place of them."""
+    """Metadata with a trap as ``data_type``, and the trap in place of the metadata."""
     said = {
         "type": "image", "data_type": data.decode("latin-1"), "num_channels": 1,
         "scales": [{
@@ -138,7 +138,7 @@ def test_what_is_read_is_refused_and_not_run(what, trap, tmp_path, monkeypatch):
     lambda: np.load(io.BytesIO(as_npz()), allow_pickle=True)["about"],
 ])  # fmt: skip
 def test_traps_are_traps(spring, tmp_path, monkeypatch):
-    """Each would be sprung by a reader that executes what it reads."""
+    """Each trap would run in a reader that executes its input."""
     monkeypatch.chdir(tmp_path)
     spring()
     assert Path("sprung").exists()

@@ -60,7 +60,7 @@ def import_graph(package: Path) -> dict[str, set[str]]:
 
 
 def cycle_of(graph: dict[str, set[str]]) -> list[str]:
-    """Return a cycle, each module followed by one that it imports; empty if there is none."""
+    """Return a cycle of modules, each followed by one that it imports; empty if none."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -75,7 +75,7 @@ def test_modules_do_not_import_each_other_in_a_cycle() -> None:
 
 
 def test_cycle_through_a_function_is_found(tmp_path: Path) -> None:
-    """A lazy import closes a cycle, one for type checkers does not, and relative ones count."""
+    """Lazy and relative imports close a cycle; imports for type checkers do not."""
     package = tmp_path / "package"
     (package / "inner").mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""One answer: any cut into tasks, in any order, gives the same bytes on disk."""
+"""Reproducible: any division into tasks, in any order, gives the same bytes on disk."""
 
 import random
 from pathlib import Path
@@ -17,7 +17,7 @@ BLOCK = Zyx(8, 16, 16)
 
 @pytest.fixture
 def raw(tmp_path):
-    """Write a part of the real volume as a file of its own, at its place."""
+    """Write a part of the real volume to a file, at its position."""
     with h5py.File(FIB25 / "raw.h5") as file:
         origin = [int(v) for v in file["main"].attrs["voxel_offset"]]
         part = file["main"][DOMAIN.slices(origin)]
@@ -29,7 +29,7 @@ def raw(tmp_path):
 
 
 def run(raw, target, boxes, *network):
-    """Run the same line once a box, in the order given, into one volume."""
+    """Run the same pipeline once per box, in the given order, into one volume."""
     for box in boxes:
         words = [
             "--quiet", "create-bbox", "-s", *box.start, "-p", *box.stop,
@@ -86,7 +86,7 @@ def test_one_task_8_tasks_and_27_tasks_write_the_same_files(raw, tmp_path, dtype
 
 @pytest.mark.long
 def test_legacy_patches_do_depend_on_the_cut(raw, tmp_path):
-    """The check can fail: patches counted from the chunk's corner give other bytes."""
+    """Negative control: patches counted from the chunk's corner give other bytes."""
     network = [
         "--framework", "pytorch", "-m", FIB25 / "unet_fib25_model.py",
         "-w", FIB25 / "unet_fib25.pt", "-s", 16, 24, 24, "-v", 4, 8, 8,
@@ -105,7 +105,7 @@ def test_legacy_patches_do_depend_on_the_cut(raw, tmp_path):
 
 
 def test_affinities_lie_in_their_range(raw, tmp_path):
-    """The network really ran: affinities of the real volume, not constants."""
+    """The network really ran: its output is affinities of the real volume, not a constant."""
     import zarr
 
     network = [
@@ -123,7 +123,7 @@ def test_affinities_lie_in_their_range(raw, tmp_path):
 
 @pytest.mark.long
 def test_two_networks_in_a_row_tile_as_well(raw, tmp_path):
-    """The first makes as much beyond the task's box as the second needs."""
+    """The first network computes the margin around the task that the second needs."""
     identity = ["-f", "identity", "-c", 1, "--grid", "anchored", "--device", "cpu"]
     first = [*identity, "-s", 16, 32, 32, "-z", 12, 24, 24, "-v", 2, 4, 4]
     second = [*identity, "-s", 6, 8, 8, "-v", 2, 3, 3]

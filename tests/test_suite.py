@@ -1,4 +1,4 @@
-"""What the suite promises of itself, however it is started."""
+"""Properties of the test suite itself, however it is started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _ignore_all() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_children_ignore_no_signal_that_the_suite_was_started_with() -> None:
-    """Started under nohup, or in the background of a script, tests see the same signals."""
+    """Under nohup, or in the background of a script, tests see the usual signals."""
     result = subprocess.run(
         [sys.executable, "-c", IGNORED_BY_CHILDREN], cwd=TESTS, preexec_fn=_ignore_all,
         capture_output=True, text=True, check=True,
@@ -63,7 +63,7 @@ def test_f(): pass
 
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
-    """In any shuffle: those with limits of their own, then slow ones, then drills."""
+    """In any shuffle, tests with own limits come first, then slow ones, then drills."""
     (tmp_path / "test_it.py").write_text(LONG_AND_SHORT)
     options = ["-p", "conftest", "-c", "/dev/null", "--rootdir", tmp_path, "--collect-only", "-q"]
     result = subprocess.run(

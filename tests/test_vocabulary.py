@@ -1,4 +1,4 @@
-"""The vocabulary: every command line of chunkflow 1.x means the same here."""
+"""Every command line of chunkflow 1.x means the same in this version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THERE = [row for row in OPTIONS if row.command not in AWAITED]
 
 
 def command_of(plugin):
-    """Return the name of the command that a plugin is here."""
+    """Return the name of the command that replaces a plugin."""
     return plugin.rpartition("/")[2]
 
 
@@ -38,7 +38,7 @@ def command_of(plugin):
 
 
 def test_every_command_and_plugin_exists():
-    """What the vocabulary names is a command, but for what is awaited and still missing."""
+    """Each name of the vocabulary is a command, except planned ones that are missing."""
     named = {*COMMANDS, *map(command_of, PLUGINS)}
     assert len(COMMANDS) == 61
     assert named - NAMES == AWAITED, "a command that exists is not awaited any more"
@@ -49,7 +49,7 @@ def test_every_command_and_plugin_exists():
 
 
 def option_of(row: Row) -> click.Option:
-    """Return the option that all spellings of *row* name."""
+    """Return the option of all spellings of *row*."""
     params = [p for p in catalog.load(row.command).params if isinstance(p, click.Option)]
     by_name = {o: p for p in params for o in (*p.opts, *p.secondary_opts)}
     older = older_names.OPTIONS.get(row.command, {})
@@ -62,7 +62,7 @@ def option_of(row: Row) -> click.Option:
 
 @pytest.mark.parametrize("row", THERE, ids=str)
 def test_an_option_is_spelled_and_means_as_ever(row: Row) -> None:
-    """The option has its names, number of values, choices and default."""
+    """The option keeps its names, number of values, choices and default."""
     option = option_of(row)
     assert option.nargs == row.count
     assert row.choices <= {*getattr(option.type, "choices", ())}
@@ -76,7 +76,7 @@ def test_an_option_is_spelled_and_means_as_ever(row: Row) -> None:
 
 
 def value_of(option: click.Option, row: Row | None = None) -> list[str]:
-    """Return words that an option of this type takes."""
+    """Return arguments that are valid for an option of this type."""
     if option.is_flag:
         return []
     if option.name == "file":  # of plugin
@@ -94,7 +94,7 @@ def value_of(option: click.Option, row: Row | None = None) -> list[str]:
 
 @pytest.mark.parametrize("row", THERE, ids=str)
 def test_an_option_parses(row: Row) -> None:
-    """Every spelling is read, with a value of its type, and reaches the command."""
+    """Every spelling is accepted, with a value of its type, and reaches the command."""
     option, command = option_of(row), catalog.load(row.command)
     required = [p for p in command.params if p.required and p is not option]
     others = [word for p in required for word in (p.opts[0], *value_of(p))]
@@ -111,7 +111,7 @@ BUILT = [plugin for plugin in PLUGINS if command_of(plugin) not in AWAITED]
 
 @pytest.mark.parametrize("plugin", BUILT)
 def test_a_plugin_is_a_command(plugin: str) -> None:
-    """By its name with dashes or underscores, with its folder, with .py, it is the operator."""
+    """Any spelling of a plugin (dashes, underscores, folder, .py) names the operator."""
     operator = catalog.load(command_of(plugin))
     spellings = {plugin, plugin.replace("-", "_"), f"{plugin.replace('-', '_')}.py"}
     for name in spellings | {command_of(each) for each in spellings}:
@@ -122,7 +122,7 @@ def test_a_plugin_is_a_command(plugin: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_HERE)
 def test_a_plugin_that_is_not_here_names_the_alternative(name: str) -> None:
-    """The answer says what to do instead, however it is spelled."""
+    """The message names the alternative, for every spelling."""
     for spelling in (name, name.replace("-", "_"), f"{name.replace('-', '_')}.py"):
         with pytest.raises(OptionError, match=older_names.INSTEAD[name].split(":")[0]):
             read_line(["plugin", "-f", spelling])
@@ -184,7 +184,7 @@ OLDER_OPTIONS = """
 
 
 def test_older_commands_are_known():
-    """Each is an alias of a command, all of them in one table; cloud-watch is a command."""
+    """Each older command is an alias in one table; cloud-watch is a command."""
     assert older_names.COMMANDS == OLDER_COMMANDS
     assert {*older_names.COMMANDS.values()} <= NAMES | AWAITED
     assert "cloud-watch" in NAMES | AWAITED
@@ -192,7 +192,7 @@ def test_older_commands_are_known():
 
 @pytest.mark.parametrize("line", OLDER_OPTIONS.strip().splitlines())
 def test_older_options_are_read(line: str) -> None:
-    """Each is read as the option it is now, or is still one."""
+    """Each older option is accepted as an alias, or is still an option."""
     name, old, spelled = line.split()
     new = spelled.partition("=")[0]
     if name in AWAITED:
@@ -280,7 +280,7 @@ def data(tmp_path_factory):
 
 
 def outcome(line: str) -> list[Task]:
-    """Return the tasks of a line when they have left it."""
+    """Return the tasks that a pipeline yields."""
     stages = read_line(line.removeprefix("--mip 0 ").split())
     source = stages[0] if isinstance(stages[0], Source) else None
     pipeline = Pipeline(list(operators_of(stages)), source, ahead=0)
@@ -293,7 +293,7 @@ def outcome(line: str) -> list[Task]:
 
 @pytest.mark.parametrize(("line", "check"), CASES, ids=[line for line, _ in CASES])
 def test_a_command_does_the_documented_thing(line, check, data, tmp_path, monkeypatch):
-    """On a small known input, with its options, by their short names and long ones."""
+    """Each command has its documented result on a small input, with short and long options."""
     if awaited := {word.replace("_", "-") for word in line.split()} & AWAITED:
         pytest.skip(f"awaits {', '.join(awaited)}")
     folder, arrays = data
@@ -303,7 +303,7 @@ def test_a_command_does_the_documented_thing(line, check, data, tmp_path, monkey
 
 
 def test_every_option_is_used():
-    """Each option stands in a line that runs here or among the published ones, or says why not."""
+    """Each option occurs in a command line run here or published, or has a reason not to."""
     published = (Path(__file__).parent / "published" / "lines.txt").read_text(encoding="utf-8")
     lines = [line for line in published.replace("\\\n", " ").splitlines() if line[:1] not in "#="]
     used = set()

@@ -48,9 +48,9 @@ WRITERS = {
 
 @pytest.mark.parametrize(("name", "options", "run"), [(k, *v) for k, v in WRITERS.items()])
 def test_a_run_lies_beside_what_its_last_operator_writes(name, options, run, tmp_path, monkeypatch):
-    """Each operator that writes gives a place next to its output, and one that does not is named.
+    """The default run is beside the last output; an operator without output is named.
 
-    Files named after tasks (BOX) or objects (ID) count by what their names begin with.
+    For files with a placeholder (BOX or ID) in their names, the part before it is used.
     """
     monkeypatch.chdir(tmp_path)
     made = catalog.load(name).main(options.split(), standalone_mode=False)
@@ -63,7 +63,7 @@ def test_a_run_lies_beside_what_its_last_operator_writes(name, options, run, tmp
 
 
 def test_no_operator_that_writes_is_left_out():
-    """The list above has every operator of the write stage that says where it writes."""
+    """The list above has all operators of the write stage that have a destination."""
     for name in catalog.names():
         if '@operator("write")' in Path(catalog.path_of(name)).read_text():
             assert name in WRITERS
@@ -71,7 +71,7 @@ def test_no_operator_that_writes_is_left_out():
 
 @pytest.mark.parametrize(("name", "options"), [(k, v[0]) for k, v in WRITERS.items() if v[1]])
 def test_files_of_tasks_are_known_as_outputs(name, options, tmp_path, monkeypatch):
-    """What writes a file for each task tells a run how these are called, for `verify`."""
+    """Operators that write a file per task declare the names of the files for `verify`."""
     monkeypatch.chdir(tmp_path)
     hooks = catalog.load(name).main(options.split(), standalone_mode=False).hooks
     if any("BOX" in place for place in hooks.destinations):
@@ -79,7 +79,7 @@ def test_files_of_tasks_are_known_as_outputs(name, options, tmp_path, monkeypatc
 
 
 def test_a_run_of_previews_without_a_place(tmp_path, monkeypatch):
-    """`submit … preview` makes a run beside the pictures, which are outputs that verify knows."""
+    """`submit … preview` makes a run beside the images, which verify checks."""
     monkeypatch.chdir(tmp_path)
     say(f"--quiet {IMAGE} {SAVE} image.zarr")
     say(f"submit {LINE} preview --output-path sheets/")

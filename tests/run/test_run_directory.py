@@ -89,7 +89,7 @@ def test_what_is_no_spec_is_named(home, content):
 
 
 def test_without_the_pin_a_changed_spec_would_run(home, monkeypatch):
-    """The drill of the test above: with the safeguard removed the changed spec is taken."""
+    """Without the safeguard of the test above, the changed spec is accepted."""
     monkeypatch.setattr(
         "chunkflow_py.run.run_directory.removed", lambda name: name == "pinned-spec"
     )
@@ -99,7 +99,7 @@ def test_without_the_pin_a_changed_spec_would_run(home, monkeypatch):
 
 
 def test_a_changed_plan_is_refused(tmp_path):
-    """The plan is pinned by the spec."""
+    """The spec has the SHA-256 of the plan."""
     home = RunDirectory(str(tmp_path / "run"))
     home.create(*spec_of(tmp_path))
     home.store.put("plan/infer", b"other")

@@ -53,7 +53,7 @@ def shown_of(home, folder):
 @example(STEERING)
 @example("x" * 100_000 + STEERING)
 def test_no_text_of_a_ledger_steers_or_tells(text):
-    """Terminal, JSON and pages show what a ledger says without control, and without passwords."""
+    """Terminal, JSON and pages show no control characters and no passwords of a ledger."""
     with tempfile.TemporaryDirectory() as folder:
         home = planted_run(f"{folder}/r", {"infer": PLAN})
         ledger = home.ledger("infer")
@@ -109,7 +109,7 @@ def test_records_and_failures_are_clean_when_made_and_when_read(text, other):
 
 
 def test_an_error_with_a_lone_surrogate_is_an_error_like_others(tmp_path, monkeypatch):
-    """work, status, verify and the report go on, and the message becomes a dead letter."""
+    """Subcommands accept such an error, and its message becomes a dead letter."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     say(f"--quiet {IMAGE} {SAVE} image.zarr")

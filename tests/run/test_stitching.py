@@ -131,9 +131,9 @@ def test_values_of_a_segmentation_keep_neighbours_apart():
 
 
 def test_tasks_of_another_size_are_refused():
-    """Links of tasks that did not make the labels would miss faces: records and voxels tell.
+    """Tasks of another size than those of labelling are refused, by records or by voxels.
 
-    Also where no face of the larger tasks cuts a piece, in which nothing looked before.
+    This includes larger tasks whose boundaries divide no object.
     """
     mask = blobs(2)
     store(mask, "zarr://mask.zarr")
@@ -155,9 +155,9 @@ def test_tasks_of_another_size_are_refused():
 
 @pytest.mark.parametrize("url", ["precomputed://parts", "zarr://parts.zarr"])
 def test_the_labels_say_how_they_were_made(url):
-    """Boxes and connectivity are beside the labels, also where tasks of several sizes made them.
+    """Boxes and connectivity of all labelling tasks are stored beside the labels.
 
-    A part that no task has labelled stays empty, and a record that is lost is noticed.
+    A region that no task has labelled stays empty, and a lost record is detected.
     """
     mask = blobs(7, 0.3)
     mask[:6, 20:] = 0
@@ -177,7 +177,7 @@ def test_the_labels_say_how_they_were_made(url):
 
 
 def test_labels_of_tasks_of_several_sizes_are_refused():
-    """A volume that tasks of another size have labelled again may hold labels of both."""
+    """A volume that was labelled again with another task size is refused."""
     store(blobs(2), "zarr://mask.zarr")
     line = "load-volume -v mask.zarr connected-components save-volume -v zarr://parts.zarr"
     say(f"generate-tasks -v mask.zarr -c 11 27 31 {line} -b 1 27 31")
@@ -214,7 +214,7 @@ def test_stitching_is_right_or_refused(seed):
 
 
 def test_parts_of_the_tasks_that_have_labelled():
-    """Links may be found by smaller tasks, within which and between which ids are the same."""
+    """Smaller tasks than those of labelling may find the links."""
     mask = blobs(3)
     store(mask, "zarr://mask.zarr")
     label((12, 12, 16), "mask.zarr", "zarr://parts.zarr", "--connectivity 26")
@@ -327,7 +327,7 @@ def test_time_points_are_volumes_of_their_own():
 
 
 def cells():
-    """Return labels of cells that fill the volume, and their affinities (x, y, z), 0 between."""
+    """Return labels of cells that fill the volume, and affinities (x, y, z), 0 between cells."""
     rng = np.random.default_rng(6)
     seeds = np.zeros(BOX.size, np.int32)
     places = rng.choice(seeds.size, 25, replace=False)

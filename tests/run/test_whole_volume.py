@@ -114,7 +114,7 @@ def levels(url):
 @pytest.mark.parametrize("source", ["precomputed", "zarr", "zarr2", "n5"])
 @pytest.mark.parametrize("target", ["precomputed", "zarr", "zarr2"])
 def test_factors_between_levels_are_those_of_the_source(tmp_path, source, target):
-    """Each level has its factor, from the level that is copied on; the last goes on beyond."""
+    """Each level has the factor of the source; the last one is used for further levels."""
     url = mixed_pyramid(tmp_path, source)
     sizes = [(40, 4.5, 4), (40, 9, 8), (80, 18, 16), (80, 18, 64)]
     assert [size for size, _ in levels(url)] == sizes
@@ -159,7 +159,7 @@ def test_levels_that_are_no_factor_apart(tmp_path):
 
 
 def test_a_level_becomes_a_volume(tmp_path):
-    """--mip of the source becomes level 0 of the target, with its place and voxel size."""
+    """--mip of the source becomes level 0 of the target, with its position and voxel size."""
     source, target = address(tmp_path, "precomputed", "source"), address(tmp_path, "h5")
     filled(source, replace(SPEC, max_mip=1))
     assert run("downsample-volume", source).exit_code == 0
@@ -400,7 +400,7 @@ def test_tasks_that_cut_blocks_are_refused(tmp_path):
 
 
 def test_options_after_the_addresses(tmp_path):
-    """Options may stand before and after the addresses; a third address is an error."""
+    """Options are accepted before and after the addresses; a third address is an error."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "h5")
     array = filled(source)
     done = run("convert", "-c", 0, source, target, "--encoding", "raw")
@@ -440,7 +440,7 @@ def test_sizes_of_tasks(tmp_path):
 
 @pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
 def test_tasks_that_cut_the_blocks_of_a_level(tmp_path, scheme):
-    """A size of tasks that cuts blocks is refused with one that works; the whole level works."""
+    """A task size that cuts blocks is refused with one that works; the whole level works."""
     url = f"{scheme}://{tmp_path}/em"
     bounds = BoundingBox.from_size((0, 0, 0), (80, 80, 80))
     create_volume(replace(SPEC, bounds=bounds, block_size=Zyx(16, 16, 16), max_mip=1), url)

@@ -59,7 +59,7 @@ def plans(draw):
 @settings(max_examples=200)
 @given(plans())
 def test_numbers_and_regions_belong_to_each_other(drawn):
-    """In every order, cut off or not, of a part, with time points: the tasks are the right ones."""
+    """Numbers and regions match for every order, clipping, range and time axis."""
     plan, expected = drawn
     assert len(plan) == len(expected)
     assert list(plan) == [number for number, _ in expected]
@@ -111,7 +111,7 @@ def test_a_plan_that_was_written_is_the_same(drawn):
 
 @given(st.lists(st.builds(Region, BOXES, st.none() | st.integers(0, 3)), unique=True), st.data())
 def test_a_list_numbers_its_regions_as_they_come(regions, data):
-    """A list does what a grid does: numbers, regions, parts, and the way to a file and back."""
+    """A list plan numbers regions in their order and survives a round trip through JSON."""
     first = data.draw(st.integers(0, len(regions)))
     part = data.draw(st.none() | st.just(range(first, len(regions))))
     plan = ListPlan(regions, indexes=part)
@@ -158,7 +158,7 @@ PAIR = [Region(NINE[0]), Region(NINE[8])]
     ],
 )
 def test_an_error_says_why_a_region_is_no_task(plan, region, why, nearest):
-    """Whether it lies between the boxes, was left out or has the wrong time; and what is near."""
+    """The error gives the reason (position, exclusion or time) and the nearest task."""
     with pytest.raises(GeometryError) as caught:
         plan.number(Region.parse(region))
     assert why in str(caught.value)
