@@ -46,7 +46,7 @@ def check_names(operators: Iterable[Operator]) -> None:
     """Refuse an operator that reads an item which no earlier operator makes.
 
     Raises:
-        OptionError: names the item and the existing ones.
+        OptionError: the item does not exist; the message names it and the existing items.
     """
     made: set[str] = set()
     for operator in operators:
@@ -70,7 +70,7 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
         sizes: name of an input -> its voxel size, nanometres, zyx; ``None`` if unknown.
 
     Raises:
-        ChunkError: names two inputs and their sizes.
+        ChunkError: the sizes differ; the message names two inputs and their sizes.
     """
     known = [(name, size) for name, size in sizes.items() if size is not None]
     if operator.hooks.any_voxel_size:
@@ -87,15 +87,15 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
 
 
 def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> None:
-    """Refuse operators that write to the input or output of another operator.
+    """Refuse operators that write where another operator reads or writes.
 
     Args:
         operators: operators of the pipeline.
-        in_place: allow a loader to read the voxels that a saver replaces, if it reads only the
-            task's box.
+        in_place: allow a saver to replace the voxels that a loader reads, if the loader reads
+            the task's box without a margin.
 
     Raises:
-        OptionError: two operators conflict; the message gives both and the address.
+        OptionError: two operators conflict; the message names both, and the address.
     """
     from chunkflow_py.volume.array_identity import ArrayAddress
 

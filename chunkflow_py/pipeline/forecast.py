@@ -53,7 +53,7 @@ class PipelineMemory:
 
     @property
     def bytes(self) -> int:
-        """The sum of all parts."""
+        """The sum of all known parts, bytes."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ object: the pipeline calls it once all commands have accepted their options.
 | ``@operator("read")`` and others | task -> task                               |
 | ``@source``                      | an iterable of tasks, see `TaskSource`     |
 
-By the hooks of `chunkflow_py.hooks`, it informs the pipeline about boxes, outputs and memory.
+Its hooks, see `chunkflow_py.hooks`, inform the pipeline about boxes, outputs and memory.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Operator:
         stage: stage that it runs in; consecutive operators of one stage share a thread.
         call: function, task -> task.
         body: object that the command returned.
-        inputs: names of the items it reads.
+        inputs: names of the items that it reads.
         outputs: names of the items it makes.
         start: function, task -> future, to start the next task before the last one is finished; or
             ``None``.
@@ -152,12 +152,13 @@ class Source:
 
 @dataclass
 class TaskSource(SourceBase):
-    """Source of tasks whose boxes are known before the first task runs.
+    """A source whose task boxes are known before the first task runs.
 
     Attributes:
-        boxes: grid or list of boxes.
-        regions: function that returns the regions of the tasks in order (default: *boxes*).
-        is_divided: whether tasks divide a volume; false if the user chose a single box.
+        boxes: grid or list of the tasks' boxes, voxels, zyx.
+        regions: function that returns the region (box and optional time index) of each task, in
+            order (default: *boxes*, without a time index).
+        is_divided: true if the tasks divide a volume; false if the user chose a single box.
     """
 
     boxes: Boxes = field(metadata=HOOK)
@@ -344,7 +345,7 @@ def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox
             return
         if remedies and chunk.bbox != chunk.domain:
             logger.warning(
-                "%s uses the whole chunk %s, which is a part of %s: the result depends on how the "
+                "%s uses the whole chunk %s, but the volume is %s: the result depends on how the "
                 "volume is cut into tasks; %s",
                 *(name, chunk.bbox, chunk.domain, remedies.pop()),
             )

@@ -63,7 +63,10 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
         OptionError: *name* is not the path of the file.
     """
     if not Path(name).expanduser().is_file():
-        msg = f"plugin {name} is the file {path}, which a run has to store; give its path"
+        msg = (
+            f"plugin {name} is found at {path}; a run stores the file, so give this path instead "
+            "of the name"
+        )
         raise OptionError(msg)
     return {name: "code"}
 

@@ -122,7 +122,7 @@ class Environment(SourceBase):
 
     @cached_property
     def chosen(self) -> TaskSize:
-        """The size of the tasks."""
+        """The task size with the least amplification whose memory fits."""
         from chunkflow_py.inference.patch_grid import PatchGeometry
         from chunkflow_py.inference.task_size import TaskSizes
 
@@ -253,7 +253,7 @@ class Environment(SourceBase):
         """Do nothing."""
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks, or send them and yield none."""
+        """Yield the tasks; if a queue is given, send them to it and yield none."""
         return iter(self.generator)
 
     # --- texts ---------------------------------------------------------------------------------

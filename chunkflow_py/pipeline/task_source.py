@@ -131,9 +131,8 @@ class Planner:
             if timed := next((r for r in regions if r.time is not None), None):
                 msg = (
                     f"{self.bbox_file} has boxes with a time, such as {timed}, which must be "
-                    "whole tasks; leave out --chunk-size, or remove the times and give one by "
-                    ""
-                    f"--bounding-box t{timed.time}_…"
+                    "whole tasks; leave out --chunk-size, or remove the times and give one time "
+                    f"index by --bounding-box t{timed.time}_…"
                 )
                 raise OptionError(msg)
             return regions
@@ -166,7 +165,7 @@ class Planner:
         where = f"the grid {grid.bounds} (voxels of mip {self.mip})"
         if outside == len(wanted):
             msg = (
-                f"no tasks are left: all {outside} boxes of {self.bbox_file} lie outside of "
+                f"no tasks are left: all {outside} boxes of {self.bbox_file} are outside "
                 f"{where}; the first is {wanted[0]}; change --mip, the region or the boxes"
             )
             raise OptionError(msg)
@@ -176,7 +175,9 @@ class Planner:
                 *(outside, len(wanted), self.bbox_file, where),
             )
         count = int(np.count_nonzero(kept))
-        logger.info("%d of %d boxes touch those of %s", count, len(grid), self.bbox_file)
+        logger.info(
+            "%d of %d boxes of the grid overlap boxes of %s", count, len(grid), self.bbox_file
+        )
         return kept
 
     def _in_mask(self, boxes: Boxes, wanted: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -188,8 +189,8 @@ class Planner:
             size = self._volume.voxel_size_nm
         if self.mask is None or size is None:
             msg = (
-                f"mask {self.mask} is compared with the boxes by the sizes of their voxels; give "
-                "the --volume-path that boxes are counted in, or their --voxel-size"
+                f"mask {self.mask} cannot be compared with the boxes, because the voxel size of "
+                "the boxes is unknown; give --voxel-size, or --volume-path of the volume to process"
             )
             raise OptionError(msg)
         volume = open_volume(self.mask, self.mask_mip, opening=self.opening)
@@ -240,7 +241,7 @@ class TaskGenerator(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan | ListPlan:
-        """The tasks, wherever they go."""
+        """The plan of the tasks, whether they are yielded, sent or written."""
         return self.planner.plan()
 
     @property
@@ -260,7 +261,7 @@ class TaskGenerator(SourceBase):
         """Yield the tasks, or send or write them and yield none."""
         plan = self.plan
         if self.dry_run and (self.queue_name or self.file_path):
-            logger.info("dry run: %d tasks are not sent", len(plan))
+            logger.info("dry run: %d tasks are neither sent nor written", len(plan))
             return
         if self.file_path:
             from chunkflow_py.queue.box_file import write_boxes

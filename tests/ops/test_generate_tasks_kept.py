@@ -81,7 +81,7 @@ def test_a_mask_without_a_voxel_size_is_refused(mask):
     """How large the voxels of the boxes are must be known."""
     result = run(f"generate-tasks -z 1 8 16 -c 1 4 4 --mask {mask} create-chunk")
     assert result.exit_code == 2
-    assert "or their --voxel-size" in " ".join(result.output.split())
+    assert "give --voxel-size, or --volume-path" in " ".join(result.output.split())
 
 
 def test_another_level_of_the_mask(tmp_path):
@@ -168,7 +168,7 @@ def test_boxes_of_interest_choose_those_of_the_grid(regions, caplog):
     path = regions("0-1_3-5_0-4", "0-1_2-3_11-12", "0-1_0-1_0-1")
     body = generate(f"-z 1 8 16 -c 1 4 4 --bbox-file {path}")
     assert [str(task) for task in body] == ["0-1_0-4_0-4", "0-1_0-4_8-12", "0-1_4-8_0-4"]
-    assert f"3 of 8 boxes touch those of {path}" in caplog.text
+    assert f"3 of 8 boxes of the grid overlap boxes of {path}" in caplog.text
     assert str(body.boxes.bounds) == "0-1_0-8_0-16"
 
 

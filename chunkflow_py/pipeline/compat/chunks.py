@@ -21,7 +21,7 @@ LAYER_TYPES = ("image", "segmentation", "probability_map", "affinity_map", "unkn
 class Chunk(NDArrayOperatorsMixin):
     """An array (z, y, x) or (c, z, y, x) with its position in the volume.
 
-    Attributes that are not defined here are those of the array, such as ``chunk.mean()``.
+    Other attributes and methods are those of the array: ``chunk.mean()`` calls ``array.mean()``.
 
     Attributes:
         array: the voxels.
@@ -61,7 +61,7 @@ class Chunk(NDArrayOperatorsMixin):
     def from_array(
         cls, array: NDArray[Any], bbox: BoundingBox, voxel_size: Iterable[float] | None = None
     ) -> Self:
-        """Return a chunk of an array at the position of a box."""
+        """Return a chunk that shares *array*, at the start of *bbox*."""
         return cls(array, voxel_offset=bbox.minpt, voxel_size=voxel_size)
 
     @classmethod
@@ -77,13 +77,13 @@ class Chunk(NDArrayOperatorsMixin):
         pattern: str = "zero",
         voxel_size: Iterable[float] | None = None,
     ) -> Self:
-        """Return a chunk of zeros.
+        """Return a chunk of zeros that fills a box.
 
         Raises:
-            ValueError: another pattern is requested.
+            ValueError: *pattern* is not ``zero``.
         """
         if pattern != "zero":
-            msg = f"a plugin can only make chunks of the pattern zero, not {pattern}"
+            msg = f"from_bbox makes chunks with pattern 'zero' only, not {pattern!r}"
             raise ValueError(msg)
         return cls.from_array(np.zeros(bbox.shape.tuple, dtype), bbox, voxel_size)
 
@@ -96,7 +96,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or voxels are (z, y, x) integers except uint8."""
+        """Whether the layer type says so, or the chunk is (z, y, x) integers other than uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -139,7 +139,7 @@ class Chunk(NDArrayOperatorsMixin):
         self.set_properties(value)
 
     def set_properties(self, properties: dict[str, Any]) -> None:
-        """Copy offset, voxel size and layer type of another chunk."""
+        """Set the offset, voxel size and layer type that *properties* contains."""
         for name in ("voxel_offset", "voxel_size", "layer_type"):
             if name in properties:
                 setattr(self, name, properties[name])
@@ -148,37 +148,37 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def bbox(self) -> BoundingBox:
-        """Box of the chunk."""
+        """Global box that the chunk covers."""
         return BoundingBox.from_delta(self.voxel_offset, self.array.shape[-3:])
 
     @property
     def bounding_box(self) -> BoundingBox:
-        """Box of the chunk."""
+        """Global box that the chunk covers, as `bbox`."""
         return self.bbox
 
     @property
     def start(self) -> Cartesian:
-        """The first voxel, zyx."""
+        """Global position of the first voxel, zyx."""
         return self.bbox.start
 
     @property
     def stop(self) -> Cartesian:
-        """The position after the last voxel, zyx."""
+        """Global position after the last voxel, zyx."""
         return self.bbox.stop
 
     @property
     def ndoffset(self) -> tuple[int, ...]:
-        """The offset with as many axes as the array."""
+        """Global start with one number for each axis of the array; 0 for the channel."""
         return (*[0] * (self.ndim - 3), *self.voxel_offset)
 
     @property
     def voxel_stop(self) -> tuple[int, ...]:
-        """The stop with as many axes as the array."""
+        """Global stop with one number for each axis of the array."""
         return tuple(a + b for a, b in zip(self.ndoffset, self.shape, strict=True))
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Global slices with as many axes as the array."""
+        """Global position as one slice for each axis of the array."""
         return tuple(slice(a, b) for a, b in zip(self.ndoffset, self.voxel_stop, strict=True))
 
     # --- as an array ------------------------------------------------------------------------------
@@ -192,8 +192,9 @@ class Chunk(NDArrayOperatorsMixin):
         except AttributeError:
             kind = type(self).__name__
             msg = (
-                f"{kind} of chunkflow has no {name!r} here; the array is {kind.lower()}.array, "
-                "and docs/from-chunkflow.md lists replacements for other methods"
+                f"{kind} has no attribute {name!r} in chunkflow_py; the array is "
+                f"{kind.lower()}.array, and docs/from-chunkflow.md lists replacements for other "
+                "methods"
             )
             raise AttributeError(msg) from None
 
@@ -271,7 +272,7 @@ class Chunk(NDArrayOperatorsMixin):
         return (..., *local)
 
     def cutout(self, x: Any) -> Chunk:
-        """Return the part in a box, or in global slices, as a view."""
+        """Return a view of the part inside a box or global slices."""
         slices = tuple(getattr(x, "slices", x))
         offset = tuple(each.start for each in slices[-3:])
         return self._like(self.array[self._inside(slices)], offset)
@@ -283,7 +284,12 @@ class Chunk(NDArrayOperatorsMixin):
     def crop_margin(
         self, margin_size: Iterable[int] | None = None, output_bbox: BoundingBox | None = None
     ) -> Chunk:
-        """Return the part without a margin (3 numbers, or 6: before and after), or in a box."""
+        """Return a view without a margin, or of the part inside a box.
+
+        Args:
+            margin_size: voxels to crop at both ends, zyx; or six numbers, before and after.
+            output_bbox: global box of the part, if no margin is given.
+        """
         if margin_size is None and output_bbox is not None:
             return self.cutout(output_bbox)
         margin = tuple(margin_size or (0, 0, 0))
@@ -291,17 +297,17 @@ class Chunk(NDArrayOperatorsMixin):
         return self.cutout(shrunk)
 
     def shrink(self, size: Iterable[int]) -> None:
-        """Crop a margin in place."""
+        """Crop a margin in place; *size* as in `crop_margin`."""
         part = self.crop_margin(size)
         self.array, self.voxel_offset = part.array, part.voxel_offset
 
     def threshold(self, threshold: float) -> Chunk:
-        """Return a uint8 mask of the voxels above a value; for a single channel."""
+        """Return a uint8 mask (z, y, x) of the voxels above *threshold*, in the first channel."""
         array = (self.array > threshold).astype(np.uint8)
         return Chunk(array[0] if array.ndim == 4 else array, self.voxel_offset, self.voxel_size)
 
     def where(self, mask: NDArray[Any]) -> tuple[Any, ...]:
-        """Return the global positions of a mask, one array for each axis."""
+        """Return the global positions where *mask* is true, one array for each axis."""
         found = np.nonzero(mask)
         return tuple(at + offset for at, offset in zip(found, self.ndoffset, strict=True))
 
@@ -314,20 +320,20 @@ class Segmentation(Chunk):
     """A chunk of labels."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Create a chunk of labels."""
+        """Set the layer type to segmentation, unless another one is given."""
         super().__init__(array, **({"layer_type": "segmentation"} | place))
 
 
 class AffinityMap(Chunk):
-    """A chunk of affinities."""
+    """A chunk of affinities, (3, z, y, x)."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Create a chunk of affinities (3, z, y, x)."""
+        """Set the layer type to affinity_map, unless another one is given."""
         super().__init__(array, **({"layer_type": "affinity_map"} | place))
 
 
 class ProbabilityMap(Chunk):
-    """A chunk of probabilities."""
+    """A chunk of probabilities in floating point."""
 
     def __init__(
         self,
@@ -335,7 +341,7 @@ class ProbabilityMap(Chunk):
         voxel_offset: Iterable[int] | None = None,
         voxel_size: Iterable[float] | None = None,
     ) -> None:
-        """Create a chunk of floats.
+        """Set the layer type to probability_map.
 
         Raises:
             TypeError: the voxels are integers.

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 
 class PointCloud:
-    """Points (n, 3), zyx, voxels."""
+    """Positions of points and their voxel size.
+
+    Attributes:
+        points: positions (n, 3), zyx, voxels.
+        voxel_size: edge lengths of a voxel, nanometres, zyx.
+    """
 
     def __init__(self, points: NDArray[Any] | None, voxel_size: Iterable[float]) -> None:
-        """Copy points; ``None`` stands for no points."""
+        """Use the array of points without copying it; ``None`` makes an empty cloud."""
         self.points = np.zeros((0, 3), np.int64) if points is None else points
         self.voxel_size = Cartesian.from_collection(voxel_size)
 
@@ -36,17 +41,17 @@ class PointCloud:
 
 
 class Synapses:
-    """T-bars and the postsynaptic points of each; the methods ``remove_…`` change it in place.
+    """T-bars (presynaptic points) and the postsynaptic points of each, edited in place.
 
     Attributes:
-        pre: (n, 3) int32, zyx, voxels.
-        post: (m, 4) int32: row of *pre*, z, y, x; or ``None``.
-        pre_confidence: (n,) or ``None``.
-        post_confidence: (m,) or ``None``.
+        pre: positions of the T-bars, (n, 3) int32, zyx, voxels.
+        post: postsynaptic points, (m, 4) int32: row in *pre*, then z, y, x in voxels; or ``None``.
+        pre_confidence: confidence of each T-bar, (n,), or ``None``.
+        post_confidence: confidence of each postsynaptic point, (m,), or ``None``.
         resolution: edge lengths of a voxel, nanometres, zyx, or ``None``.
-        users: names, or ``None``.
-        pre_users: (n,) index into *users*, or ``None``.
-        post_users: (m,) index into *users*, or ``None``.
+        users: names of the annotators, or ``None``.
+        pre_users: index into *users* for each T-bar, (n,), or ``None``.
+        post_users: index into *users* for each postsynaptic point, (m,), or ``None``.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Synapses:
         pre_users: NDArray[Any] | None = None,
         post_users: NDArray[Any] | None = None,
     ) -> None:
-        """Copy the points; arguments as for the class."""
+        """Copy *pre* and *post* as int32; the arguments are the attributes of the class."""
         self.pre = pre.astype(np.int32)
         self.post = None if post is None else post.astype(np.int32)
         self.pre_confidence, self.post_confidence = pre_confidence, post_confidence
@@ -68,7 +73,7 @@ class Synapses:
         self.users, self.pre_users, self.post_users = users, pre_users, post_users
 
     def __len__(self) -> int:
-        """Return the number of postsynaptic points."""
+        """Return the number of postsynaptic points; 0 if *post* is ``None``."""
         return 0 if self.post is None else len(self.post)
 
     @property
@@ -78,39 +83,39 @@ class Synapses:
 
     @property
     def post_num(self) -> int | None:
-        """Number of postsynaptic points."""
+        """Number of postsynaptic points; ``None`` if *post* is ``None``."""
         return None if self.post is None else len(self.post)
 
     @property
     def post_coordinates(self) -> NDArray[Any]:
-        """Positions of the postsynaptic points, (m, 3)."""
+        """Positions of the postsynaptic points, (m, 3), zyx, voxels."""
         return np.zeros((0, 3), np.int32) if self.post is None else self.post[:, 1:]
 
     @property
     def pre_point_cloud(self) -> PointCloud:
-        """The T-bars as points."""
+        """Point cloud of the T-bars; without a resolution, its voxel size is 1."""
         return PointCloud(self.pre, (1, 1, 1) if self.resolution is None else self.resolution)
 
     @property
     def pre_bounding_box(self) -> BoundingBox:
-        """The box around the voxels of the T-bars."""
+        """Smallest box that contains the voxels of all T-bars."""
         return BoundingBox.from_points(self.pre).adjust((0, 0, 0, 1, 1, 1))
 
     @property
     def pre_with_physical_coordinate(self) -> NDArray[Any]:
-        """T-bars, nanometres (voxels if their size is not known)."""
+        """Positions of the T-bars in nanometres; in voxels if *resolution* is ``None``."""
         return self.pre if self.resolution is None else self.pre * self.resolution
 
     @property
     def post_with_physical_coordinate(self) -> NDArray[Any] | None:
-        """*post* with its positions in nanometres."""
+        """*post* with positions in nanometres; in voxels if *resolution* is ``None``."""
         if self.post is None or self.resolution is None:
             return self.post
         return np.column_stack([self.post[:, 0], self.post_coordinates * self.resolution])
 
     @property
     def pre_index2post_indices(self) -> list[list[int] | None]:
-        """Rows of the postsynaptic points of each T-bar; ``None`` if *post* is ``None``."""
+        """For each T-bar, the rows of its points in *post*; ``None`` if *post* is ``None``."""
         if self.post is None:
             return [None] * self.pre_num
         return [np.flatnonzero(self.post[:, 0] == row).tolist() for row in range(self.pre_num)]
@@ -134,7 +139,7 @@ class Synapses:
         return np.asarray(np.linalg.norm(apart, axis=1), np.float32)
 
     def add_pre(self, pre: NDArray[Any], confidence: float = 1.0) -> Synapses:
-        """Append T-bars (n, 3)."""
+        """Append T-bars at positions (n, 3) and return this object."""
         self.pre = np.concatenate([self.pre, pre.astype(np.int32)])
         if self.pre_confidence is not None:
             more = np.full(len(pre), confidence, self.pre_confidence.dtype)
@@ -144,7 +149,7 @@ class Synapses:
         return self
 
     def remove_pre(self, indices: Iterable[int]) -> None:
-        """Remove T-bars with their postsynaptic points."""
+        """Remove the T-bars in these rows of *pre*, and their postsynaptic points."""
         keep = np.ones(self.pre_num, bool)
         keep[list(indices)] = False
         rows = np.cumsum(keep) - 1
@@ -156,7 +161,7 @@ class Synapses:
             self.post[:, 0] = rows[self.post[:, 0]]
 
     def remove_post(self, indices: Iterable[int]) -> None:
-        """Remove postsynaptic points."""
+        """Remove the postsynaptic points in these rows of *post*."""
         if self.post is None:
             return
         keep = np.ones(len(self.post), bool)
@@ -170,13 +175,13 @@ class Synapses:
         self.remove_pre(self.pre_indices_without_post)
 
     def remove_synapses_outside_bounding_box(self, bbox: BoundingBox) -> None:
-        """Remove T-bars outside a box; positions at its stop count as inside, as in 1.x."""
+        """Remove T-bars outside a box; as in 1.x, a T-bar at the stop counts as inside."""
         self.remove_pre(
             row for row, point in enumerate(self.pre.tolist()) if not bbox.contains(point)
         )
 
     def user_id(self, user: str) -> int | None:
-        """Return the index of a user, or ``None``."""
+        """Return the index of a user in *users*, or ``None`` if the user is unknown."""
         users = self.users or []
         return users.index(user) if user in users else None
 
@@ -190,7 +195,13 @@ class Synapses:
     def find_redundent_post(
         self, num_threshold: int = 15, distance_threshold: float = 50.0
     ) -> set[int]:
-        """Return the rows of points too far from their T-bar, or beyond its allowed number."""
+        """Return rows of postsynaptic points that are too far from their T-bar or too many.
+
+        Args:
+            num_threshold: number of points to keep for each T-bar: those with the smallest
+                distance, divided by the confidence if there is one.
+            distance_threshold: largest distance from the T-bar, voxels.
+        """
         distances = self.distances_from_pre_to_post
         found = set(np.flatnonzero(distances > distance_threshold).tolist())
         for rows in self.pre_index2post_indices:
@@ -203,7 +214,10 @@ class Synapses:
     def find_duplicate_post_on_same_neuron(
         self, seg: Chunk, distance_threshold: float = 10
     ) -> set[int]:
-        """Of close points on one segment, return all but the one nearest to its T-bar."""
+        """Return rows of postsynaptic points that duplicate another one on the same segment.
+
+        Of two points within *distance_threshold* voxels, the one nearer to its T-bar is kept.
+        """
         from scipy.spatial import KDTree
 
         points = self.post_coordinates - np.asarray(seg.voxel_offset, np.int64)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cartesian(NamedTuple):
-    """Three numbers, zyx. Arithmetic is elementwise; ``<`` is true if it is on all three axes."""
+    """Three numbers, zyx. Arithmetic is elementwise; ``<`` must hold on all three axes."""
 
     z: Any
     y: Any
@@ -27,7 +27,7 @@ class Cartesian(NamedTuple):
 
     @classmethod
     def from_collection(cls, col: Iterable[Any]) -> Cartesian:
-        """Return three values as a Cartesian."""
+        """Return a Cartesian of three values in the order zyx."""
         return cls(*col)
 
     def _with(self, other: Any, op: Callable[[Any, Any], Any]) -> Cartesian:
@@ -38,15 +38,15 @@ class Cartesian(NamedTuple):
         return all(self._with(other, op))
 
     def __add__(self, other: Any) -> Cartesian:
-        """Add a number or three."""
+        """Add one number to all axes, or three numbers."""
         return self._with(other, operator.add)
 
     def __sub__(self, other: Any) -> Cartesian:
-        """Subtract a number or three."""
+        """Subtract one number from all axes, or three numbers."""
         return self._with(other, operator.sub)
 
     def __mul__(self, other: Any) -> Cartesian:
-        """Multiply by a number or three."""
+        """Multiply by one number, or by one for each axis."""
         return self._with(other, operator.mul)
 
     def __floordiv__(self, other: Any) -> Cartesian:
@@ -54,11 +54,11 @@ class Cartesian(NamedTuple):
         return self._with(other, operator.floordiv)
 
     def __truediv__(self, other: Any) -> Cartesian:
-        """Divide."""
+        """Divide by one number, or by one for each axis, without rounding."""
         return self._with(other, operator.truediv)
 
     def __mod__(self, other: Any) -> Cartesian:
-        """Return the remainders."""
+        """Return the remainders of the division, one for each axis."""
         return self._with(other, operator.mod)
 
     def __neg__(self) -> Cartesian:
@@ -66,13 +66,13 @@ class Cartesian(NamedTuple):
         return Cartesian(-self.z, -self.y, -self.x)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all three equal a number, or three numbers."""
+        """Return whether all three equal *other*, which is one number or three."""
         if other is None or isinstance(other, str):
             return False
         return self._all(other, operator.eq)
 
     def __ne__(self, other: object) -> bool:
-        """Return whether at least one differs."""
+        """Return whether at least one of the three differs."""
         return not self == other
 
     def __lt__(self, other: Any) -> bool:
@@ -107,7 +107,7 @@ class Cartesian(NamedTuple):
 
     @property
     def inverse(self) -> Cartesian:
-        """The numbers in the order xyz."""
+        """The numbers in reverse order: xyz for zyx."""
         return Cartesian(self.x, self.y, self.z)
 
     @property
@@ -134,7 +134,7 @@ def to_cartesian(values: Iterable[Any] | None) -> Cartesian | None:
 
 
 def plain(values: Iterable[Any]) -> Cartesian:
-    """Convert three numbers to Python numbers, integers where possible."""
+    """Convert three numbers to Python floats, or to integers where they are whole."""
     numbers = (float(value) for value in values)
     return Cartesian(*(int(value) if value.is_integer() else value for value in numbers))
 
@@ -153,7 +153,7 @@ class BoundingBox:
 
     @classmethod
     def from_string(cls, string: str) -> BoundingBox:
-        """Parse ``z0-z1_y0-y1_x0-x1``; a folder before and an extension after it are ignored."""
+        """Parse ``z0-z1_y0-y1_x0-x1``, ignoring a leading folder and a file extension."""
         name = string.rpartition("/")[2].partition(".")[0]
         box = geometry.BoundingBox.parse(name)
         return cls(Cartesian(*box.start), Cartesian(*box.stop))
@@ -166,7 +166,7 @@ class BoundingBox:
 
     @classmethod
     def from_list(cls, lst: Any) -> BoundingBox:
-        """Return the box of six numbers: start and stop."""
+        """Return the box of six numbers: three of the start, then three of the stop."""
         return cls(Cartesian(*lst[:3]), Cartesian(*lst[-3:]))
 
     @classmethod
@@ -176,7 +176,7 @@ class BoundingBox:
 
     @classmethod
     def from_slices(cls, slices: Iterable[slice]) -> BoundingBox:
-        """Return the box of three slices."""
+        """Return the box that three slices cover, zyx."""
         three = tuple(slices)
         return cls(
             Cartesian(*(each.start for each in three)), Cartesian(*(each.stop for each in three))
@@ -192,7 +192,10 @@ class BoundingBox:
 
     @classmethod
     def from_center(cls, center: Iterable[Any], extent: Any, even_size: bool = True) -> BoundingBox:
-        """Return the box that extends *extent* to both sides, plus 1 if its size is odd."""
+        """Return the box from *center* - *extent* to *center* + *extent*.
+
+        If *even_size* is false, the stop is 1 larger, so that the size is odd.
+        """
         middle = Cartesian.from_collection(center)
         return cls(middle - extent, middle + extent + (0 if even_size else 1))
 
@@ -208,20 +211,20 @@ class BoundingBox:
 
     @property
     def shape(self) -> Cartesian:
-        """Extent of the box."""
+        """Size of the box, zyx."""
         return self.stop - self.start
 
     def size3(self) -> Cartesian:
-        """Return the extent, under cloud-volume's name."""
+        """Return `shape`; cloud-volume uses this name."""
         return self.shape
 
     @property
     def string(self) -> str:
-        """``z0-z1_y0-y1_x0-x1``."""
+        """The box as text, ``z0-z1_y0-y1_x0-x1``."""
         return "_".join(f"{a}-{b}" for a, b in zip(self.start, self.stop, strict=True))
 
     def to_filename(self) -> str:
-        """Return the string, under cloud-volume's name."""
+        """Return `string`; cloud-volume uses this name."""
         return self.string
 
     @property
@@ -238,11 +241,11 @@ class BoundingBox:
         return BoundingBox(self.start.inverse, self.stop.inverse)
 
     def adjust(self, size: Any) -> BoundingBox:
-        """Return a box that is larger, or smaller if negative, at both ends.
+        """Return the box grown at both ends; negative numbers shrink it.
 
         Args:
-            size: one number; three, for both ends of each axis; or six, which are added to start
-                and stop.
+            size: one number, or three (zyx), by which both ends move outwards; or six, of which
+                three are added to the start and three to the stop.
         """
         if size is None:
             return self
@@ -255,24 +258,24 @@ class BoundingBox:
         return self.adjust(tuple(corner_offset))
 
     def contains(self, point: Iterable[Any]) -> bool:
-        """Return whether a point lies between start and stop; both count as inside, as in 1.x."""
+        """Return whether a point is in the box; as in 1.x, the stop counts as inside."""
         where = Cartesian.from_collection(point)
         return self.start <= where <= self.stop
 
     def union(self, bbox2: BoundingBox) -> BoundingBox:
-        """Return the smallest box around both."""
+        """Return the smallest box that contains both boxes."""
         return BoundingBox(self.start._with(bbox2.start, min), self.stop._with(bbox2.stop, max))
 
     def intersection(self, bbox2: BoundingBox) -> BoundingBox:
-        """Return the common box; without one, a stop is below its start."""
+        """Return the common part; if the boxes are disjoint, a stop is below its start."""
         return BoundingBox(self.start._with(bbox2.start, max), self.stop._with(bbox2.stop, min))
 
     def is_aligned_with(self, block_shape: Iterable[Any]) -> bool:
-        """Return whether both corners are multiples of the block."""
+        """Return whether start and stop are multiples of *block_shape* on all axes."""
         return self.start % block_shape == 0 and self.stop % block_shape == 0
 
     def decompose(self, block_size: Iterable[Any]) -> BoundingBoxes:
-        """Return the whole blocks from the start; the remainder is omitted."""
+        """Split the box into blocks, counted from its start; partial blocks are omitted."""
         block = Cartesian.from_collection(block_size)
         axes = (
             range(a, b - step + 1, step)
@@ -281,19 +284,19 @@ class BoundingBox:
         return BoundingBoxes(BoundingBox.from_delta(at, block) for at in itertools.product(*axes))
 
     def __add__(self, other: Any) -> BoundingBox:
-        """Move the box."""
+        """Move the box by *other*."""
         return BoundingBox(self.start + other, self.stop + other)
 
     def __sub__(self, other: Any) -> BoundingBox:
-        """Move the box back."""
+        """Move the box by the negative of *other*."""
         return BoundingBox(self.start - other, self.stop - other)
 
     def __mul__(self, other: Any) -> BoundingBox:
-        """Multiply both corners."""
+        """Multiply start and stop by *other*."""
         return BoundingBox(self.start * other, self.stop * other)
 
     def __floordiv__(self, other: Any) -> BoundingBox:
-        """Divide both corners, rounding down."""
+        """Divide start and stop by *other*, rounding down."""
         return BoundingBox(self.start // other, self.stop // other)
 
 
@@ -302,13 +305,13 @@ class BoundingBoxes(UserList[BoundingBox]):
 
     @classmethod
     def from_array(cls, arr: Any, is_zyx: bool = True) -> BoundingBoxes:
-        """Return the boxes of an array (n, 6)."""
+        """Return the boxes of an array (n, 6): start and stop, zyx or xyz."""
         boxes = (BoundingBox.from_list(row) for row in arr.tolist())
         return cls(box if is_zyx else box.inverse_order() for box in boxes)
 
     @property
     def array(self) -> NDArray[Any]:
-        """Starts and stops, (n, 6)."""
+        """Start and stop of each box, (n, 6), zyx."""
         import numpy as np
 
         return np.asarray([(*box.start, *box.stop) for box in self.data], int).reshape(-1, 6)

@@ -260,7 +260,7 @@ def test_a_line_with_an_older_plugin(tmp_path, monkeypatch):
 def test_a_method_that_is_not_here_is_named(call):
     """With the page that says what to write instead."""
     source = "import chunkflow\ndef execute(chunk):\n    chunk.normalize_shang()\n"
-    with pytest.raises(AttributeError, match=r"no 'normalize_shang' here.*from-chunkflow"):
+    with pytest.raises(AttributeError, match=r"no attribute 'normalize_shang'.*from-chunkflow"):
         call(source, {"in": IMAGE})
 
 
