@@ -81,7 +81,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks; if one raises, keep the results of earlier ones."""
+        """Call the hooks. If one raises an error, the results of earlier ones are kept."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())

@@ -258,7 +258,7 @@ class TaskGenerator(SourceBase):
         return 0 if self.queue_name or self.file_path else len(self.plan)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks, or send or write them and yield none."""
+        """Yield the tasks; if they are sent to a queue or written to a file, yield none."""
         plan = self.plan
         if self.dry_run and (self.queue_name or self.file_path):
             logger.info("dry run: %d tasks are neither sent nor written", len(plan))
