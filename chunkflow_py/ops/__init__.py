@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OperatorModule(ModuleType):
-    """Module of an operator that can be called to make the operator."""
+    """Module of an operator; calling the module makes the operator."""
 
     def __call__(self, **options: Any) -> Operator | Source:
         """Make the operator with *options*; see `chunkflow_py.pipeline.keywords.called`."""

@@ -50,7 +50,7 @@ def adjust_pre(
 
     Raises:
         ChunkError: the image has several channels.
-        OptionError: the threshold is a fraction of 1 and the chunk a map of integers.
+        OptionError: the threshold is a fraction of 1 although the chunk is a map of integers.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -97,7 +97,7 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by twice the radius, which determines the moves of its T-bars."""
+        """Return *box* grown by twice the radius, all voxels that can affect its T-bars."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:

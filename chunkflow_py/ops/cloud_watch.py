@@ -74,7 +74,7 @@ class CloudWatcher:
             self._service.close()
 
     def __call__(self, task: Task) -> Task:
-        """Send the seconds that each operator before this one took."""
+        """Send the time that each operator before this one took, in seconds."""
         from chunkflow_py.volume.output import compute_device
 
         if self._service is None:

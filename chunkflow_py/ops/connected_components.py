@@ -61,8 +61,8 @@ def connected_components(
         uint32, or uint64 if they exceed it or are unique in the volume.
 
     Raises:
-        OptionError: the connectivity is not 6, 18 or 26, or the threshold is a fraction of 1 and
-            the chunk a map of integers.
+        OptionError: the connectivity is not 6, 18 or 26, or the threshold is a fraction of 1
+            although the chunk is a map of integers.
         ChunkError: the chunk has neither 1 nor 3 channels, or is a map without a threshold.
         MissingExtraError: the library cc3d is not installed.
     """

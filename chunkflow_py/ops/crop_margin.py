@@ -85,7 +85,7 @@ class MarginCropper(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store the function that returns the voxels that later operators need; they are kept."""
+        """Store *required*, which maps a task's box to the box that later operators need."""
         self._needed = required
 
     @property

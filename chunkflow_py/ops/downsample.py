@@ -62,7 +62,7 @@ class Downsampler(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store the function that returns the voxels that later operators need."""
+        """Store *required*, which maps a task's box to the box that later operators need."""
         self._needed = required
 
     @hook
@@ -96,8 +96,9 @@ class Downsampler(OperatorBase):
         if not chunk.bbox.contains(whole) and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "chunk %s holds only a part of some coarse voxels and uses only that part, so the "
-                "result depends on the task grid; a chunk of %s holds whole coarse voxels",
+                "chunk %s covers some coarse voxels only partly, and they are computed from these "
+                "parts, so the result depends on the task grid; "
+                "a chunk of %s holds whole coarse voxels",
                 chunk.bbox, whole,
             )  # fmt: skip
 

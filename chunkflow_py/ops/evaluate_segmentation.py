@@ -93,7 +93,7 @@ def evaluate_segmentation(
     help="Relabel both by 26-connected components in the box; 0 takes the nearest segment.",
 )
 @scoring_options
-@click.option("--json", "-j", help="File for the scores, or a prefix of BOX.json.")
+@click.option("--json", "-j", help="JSON file for the scores, or prefix for one file per task.")
 @click.option("--table-path", metavar="URL",
               help="Store the overlaps of each task below this folder or prefix, instead of "
                    "printing its scores; sum-scores adds them up.")  # fmt: skip

@@ -19,14 +19,16 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
 
 
 @source
-@click.option("--queue-name", "-q", required=True, help="URL of the queue, or name of one of SQS.")
+@click.option(
+    "--queue-name", "-q", required=True, help="URL of the queue, or name of an SQS queue."
+)
 @click.option(
     "--visibility-timeout",
     "-v",
     type=click.IntRange(1, 12 * 3600),
     default=120,
     show_default=True,
-    help="Seconds until another worker gets the task of a dead one; renewed while the task runs.",
+    help="Lease of a task, seconds; renewed while the task runs, expires if the worker dies.",
 )
 @click.option(
     "--num",
@@ -48,7 +50,7 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     "--keep-task/--acknowledge-task",
     default=False,
     show_default=True,
-    help="Return all tasks to the queue at the end, even finished ones; or remove those.",
+    help="Return even finished tasks to the queue at the end, or acknowledge them.",
 )
 def command(
     queue_name: str, visibility_timeout: int, num: int, retry_times: int, keep_task: bool

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> Chunk:
-    """Blur *chunk*, continued by its mirror image beyond its boundary.
+    """Blur *chunk*, which is mirrored at its boundaries.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), floats, or integers of at most 32 bits.
-        sigma: standard deviation in y and x, voxels; the kernel is truncated at four of them.
+        sigma: standard deviation in y and x, voxels; the kernel ends at four times this.
         sigma_z: standard deviation in z, voxels; 0 blurs each section separately.
 
     Returns:

@@ -53,13 +53,15 @@ _COUNT = click.IntRange(min=0)
     help="Region as a box string; t3_0-64_0-512_0-512 has time index 3.",
 )
 @zyx_option("--grid-size", "-g", minimum=1, help="Number of boxes along z, y and x.")
-@click.option("--file-path", "-f", type=click.Path(dir_okay=False), help="Write a .npy of boxes.")
+@click.option(
+    "--file-path", "-f", type=click.Path(dir_okay=False), help="Write boxes to this .npy file."
+)
 @click.option("--queue-name", "-q", help="Send the tasks to this queue.")
 @click.option(
     "--create-queue/--no-create-queue",
     default=True,
     show_default=True,
-    help="Create a missing queue, for SQS with its dead-letter queue.",
+    help="Create the queue if it is missing; for SQS, also its dead-letter queue.",
 )
 @click.option(
     "--respect-chunk-size/--respect-stop",
@@ -88,7 +90,7 @@ _COUNT = click.IntRange(min=0)
     show_default=True,
     help="Number of the first task to make.",
 )
-@click.option("--task-index-stop", "-p", type=_COUNT, help="Number after the last task to make.")
+@click.option("--task-index-stop", "-p", type=_COUNT, help="End of the task numbers (exclusive).")
 @click.option(
     "--disbatch/--no-disbatch",
     "-d",

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     "--cuda-graphs/--no-cuda-graphs",
     default=True,
     show_default=True,
-    help="On a GPU, capture the forward once and replay it.",
+    help="On a GPU, capture the forward pass as a CUDA graph and replay it.",
 )
 @click.option(
     "--output-dtype",
@@ -200,8 +200,8 @@ if TYPE_CHECKING:
 @zyx_option(
     "--patch-divisor",
     minimum=1,
-    help="Shifts to which the network is equivariant, the product of its poolings, voxels, zyx.  "
-    "[default: the divisor that the network declares]",
+    help="Shift under which the network is equivariant: product of its pooling factors, voxels, "
+    "zyx.  [default: the divisor that the network declares]",
 )
 @zyx_option(
     "--output-margin",
@@ -229,13 +229,13 @@ if TYPE_CHECKING:
     "--mask-myelin-threshold",
     "-y",
     type=float,
-    help="Zero the other channels where the last one (myelin) is not below this; drop the last.",
+    help="Zero all channels where the last one (myelin) is not below this, then drop the last one.",
 )
 @click.option(
     "--augment/--no-augment",
     default=False,
     show_default=True,
-    help="Average 16 flips and transposes of each patch.",
+    help="Average the outputs for 16 flips and transposes of each patch.",
 )
 def command(**options: Any) -> Inferencer:
     """Check sizes and options; the network is loaded once the whole pipeline is accepted."""

@@ -61,8 +61,8 @@ class LabelLinker(OperatorBase):
         """Check the labels before the first task; *outline* is an `Outline`.
 
         Raises:
-            VolumeNotFoundError: there is no volume of labels.
-            ChunkError: its voxels are not labels.
+            VolumeNotFoundError: the volume of labels does not exist.
+            ChunkError: the voxels of the volume are not labels.
             OptionError: tasks have no boxes.
         """
         if not outline.has_tasks:

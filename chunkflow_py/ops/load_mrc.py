@@ -34,7 +34,7 @@ DTYPES = ("uint8", "uint16", "float32", "float64")
 def load_mrc(
     path: str | Path, bbox: BoundingBox | None = None, dtype: str | None = None, **place: Any
 ) -> Chunk | None:
-    """Return the array of a MRC file as a chunk, or ``None`` if the file has 0 bytes.
+    """Return the array of an MRC file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: path of the file: a volume (z, y, x), an image, or a stack of volumes (c, z, y, x).

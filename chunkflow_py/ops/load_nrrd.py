@@ -2,9 +2,9 @@
 
 Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
-A header names its fastest axis first: that is x, unless its labels, its space directions or --order
-name another. Lengths without a unit are nanometres. A name without an extension is a prefix: for
-the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.nrrd.
+A header lists the fastest axis first. It is taken as x, unless the labels, the space directions or
+--order name another. Lengths without a unit are nanometres. A name without an extension is a
+prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.nrrd.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_nrrd(
     dtype: str | None = None,
     **place: Any,
 ) -> Chunk | None:
-    """Return the array of a NRRD file as a chunk, or ``None`` if the file has 0 bytes.
+    """Return the array of an NRRD file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: path of the file.

@@ -4,7 +4,7 @@ Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name
 
 The path is a folder, one file, or a prefix: `--path pngs/raw_` reads pngs/raw_00000.png and so on.
 The number of a slice is its z: the box of a task, or --chunk-size, selects slices by number. If all
-slices are loaded, the first one lies at --voxel-offset, whatever its number. If --voxel-offset is
+slices are loaded, the first one is at --voxel-offset, whatever its number. If --voxel-offset is
 given, the same holds for tasks.
 """
 

@@ -78,7 +78,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """The file of ids, if it lies on this machine."""
+        """The file of ids, if it is on this machine."""
         path = self.selected_obj_ids or ""
         return {path: "data"} if path.endswith(".json") and "://" not in path else {}
 
@@ -116,7 +116,7 @@ class ObjectMasker(OperatorBase):
 @click.option("--selected-obj-ids", "-s",
               help="Ids to keep: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
-    """Check the list; a file is read when the pipeline starts."""
+    """Check a list of ids; a file of ids is read when the pipeline starts."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.labels.objects import ids_of_text

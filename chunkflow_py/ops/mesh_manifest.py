@@ -36,7 +36,7 @@ def mesh_manifest(
     Args:
         url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
         digits: number of leading digits of an id that determine its task.
-        prefix: number of the single task to do (default: all tasks).
+        prefix: number of the only task to run (default: all tasks).
         multires: write meshes with several levels of detail.
 
     Raises:
@@ -50,12 +50,14 @@ def mesh_manifest(
 
 
 @source
-@click.option("--prefix", "-p", type=click.IntRange(min=0), help="Do only the task of this number.")
+@click.option(
+    "--prefix", "-p", type=click.IntRange(min=0), help="Run only the task of this number."
+)
 @click.option(
     "--disbatch/--no-disbatch",
     default=False,
     show_default=True,
-    help="Do only the task whose number disBatch sets.",
+    help="Run only the task whose number disBatch sets.",
 )
 @click.option(
     "--digits",

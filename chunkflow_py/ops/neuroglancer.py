@@ -30,7 +30,7 @@ SECTION = "view"
 
 @dataclass
 class Neuroglancer(OperatorBase):
-    """Server of the items of one task at a time.
+    """Serves the items of one task at a time to Neuroglancer.
 
     Attributes:
         inputs: names of the items: chunks, points, synapses, skeletons.

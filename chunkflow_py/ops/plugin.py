@@ -64,7 +64,7 @@ class Plugin(OperatorBase):
 
     Attributes:
         name: name of the plugin in messages.
-        path: path of its file.
+        path: path of the Python file.
         inputs: names of the items to pass; ``None`` passes None, ``bbox`` the task's box and
             ``log`` the seconds spent so far.
         outputs: names for the items that the function returns.
@@ -96,7 +96,7 @@ class Plugin(OperatorBase):
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
-        """Load the file."""
+        """Load the function, and check that it accepts the inputs and the arguments."""
         if self.function is None:
             from chunkflow_py.pipeline.compat.imports import is_imported_by
 
@@ -142,7 +142,7 @@ class Plugin(OperatorBase):
 
 @operator("compute", cls=PluginCommand)
 @click.option("--input-names", "-i", type=ItemNames("in"), help="Items to pass to the function.")
-@click.option("--output-names", "-o", type=ItemNames("out"), help="Names for the items to return.")
+@click.option("--output-names", "-o", type=ItemNames("out"), help="Names for the results.")
 @click.option("--file", "-f", required=True, help="Python file, or the name of an operator.")
 @click.option("--args", "-a", help="Arguments: name=value;name=value, or JSON, or any text.")
 @click.pass_context

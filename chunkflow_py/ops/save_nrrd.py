@@ -30,7 +30,7 @@ DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 def save_nrrd(
     chunk: Chunk, path: str | Path, dtype: str | None = None, encoding: str = "gzip"
 ) -> None:
-    """Write *chunk* to a NRRD file, which gets its name only when it is complete.
+    """Write *chunk* to an NRRD file, which gets its name only when it is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.

@@ -3,8 +3,8 @@ r"""Trace the centre lines of objects.
 Example: chunkflow load-precomputed --volume-path seg skeletonize --const 300 \
   save-swc --output-prefix swc/
 
-For a volume in tasks, each task writes a fragment ID:BOX of each of its objects to --output-path,
-and aggregate-skeleton-fragments joins them: `generate-tasks ... load-precomputed
+If tasks divide a volume, each task writes a fragment ID:BOX of each of its objects to
+--output-path, and aggregate-skeleton-fragments joins them: `generate-tasks ... load-precomputed
 --expand-margin-size auto skeletonize --output-path seg`, then `aggregate-skeleton-fragments
 --fragments-path seg`. Fragments are in Neuroglancer's precomputed format, not the pickles of older
 igneous versions, which could run code.
@@ -127,7 +127,7 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--fix-branching/--no-fix-branching",
     default=True,
     show_default=True,
-    help="Correct where branches leave the trunk (slower).",
+    help="Correct the points where branches leave the trunk (slower).",
 )
 @click.option(
     "--fill-holes/--keep-holes",

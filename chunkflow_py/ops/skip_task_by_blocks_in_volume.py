@@ -63,7 +63,7 @@ class StoredSkipper(OperatorBase):
             outline: `Outline` of the pipeline; ``None`` outside of one.
 
         Raises:
-            VolumeNotFoundError: there is no such volume.
+            VolumeNotFoundError: the volume does not exist.
             OptionError: the tasks have no boxes.
         """
         from chunkflow_py.volume import open_volume

@@ -52,7 +52,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` in mode ``exist``, where the file stands for all output of a task."""
+        """``None`` in mode ``exist``, in which the file marks all output of a task as done."""
         return None if self.mode == "exist" else ""
 
     @hook

@@ -4,8 +4,8 @@ Example: chunkflow solve-labels --links-path links --table-path table
 
 This is the third phase of labelling a whole volume, between link-labels and relabel. It writes the
 table of old and new ids that relabel reads. One task solves the whole volume, with about 250 bytes
-of memory per linked label. In a run, make it a step of one task: then generate-tasks
---roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...
+of memory per linked label. In a run, make it a step of one task:
+`then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...`.
 """
 
 from __future__ import annotations

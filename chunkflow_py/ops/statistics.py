@@ -65,7 +65,7 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
 
 @dataclass
 class StatisticsPrinter:
-    """Prints and keeps the statistics of every task's chunk."""
+    """Prints the statistics of every task's chunk and adds them to the task."""
 
     input_name: str = "chunk"
     output_name: str = "statistics"

@@ -29,7 +29,7 @@ SECTION = "view"
 
 @dataclass
 class Viewer(OperatorBase):
-    """Server of the chunks of one task at a time.
+    """Serves the chunks of one task at a time to the microviewer.
 
     Attributes:
         image: name of the chunk; a segmentation is shown in the colours of its labels.

@@ -108,7 +108,7 @@ class Mesh:
         rest = len(data) - 4 - 12 * count
         if len(data) < 4 or rest < 0 or rest % 12:
             msg = (
-                f"{address} is damaged: its header announces {count} vertices of 12 bytes and then "
+                f"{address} is damaged: its header declares {count} vertices of 12 bytes and then "
                 f"triangles of 12 bytes, but the file has {len(data)} bytes; create it again"
             )
             raise VolumeError(msg)

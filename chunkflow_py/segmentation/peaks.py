@@ -137,7 +137,7 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 
 @dataclass
 class PeakDetector(OperatorBase):
-    """Detects the peaks in the box of each task, and adds them in another form to the task.
+    """Detects the peaks in the box of each task, converts them with *make*, and adds the result.
 
     If the item *input_name* is ``None`` (a task without a map), the result is ``None``, too.
 

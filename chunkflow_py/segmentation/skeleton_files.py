@@ -150,7 +150,7 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Note whether several tasks may have parts of the same object."""
+        """Record whether several tasks may have parts of the same object."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @hook

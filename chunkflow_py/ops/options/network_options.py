@@ -55,7 +55,7 @@ def network_options() -> Decorator:
             help="Dimensions of the network; 2: it runs on single sections.",
         ),
         click.option(
-            "--trust-weights", is_flag=True, help="Unpickle weight files that may hold code."
+            "--trust-weights", is_flag=True, help="Unpickle weight files that may contain code."
         ),
         click.option(
             "--device",

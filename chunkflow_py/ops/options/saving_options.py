@@ -122,9 +122,9 @@ def block_size_option(volume: str, *names: str, default: str | None) -> Decorato
     """Declare the block size of a new volume, given to the command as ``block_size``.
 
     Args:
-        volume: how the help names the volume.
+        volume: description of the volume in the help.
         names: spellings of the option.
-        default: default in words; ``None``: the option is required.
+        default: description of the default; ``None``: the option is required.
     """
     return zyx_option(
         *names,
@@ -136,7 +136,7 @@ def block_size_option(volume: str, *names: str, default: str | None) -> Decorato
 
 
 def shard_size_option(volume: str) -> Decorator:
-    """Declare ``--shard-size`` of a new volume, which the help names *volume*."""
+    """Declare ``--shard-size``; *volume* describes the volume in the help."""
     return zyx_option(
         "--shard-size", minimum=1, help=f"Shard of {volume} (blocks written as one), voxels, zyx."
     )
@@ -148,8 +148,8 @@ def encoding_option(
     """Declare ``--encoding`` of a new volume.
 
     Args:
-        volume: how the help names the volume.
-        short: short spelling.
+        volume: description of the volume in the help.
+        short: short spelling of the option.
         choices: encodings of the format.
         default: default encoding; ``None``: the format's.
     """

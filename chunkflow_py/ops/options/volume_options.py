@@ -30,7 +30,7 @@ TIME = click.IntRange(min=0)
 
 
 def together(*options: Decorator) -> Decorator:
-    """Return a decorator that declares *options*, the first one first in the help."""
+    """Return a decorator that declares *options*, which the help lists in this order."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -60,8 +60,8 @@ def layer_type_option(
     """Declare ``--layer-type``, the meaning of the voxels.
 
     Args:
-        more: further spellings.
-        short: short spelling.
+        more: further spellings of the option.
+        short: short spelling of the option.
         default: description of the default for the help.
     """
     text = "Meaning of the voxels."

@@ -49,7 +49,7 @@ class Times:
     voxels: int = 0
 
     def add(self, seconds: float, voxels: int | None) -> None:
-        """Count one task."""
+        """Add the time and the voxels of one task."""
         self.tasks += 1
         self.total_s += seconds
         self.least_s = min(self.least_s, seconds)
@@ -83,7 +83,7 @@ class RunLog:
     malformed: dict[str, str] = field(default_factory=dict)
 
     def add(self, log: Any, voxels: int | None = None) -> None:
-        """Count one log.
+        """Add the times of one log to the sums.
 
         Args:
             log: parsed JSON of the log.

@@ -147,7 +147,7 @@ def check_free(bind_address: str, port: int) -> None:
 
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
-    """Return the first ids with a manifest (``7:0``) or an index in a folder."""
+    """Return the first ids that have a manifest (``7:0``) or an index in a folder."""
     matches = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
     return sorted(int(match[1]) for match in matches if match)[:MESHES_AT_MOST]
 

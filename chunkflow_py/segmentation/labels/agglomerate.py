@@ -254,7 +254,7 @@ def _failure_message(code: int, log: IO[bytes], affinity: NDArray[np.float32]) -
     gigabytes = np.prod(size, dtype=float) * _BYTES_A_VOXEL / 1e9
     if code < 0:
         return (
-            f"waterz was ended by signal {-code} on {size} voxels (zyx), for which it needs about "
+            f"waterz was killed by signal {-code} on {size} voxels (zyx), for which it needs about "
             f"{gigabytes:.1f} GB of memory; use smaller chunks or a larger machine"
         )
     lines = _lines(log)

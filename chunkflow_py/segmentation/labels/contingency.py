@@ -110,7 +110,7 @@ def put_table(
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
-    """Return the sum of all contingency tables below *url*, and what they cover.
+    """Return the sum of all contingency tables below *url*, and their coverage of the domain.
 
     Returns:
         The sum; and the number of ``tasks`` and their ``coverage`` of the domain.

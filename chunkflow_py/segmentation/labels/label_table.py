@@ -45,7 +45,7 @@ _KEPT = 256  # number of pieces in the cache of a process
 def solve(
     links: Iterable[tuple[Region, NDArray[np.uint64]]],
 ) -> dict[int | None, NDArray[np.uint64]]:
-    """Return the labels to change so that all labels of an object become the smallest.
+    """Return the labels to change so that each object gets the smallest of its labels.
 
     Args:
         links: region of each task, and (n, 2) pairs of labels that belong to one object.

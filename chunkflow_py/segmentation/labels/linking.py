@@ -141,7 +141,10 @@ class TouchLinker:
         bounds = self._labels.bounds
         box = region.bbox.intersection(bounds)
         if box.is_empty:
-            msg = f"task {region} lies outside {self.url}, whose bounds are {bounds}"
+            msg = (
+                f"task {region} is outside of {self.url}, whose bounds are {bounds}; "
+                "use the generate-tasks that made the labels"
+            )
             raise GeometryError(msg)
         links = [np.empty((0, 2), np.uint64)]
         if not self._is_labelled(self.records.region(box, region.time)):
@@ -220,8 +223,8 @@ class TouchLinker:
         if labelling.connectivity is None:
             msg = (
                 f"{self.url} contains segments made by {labelling.by}; different segments touch, "
-                "so they cannot be linked by touch; store the overlaps of tasks by save-overlap "
-                "and link by --overlap-path"
+                "so they cannot be linked by touch; store the overlaps of tasks with "
+                "save-overlap, and give --overlap-path instead of --volume-path"
             )
             raise OptionError(msg)
         if labelling.connectivity != self.connectivity:

@@ -178,7 +178,7 @@ class Numbering:
         domain = self.domain or chunk.domain
         if self._known is not None and domain != self._known:
             msg = (
-                f"chunk {chunk.bbox} comes from the volume {domain}, but the pipeline announced "
+                f"chunk {chunk.bbox} comes from the volume {domain}, but the pipeline expects "
                 f"{self._known}, so ids would not be unique; add --domain {self._known}"
             )
             raise ChunkError(msg)
