@@ -29,7 +29,7 @@ SHELLS = "bash", "zsh", "fish"
 
 
 @dataclass
-class Place:
+class CursorPosition:
     """Position of the cursor in a command line.
 
     Attributes:
@@ -55,14 +55,14 @@ class Place:
         return [each for n, each in enumerate(arguments) if n >= self.values or each.nargs < 0]
 
 
-def place_after(program: click.Command, argv: Sequence[str]) -> Place | None:
+def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition | None:
     """Return the position of the cursor after *argv*; ``None`` if a command is unknown.
 
     Args:
         program: the group of all commands.
         argv: arguments of the program.
     """
-    place, rest = Place(program), list(argv)
+    place, rest = CursorPosition(program), list(argv)
     while rest:
         argument = rest.pop(0)
         if argument.startswith("-"):
@@ -77,11 +77,11 @@ def place_after(program: click.Command, argv: Sequence[str]) -> Place | None:
                 return None
             is_subcommand = isinstance(command, ClickSubcommand)
             in_run = place.in_run or isinstance(command, ClickPipelineSubcommand)
-            place = Place(command, follows=not is_subcommand or in_run, in_run=in_run)
+            place = CursorPosition(command, follows=not is_subcommand or in_run, in_run=in_run)
     return place
 
 
-def _take_option(place: Place, argument: str, rest: list[str]) -> None:
+def _take_option(place: CursorPosition, argument: str, rest: list[str]) -> None:
     """Record the option in *argument* and remove its values from the front of *rest*."""
     older = OPTIONS.get(place.command.name or "", {})
     name, value = split_argument(argument)
@@ -141,7 +141,7 @@ def candidates(
     return _commands(place, incomplete)
 
 
-def _values(place: Place, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _values(place: CursorPosition, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the values of an option or argument; file names if it accepts any text."""
     values = param.shell_complete(click.Context(place.command), incomplete)
     if not values and isinstance(param.type, click.types.StringParamType):
@@ -149,7 +149,7 @@ def _values(place: Place, param: click.Parameter, incomplete: str) -> list[Compl
     return values
 
 
-def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
+def _commands(place: CursorPosition, incomplete: str) -> list[CompletionItem]:
     if isinstance(place.command, ClickSubcommand) and not place.in_run:
         return []  # no command follows this subcommand
     entries = [

@@ -12,7 +12,7 @@ import numpy as np
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.core.histogram import PERCENTILES, Bins, Histogram, histogram_of
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.store.task_counts import Counts, CountStore, coverage
+from chunkflow_py.store.task_counts import CountStore, TaskCounts, coverage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ def count_chunk(
     bins: Bins | None = None,
     *,
     per_section: bool = True,
-) -> Counts:
+) -> TaskCounts:
     """Return the histograms of the part of *chunk* inside *region*, ready to be stored.
 
     Args:
@@ -65,10 +65,10 @@ def count_chunk(
         "bins": bins and list(bins),
         "per_section": per_section,
     }
-    return Counts(region, arrays, settings, chunk.domain)
+    return TaskCounts(region, arrays, settings, chunk.domain)
 
 
-def histogram_in(counts: Counts) -> Histogram:
+def histogram_in(counts: TaskCounts) -> Histogram:
     """Return the histogram that `count_chunk` stored in *counts*."""
     bins, arrays = counts.settings["bins"], counts.arrays
     return Histogram(
@@ -167,7 +167,7 @@ class VolumeStatistics:
         covered = None if domain is None else coverage(self.regions, domain)
         return total, about | {"tasks": len(self.regions), "coverage": covered}
 
-    def _read(self, regions: list[Region]) -> Iterator[tuple[Counts, Histogram]]:
+    def _read(self, regions: list[Region]) -> Iterator[tuple[TaskCounts, Histogram]]:
         return ((counts, histogram_in(counts)) for counts in self.counts.read(regions))
 
 

@@ -25,7 +25,7 @@ LEASE_S = 120
 
 
 @dataclass(frozen=True)
-class Place:
+class SqsAddress:
     """The name and location of a queue; boto3 chooses each value that is ``None``.
 
     Attributes:
@@ -41,7 +41,7 @@ class Place:
     region: str | None = None
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> SqsAddress:
         """Parse the name or the full URL of a queue."""
         if not text.startswith(("http://", "https://")):
             return cls(text)
@@ -51,7 +51,9 @@ class Place:
         return cls(name, owner, f"{parts.scheme}://{parts.netloc}", match and match[1])
 
 
-def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: int = LEASE_S) -> str:
+def find_or_create(
+    client: SqsClient, place: SqsAddress, *, create: bool, lease_s: int = LEASE_S
+) -> str:
     """Return the URL of a queue.
 
     Args:

@@ -20,7 +20,7 @@ from chunkflow_py.queue.daemon_threads import DaemonThreads
 from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message
 from chunkflow_py.queue.sqs_address import (
     LEASE_S,
-    Place,
+    SqsAddress,
     address_of_dead,
     attributes_of,
     find_or_create,
@@ -72,7 +72,7 @@ class SqsQueue:
             MissingExtraError: boto3 is not installed.
         """
         self.url = f"sqs://{name}"
-        place = Place.of(name)
+        place = SqsAddress.of(name)
         self.name = place.name
         self._client = SqsClient(f"queue {self.name!r}", place.endpoint, place.region)
         self._batches = DaemonThreads(SENDERS, "sqs-batches")

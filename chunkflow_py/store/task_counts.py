@@ -47,7 +47,7 @@ SUFFIX = ".npz"
 
 
 @dataclass(frozen=True)
-class Counts:
+class TaskCounts:
     """The counts of one task, with their region and settings.
 
     Attributes:
@@ -85,7 +85,7 @@ class CountStore:
         """The URL in canonical spelling, see `place_of`."""
         return place_of(self.url)
 
-    def put(self, counts: Counts) -> Stored:
+    def put(self, counts: TaskCounts) -> Stored:
         """Write the counts of one task; they replace those of an earlier attempt.
 
         Raises:
@@ -127,7 +127,7 @@ class CountStore:
         check_disjoint(found, f"below {self.place}")
         return found
 
-    def read(self, regions: Sequence[Region] | None = None) -> Iterator[Counts]:
+    def read(self, regions: Sequence[Region] | None = None) -> Iterator[TaskCounts]:
         """Yield the counts of *regions* (default: all), in order.
 
         Raises:
@@ -148,7 +148,7 @@ class CountStore:
                         raise VolumeError(msg)
                     yield counts
 
-    def _get(self, region: Region) -> Counts:
+    def _get(self, region: Region) -> TaskCounts:
         key = f"{region}{SUFFIX}"
         data = self.store.get(key)
         if data is None:
@@ -170,7 +170,7 @@ class CountStore:
                 f"{self.kind!r}, version {VERSION}; check the URL"
             )
             raise VolumeError(msg)
-        return Counts(region, arrays, settings, domain)
+        return TaskCounts(region, arrays, settings, domain)
 
 
 def place_of(url: str) -> str:

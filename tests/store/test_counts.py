@@ -11,8 +11,8 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store.task_counts import (
-    Counts,
     CountStore,
+    TaskCounts,
     check_disjoint,
     check_tasks,
     counted_region,
@@ -25,7 +25,7 @@ LEFT, RIGHT = Region.parse("0-4_0-4_0-4"), Region.parse("0-4_0-4_4-8")
 
 def counts(region, value=1, **settings):
     """Return counts with a single value."""
-    return Counts(region, {"a": np.array([value])}, settings, BoundingBox.parse("0-4_0-4_0-8"))
+    return TaskCounts(region, {"a": np.array([value])}, settings, BoundingBox.parse("0-4_0-4_0-8"))
 
 
 def test_counts_come_back_and_duplicates_replace(tmp_path):

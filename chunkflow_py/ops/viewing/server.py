@@ -70,7 +70,7 @@ class ViewerServer:
             ChunkError: an item cannot be shown.
             VolumeError: the meshes cannot be read.
         """
-        from chunkflow_py.ops.viewing import layers, objects
+        from chunkflow_py.ops.viewing import layers, object_layers
         from chunkflow_py.ops.viewing.colours import kind_of
         from chunkflow_py.ops.viewing.items import middle_of
 
@@ -91,7 +91,7 @@ class ViewerServer:
                     state.layers[name] = layers.layer_of(item, voxel_size_nm, segments, own_meshes)
                     meshes = None if own_meshes else meshes
                 elif item is not None:
-                    state.layers[name] = objects.layer_of(name, item, scales)
+                    state.layers[name] = object_layers.layer_of(name, item, scales)
             if meshes is not None and folder is not None:
                 shown = segments or _mesh_ids(folder.names())
                 state.layers["meshes"] = layers.mesh_layer(meshes, shown)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.queue.queue_protocol import address_of
-from chunkflow_py.queue.sqs_address import Place, attributes_of, find_or_create
+from chunkflow_py.queue.sqs_address import SqsAddress, attributes_of, find_or_create
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume.location import Location
@@ -290,7 +290,7 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
     scheme, rest = address_of(url)
     if scheme != "sqs":
         return None, [f"the queue {url} needs only permission to read and write its file or folder"]
-    place = Place.of(rest)
+    place = SqsAddress.of(rest)
     try:
         from chunkflow_py.queue.sqs_client import SqsClient
 

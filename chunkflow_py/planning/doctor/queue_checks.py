@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import ChunkflowError, QueueError
 from chunkflow_py.planning.doctor.finding import Finding
 from chunkflow_py.queue.queue_protocol import address_of, open_queue
-from chunkflow_py.queue.sqs_address import RECEIVES, Place, find_or_create
+from chunkflow_py.queue.sqs_address import RECEIVES, SqsAddress, find_or_create
 from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
 
 def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
     """Check the attributes of an Amazon SQS queue."""
-    place = Place.of(name)
+    place = SqsAddress.of(name)
     with closing(_client(place)) as client:
         address = find_or_create(client, place, create=False)
         attributes = _attributes(client, address)
@@ -93,7 +93,7 @@ def _check_redrive(shown: str, redrive: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("queue", "ok", text)
 
 
-def _client(place: Place) -> SqsClient:
+def _client(place: SqsAddress) -> SqsClient:
     from chunkflow_py.queue.sqs_client import SqsClient
 
     return SqsClient(f"queue {place.name!r}", place.endpoint, place.region)
@@ -141,7 +141,7 @@ def _remove(scheme: str, own: str) -> None:
     """Remove the temporary queue, or the part of it that exists."""
     if scheme == "sqs":
         for suffix in ("", "-dead"):
-            place = Place.of(f"{own}{suffix}")
+            place = SqsAddress.of(f"{own}{suffix}")
             with suppress(QueueError), closing(_client(place)) as client:
                 address = find_or_create(client, place, create=False)
                 client.ask(
@@ -160,7 +160,7 @@ def clock_of(url: str) -> str | None:
         scheme, rest = address_of(url)
         if scheme != "sqs":
             return None
-        place = Place.of(rest)
+        place = SqsAddress.of(rest)
         if place.endpoint:
             return without_secrets(place.endpoint)
         for variable in ("AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.store.task_counts import Counts, CountStore, coverage
+from chunkflow_py.store.task_counts import CountStore, TaskCounts, coverage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +106,7 @@ def put_table(
 ) -> Any:
     """Store the contingency table of one task; return the stored object."""
     arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
-    return store.put(Counts(region, arrays, {}, domain))
+    return store.put(TaskCounts(region, arrays, {}, domain))
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
