@@ -188,5 +188,5 @@ def test_grey_values_that_depend_on_the_cut_are_told_of(tmp_path, work, remedy):
     for cut, count in (("", 0), ("generate-tasks -z 4 8 8 -c 2 8 8 -s 0 0 0 ", remedy is not None)):
         result = CliRunner().invoke(cli, f"{cut}load-h5 -f {tmp_path}/a.h5 {work}".split())
         assert result.exit_code == 0, result.output
-        assert result.stderr.count("a part of 0-4_0-8_0-8: the result depends on how") == count
+        assert result.stderr.count("the volume is 0-4_0-8_0-8: the result depends on how") == count
         assert not count or remedy in result.stderr
