@@ -95,12 +95,12 @@ WritesToSeveral = _older("destinations")
 
 
 def places_read(operator: object) -> tuple[str, ...]:
-    """Return the addresses that an operator reads."""
+    """Return the addresses that an operator reads from."""
     return hooks_of(operator).origins
 
 
 def places_written(operator: object) -> tuple[str, ...]:
-    """Return the addresses that an operator writes."""
+    """Return the addresses that an operator writes to."""
     return hooks_of(operator).destinations
 
 

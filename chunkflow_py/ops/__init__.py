@@ -25,7 +25,7 @@ class OperatorModule(ModuleType):
     """Module of an operator; calling the module makes the operator."""
 
     def __call__(self, **options: Any) -> Operator | Source:
-        """Make the operator with *options*; see `chunkflow_py.pipeline.keywords.called`."""
+        """Return the operator with *options*; see `chunkflow_py.pipeline.keywords.called`."""
         from chunkflow_py.pipeline.keywords import called
 
         return called(self.command, options)

@@ -81,6 +81,6 @@ class BoxAdjuster(OperatorBase):
     help="Voxels to add: z y x to the start, then z y x to the stop.  [default: none]",
 )
 def command(corner_offset: tuple[int, ...] | None) -> BoxAdjuster:
-    """Split the six offsets into those of the start and of the stop."""
+    """Return the operator, with the six offsets split into those of start and stop."""
     values = corner_offset or (0,) * 6
     return BoxAdjuster((Zyx.of(values[:3]), Zyx.of(values[3:])))

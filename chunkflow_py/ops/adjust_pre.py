@@ -124,6 +124,6 @@ class Adjuster(OperatorBase):
 def command(
     input_name: str, synapses_name: str, output_name: str, img_threshold: float, radius: int
 ) -> Adjuster:
-    """Check that SciPy is installed, and make the operator."""
+    """Check that SciPy is installed, and return the operator."""
     check_extra("segmentation", "adjust-pre", "scipy")
     return Adjuster(input_name, synapses_name, output_name, img_threshold, radius)

@@ -149,7 +149,7 @@ def _number(name: str, default: float, text: str) -> Decorator:
 def command(
     input_name: str, output_name: str, fragments: str, fragments_name: str | None, **settings: Any
 ) -> Agglomerator:
-    """Check the thresholds."""
+    """Check the thresholds, and return the operator."""
     from chunkflow_py.segmentation.labels.agglomerate import (
         check_affinity_thresholds,
         check_threshold,

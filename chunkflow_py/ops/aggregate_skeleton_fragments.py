@@ -98,7 +98,7 @@ def command(
     dust_threshold: float,
     tick_threshold: float,
 ) -> SkeletonAggregator:
-    """Check the prefix; the folders are opened when the pipeline starts."""
+    """Check the prefix, and return the operator, which opens the folders when it starts."""
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
     from chunkflow_py.volume.location import Location
 

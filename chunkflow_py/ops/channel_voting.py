@@ -59,5 +59,5 @@ def channel_voting(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """Return `channel_voting`, as the command has no options."""
+    """Return `channel_voting`; the command has no options."""
     return channel_voting

@@ -133,6 +133,6 @@ class Equaliser(OperatorBase):
 @click.option("--per-section/--whole", default=True, show_default=True,
               help="Equalise each section (z) separately, or in 3D.")  # fmt: skip
 def command(**options: Any) -> Equaliser:
-    """Check that scikit-image is installed, and make the operator."""
+    """Check that scikit-image is installed, and return the operator."""
     check_extra("segmentation", "clahe", "skimage")
     return Equaliser(**options)

@@ -123,5 +123,5 @@ class Cleaner(OperatorBase):
 )
 @click.option("--suffix", "-s", help="Ending of the names of files to remove.  [default: any]")
 def command(folder: str, mode: Mode, suffix: str | None) -> Cleaner:
-    """Make the operator; a dry run removes nothing."""
+    """Return the operator; a dry run removes nothing."""
     return Cleaner(folder, mode, suffix or "", is_dry_run())

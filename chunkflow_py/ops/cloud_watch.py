@@ -93,5 +93,5 @@ class CloudWatcher:
     help="Namespace of the metrics.",
 )
 def command(log_name: str) -> CloudWatcher:
-    """Make the operator, which connects to CloudWatch when the pipeline starts."""
+    """Return the operator, which connects to CloudWatch when the pipeline starts."""
     return CloudWatcher(log_name)

@@ -124,7 +124,7 @@ class StatisticsCounter(OperatorBase):
 @click.option("--per-section/--whole", default=True, show_default=True,
               help="One histogram per section (z), as normalize-contrast needs, or per task.")
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
-    """Check that the range is not empty."""
+    """Check that the range is not empty, and return the operator."""
     # fmt: on
     from chunkflow_py.filters.volume_statistics import KIND
     from chunkflow_py.store.task_counts import CountStore

@@ -126,6 +126,6 @@ class Labeller(OperatorBase):
 @connectivity_option()
 @numbering_options()
 def command(threshold: float | None, connectivity: str, **options: Any) -> Labeller:
-    """Check that cc3d is installed, and make the operator."""
+    """Check that cc3d is installed, and return the operator."""
     check_extra("segmentation", "connected-components", "cc3d")
     return Labeller(threshold, connectivity, numbering_from(options))

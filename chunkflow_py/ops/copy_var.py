@@ -48,5 +48,5 @@ class Copier(OperatorBase):
     help="Copy the voxels, or share them under a second name.",
 )
 def command(from_name: str, to_name: str, deep_copy: bool) -> Copier:
-    """Make the operator for the two names."""
+    """Return the operator for the two names."""
     return Copier(from_name, to_name, deep_copy)

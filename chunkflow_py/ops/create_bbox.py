@@ -31,5 +31,5 @@ def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) ->
 @zyx_option("--stop", "-p", help="End of the box (exclusive), voxels, zyx.")
 @zyx_option("--size", "-z", minimum=1, help="Extent of the box, voxels, zyx.")
 def command(start: Zyx, stop: Zyx | None, size: Zyx | None) -> TaskSource:
-    """Return a source of one task, the box."""
+    """Return the source of a single task, the box."""
     return TaskSource([create_bbox(start, stop, size)], is_divided=False)

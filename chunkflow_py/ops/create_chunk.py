@@ -143,5 +143,5 @@ def command(
     voxel_size: tuple[float, float, float],
     output_name: str,
 ) -> ChunkMaker:
-    """Make the operator; the chunk is computed for each task."""
+    """Return the operator; the chunk is computed for each task."""
     return ChunkMaker(size, dtype, pattern, voxel_offset, voxel_size, output_name)

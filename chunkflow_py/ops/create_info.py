@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context, /, channel_num: int, layer_type: str | None, **options: Any
 ) -> VolumeCreator:
-    """Make the operator; the volume is created when the pipeline runs."""
+    """Return the operator that creates the volume."""
     given = ctx.get_parameter_source("channel_num") is not click.core.ParameterSource.DEFAULT
     return creator_from(
         options,

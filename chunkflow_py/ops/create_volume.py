@@ -79,7 +79,7 @@ def command(
     use_https: bool,
     **options: Any,
 ) -> VolumeCreator:
-    """Check the sizes and the dtype; the volume is created when the pipeline runs."""
+    """Check the sizes and the dtype, and return the operator that creates the volume."""
     from chunkflow_py.volume.engine.block_sizes import parsed_bytes
     from chunkflow_py.volume.new_volume import checked_dtype
 

@@ -143,6 +143,6 @@ class MarginCropper(OperatorBase):
 def command(
     margin_size: tuple[int, ...] | None, crop_bbox: bool, input_name: str, output_name: str
 ) -> MarginCropper:
-    """Split the six margins into those before and after the chunk."""
+    """Return the operator, with the six margins split into those before and after the chunk."""
     margins = margin_size and (Zyx.of(margin_size[:3]), Zyx.of(margin_size[3:]))
     return MarginCropper(margins or None, crop_bbox, input_name, output_name)

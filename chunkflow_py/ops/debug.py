@@ -49,5 +49,5 @@ class Debugger:
 
 @operator("compute")
 def command() -> Debugger:
-    """Make the operator, which has no options."""
+    """Return the operator, which has no options."""
     return Debugger()

@@ -30,5 +30,5 @@ def acknowledge(task: Task) -> Task:
 
 @operator("write")
 def command() -> Callable[[Task], Task]:
-    """Return `acknowledge`, as the command has no options."""
+    """Return `acknowledge`; the command has no options."""
     return acknowledge

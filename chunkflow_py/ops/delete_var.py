@@ -48,5 +48,5 @@ class Deleter(OperatorBase):
     help="Names of the items, separated by commas.",
 )
 def command(var_names: tuple[str, ...]) -> Deleter:
-    """Make the operator; a name that is given twice counts once."""
+    """Return the operator; a name that is given twice counts once."""
     return Deleter(tuple(dict.fromkeys(var_names)))

@@ -126,6 +126,6 @@ def command(
     duplicates_name: str | None,
     **options: Any,
 ) -> DuplicateRemover:
-    """Check that SciPy is installed, and make the operator."""
+    """Check that SciPy is installed, and return the operator."""
     check_extra("segmentation", "detect-duplicate-post", "scipy")
     return DuplicateRemover(input_name, synapses_name, output_name, duplicates_name, options)

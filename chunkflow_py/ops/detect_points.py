@@ -52,7 +52,7 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
 def command(
     input_name: str, output_name: str, min_distance: float, threshold_rel: float
 ) -> PeakDetector:
-    """Check that SciPy is installed, and make the operator."""
+    """Check that SciPy is installed, and return the operator."""
     from chunkflow_py.segmentation.peaks import PeakDetector
 
     check_extra("segmentation", "detect-points", "scipy")

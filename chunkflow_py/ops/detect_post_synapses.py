@@ -103,6 +103,6 @@ class PostDetector(OperatorBase):
 @click.option("--max-post-num", type=click.IntRange(min=1), default=15, show_default=True,
               help="Largest number of points per T-bar.")  # fmt: skip
 def command(input_name: str, synapses_name: str, output_name: str, **options: Any) -> PostDetector:
-    """Check that SciPy is installed, and make the operator."""
+    """Check that SciPy is installed, and return the operator."""
     check_extra("segmentation", "detect-post-synapses", "scipy")
     return PostDetector(input_name, synapses_name, output_name, options)

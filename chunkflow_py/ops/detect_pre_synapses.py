@@ -64,7 +64,7 @@ def _synapses(points: Points) -> Synapses | None:
 def command(
     input_name: str, output_name: str, min_distance: float, threshold_rel: float
 ) -> PeakDetector:
-    """Check that SciPy is installed, and make the operator."""
+    """Check that SciPy is installed, and return the operator."""
     from chunkflow_py.segmentation.peaks import PeakDetector
 
     check_extra("segmentation", "detect-pre-synapses", "scipy")

@@ -92,7 +92,7 @@ def command(
     out_pre: str,
     out_format: Literal["ply", "obj"],
 ) -> MeshDownload:
-    """Make the operator, which opens the volume when the pipeline starts."""
+    """Return the operator, which opens the volume when the pipeline starts."""
     from chunkflow_py.segmentation.mesh_folder import MeshDownload
     from chunkflow_py.volume.location import Location
 

@@ -123,5 +123,5 @@ def command(
     mode: Literal["auto", "mean", "mode"],
     sparse: bool,
 ) -> Downsampler:
-    """Make the operator."""
+    """Return the operator."""
     return Downsampler(factor, mode, sparse, input_name, output_name)

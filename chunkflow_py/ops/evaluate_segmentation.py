@@ -52,7 +52,7 @@ def evaluate_segmentation(
     Args:
         segmentation: (z, y, x) or (1, z, y, x) labels.
         groundtruth: the same.
-        bbox: box to compare in (default: the whole overlap).
+        bbox: box to compare in (default: where the two overlap).
         relabel: score the region as a volume of its own, see `segmentation.evaluate.relabel`.
         options: keyword arguments of `segmentation.evaluate.score`, such as ``ignore_zero``.
 
@@ -85,7 +85,7 @@ def evaluate_segmentation(
     help="Name of the ground truth.",
 )
 @output_option("--output", "-o", default="seg_score", help="Name of the scores in the task.")
-@click.option("--bbox", "-b", type=BBOX, help="Box to compare.  [default: the whole overlap]")
+@click.option("--bbox", "-b", type=BBOX, help="Box to compare.  [default: where the two overlap]")
 @click.option(
     "--relabel/--no-relabel",
     default=False,
@@ -105,7 +105,7 @@ def command(
     table_path: str | None,
     **options: Any,
 ) -> Evaluator:
-    """Check that the options are consistent; a dry run stores nothing."""
+    """Check that the options are consistent, and return the operator; a dry run stores nothing."""
     from chunkflow_py.segmentation.evaluate import Evaluator
     from chunkflow_py.volume.files.file_name import local_path
 

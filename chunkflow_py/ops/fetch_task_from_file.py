@@ -103,7 +103,7 @@ class FileTasks:
 def command(
     file_path: str, job_index: int | None, slurm_job_array: bool, disbatch: bool, granularity: int
 ) -> FileTasks:
-    """Determine the job's number; the file is read later."""
+    """Determine the job's number, and return the source, which reads the file later."""
     sources = (job_index is not None) + slurm_job_array + disbatch
     if sources != 1:
         msg = (

@@ -50,6 +50,6 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """Check that cc3d is installed; the command has no options."""
+    """Check that cc3d is installed, and return the function; the command has no options."""
     check_extra("segmentation", "fill-segmentation-holes", "cc3d")
     return fill_segmentation_holes

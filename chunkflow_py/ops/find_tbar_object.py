@@ -71,5 +71,5 @@ class ObjectFinder:
 @synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the result.")
 def command(input_name: str, synapses_name: str, output_name: str) -> ObjectFinder:
-    """Make the operator for the names of its items."""
+    """Return the operator for the names of its items."""
     return ObjectFinder(input_name, synapses_name, output_name)

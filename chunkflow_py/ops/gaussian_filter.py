@@ -81,7 +81,7 @@ def _check_voxels(held: Chunk | Voxels) -> None:
     help="Standard deviation in z, voxels; 0: blur each section separately.",
 )
 def command(sigma: float, sigma_z: float) -> HaloFilter:
-    """Compute the margin of the filter, and make the operator."""
+    """Compute the margin of the filter, and return the operator."""
     from chunkflow_py.filters.smoothing import gaussian_radius
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 

@@ -118,5 +118,5 @@ _COUNT = click.IntRange(min=0)
 )
 @access_options()
 def command(**options: Any) -> TaskGenerator:
-    """Check that the options are consistent; volumes are opened when the pipeline starts."""
+    """Check that the options are consistent, and return the source."""
     return tasks_from({**options, "opening": opening_from(options)}, dry_run=is_dry_run())

@@ -238,7 +238,7 @@ if TYPE_CHECKING:
     help="Average the outputs for 16 flips and transposes of each patch.",
 )
 def command(**options: Any) -> Inferencer:
-    """Check sizes and options; the network is loaded once the whole pipeline is accepted."""
+    """Check sizes and options, and return the operator, which loads the network when it starts."""
     from chunkflow_py.inference.command_options import (
         backend_arguments,
         engine_settings,

@@ -56,5 +56,5 @@ def inverse(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """Return `inverse`, as the command has no options."""
+    """Return `inverse`; the command has no options."""
     return inverse

@@ -110,7 +110,7 @@ def command(
     values_path: str | None, overlap_path: str | None, minimum_overlap: float,
     minimum_overlap_voxels: int, **options: Any,
 ) -> LabelLinker:
-    """Choose the linker: by touching labels or by overlaps."""
+    """Return the operator with a linker by touching labels or by overlaps."""
     # fmt: on
     from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
     from chunkflow_py.volume.protocol import VolumeOptions

@@ -102,7 +102,7 @@ def command(
     remove_empty: bool,
     **options: Any,
 ) -> VolumeLoader:
-    """Return a loader of the file, or of a part of it."""
+    """Return the operator that loads the file, or a part of it."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.hdf5 import EXTENSIONS, open_hdf5

@@ -65,7 +65,7 @@ class JsonLoader(OperatorBase):
 @file_path_option()
 @output_option("--output-name", "-o", default="dict", help="Name of the content.")
 def command(file_path: str, output_name: str) -> JsonLoader:
-    """Make the loader of the file."""
+    """Return the operator that loads the file."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return JsonLoader(TaskFiles(file_path, ".json", (".json",), "--file-path"), output_name)

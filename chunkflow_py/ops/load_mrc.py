@@ -68,7 +68,7 @@ def load_mrc(
 @expand_margin_option()
 @output_option()
 def command(file_name: str, **options: Any) -> VolumeLoader:
-    """Return a loader of the file."""
+    """Return the operator that loads the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.mrc import EXTENSIONS, open_mrc
 

@@ -48,6 +48,6 @@ def command(
     driver: str,
     **options: Any,
 ) -> VolumeLoader:
-    """Return a loader of the dataset."""
+    """Return the operator that loads the dataset."""
     url = n5_dir if group_path is None else f"{n5_dir.rstrip('/')}/{group_path.strip('/')}"
     return loader_from(url, options, format=driver, voxel_size_nm=voxel_size, kind=layer_type)

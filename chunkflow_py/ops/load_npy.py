@@ -53,7 +53,7 @@ def load_npy(
 @chunk_options("-c")
 @click.pass_context
 def command(ctx: click.Context, /, file_name: str, **options: Any) -> VolumeLoader:
-    """Return a loader of the file."""
+    """Return the operator that loads the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.npy import EXTENSIONS, open_npy
 

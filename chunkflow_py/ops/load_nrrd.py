@@ -74,7 +74,7 @@ def load_nrrd(
 )
 @chunk_options("-c")
 def command(file_name: str, **options: Any) -> VolumeLoader:
-    """Return a loader of the file."""
+    """Return the operator that loads the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.nrrd import EXTENSIONS, open_nrrd
 

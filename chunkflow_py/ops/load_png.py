@@ -100,7 +100,7 @@ def command(
     expand_margin_size: Zyx | Literal["auto"],
     output_name: str,
 ) -> VolumeLoader:
-    """Return a loader of the slices."""
+    """Return the operator that loads the slices."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import OnePath, local_path
     from chunkflow_py.volume.files.file_volume import FileSource

@@ -22,5 +22,5 @@ if TYPE_CHECKING:
 @volume_path_option("Volume, such as file://em or gs://bucket/em.")
 @reading_options()
 def command(volume_path: str, **options: Any) -> VolumeLoader:
-    """Return a loader of the volume."""
+    """Return the operator that loads the volume."""
     return loader_from(volume_path, options, format="precomputed")

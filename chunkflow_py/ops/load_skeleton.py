@@ -67,7 +67,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     output_name: str,
 ) -> SkeletonLoader:
-    """Compute the offset; the files are read for each task."""
+    """Compute the offset, and return the operator that loads the files."""
     from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
     from chunkflow_py.volume.location import FORMATS
 

@@ -144,7 +144,7 @@ def command(
     set_bbox: bool,
     output_name: str,
 ) -> SynapseLoader:
-    """Make the loader of the file."""
+    """Return the operator that loads the file."""
     from chunkflow_py.store.task_files import TaskFiles
 
     files = TaskFiles(file_path, suffix or ".h5", (".h5", ".hdf5", ".json"), "--file-path")

@@ -58,7 +58,7 @@ def command(
     channels: tuple[int, ...] | None,
     output_name: str,
 ) -> VolumeLoader:
-    """Return a loader, which opens the array when the pipeline starts."""
+    """Return the operator, which opens the array when the pipeline starts."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.tensorstore_volume import loader_of, parsed_spec
 

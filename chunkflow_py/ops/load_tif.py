@@ -62,7 +62,7 @@ def load_tif(
 @dtype_option(DTYPES, "-d")
 @chunk_options("-c")
 def command(file_name: str, **options: Any) -> VolumeLoader:
-    """Return a loader of the file."""
+    """Return the operator that loads the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.tiff import EXTENSIONS, open_tiff
 

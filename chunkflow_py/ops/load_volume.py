@@ -31,5 +31,5 @@ if TYPE_CHECKING:
 def command(
     volume_path: str, voxel_size: tuple[float, float, float] | None, **options: Any
 ) -> VolumeLoader:
-    """Return a loader of the volume."""
+    """Return the operator that loads the volume."""
     return loader_from(volume_path, options, voxel_size_nm=voxel_size)

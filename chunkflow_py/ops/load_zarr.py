@@ -45,7 +45,7 @@ def command(
     driver: str | None,
     **options: Any,
 ) -> VolumeLoader:
-    """Return a loader of the array."""
+    """Return the operator that loads the array."""
     url = store if path is None else f"{store.rstrip('/')}/{path.strip('/')}"
     format = None if driver is None else DRIVERS[driver]
     return loader_from(url, options, format=format, voxel_size_nm=voxel_size)

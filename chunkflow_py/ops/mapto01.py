@@ -52,5 +52,5 @@ def mapto01(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """Return the function, as the command has no options."""
+    """Return `mapto01`; the command has no options."""
     return mapto01

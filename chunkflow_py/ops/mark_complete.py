@@ -76,7 +76,7 @@ class Marker(OperatorBase):
 @click.option("--prefix", "-p", required=True, help="Path or URL that the file names begin with.")
 @suffix_option()
 def command(prefix: str, suffix: str) -> Marker:
-    """Make the operator for files with this prefix and suffix."""
+    """Return the operator for files with this prefix and suffix."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return Marker(TaskFiles(prefix, suffix))

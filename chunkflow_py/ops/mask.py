@@ -121,6 +121,6 @@ class Masker(OperatorBase):
 @fill_missing_option("Count missing blocks of the mask as zero, or stop with an error.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> Masker:
-    """Check that every input has an output name."""
+    """Check that every input has an output name, and return the operator."""
     options["input_names"], options["output_names"] = paired_names(ctx)
     return Masker(**options)

@@ -116,7 +116,7 @@ class ObjectMasker(OperatorBase):
 @click.option("--selected-obj-ids", "-s",
               help="Ids to keep: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
-    """Check a list of ids; a file of ids is read when the pipeline starts."""
+    """Check a list of ids, and return the operator, which reads a file of ids when it starts."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.labels.objects import ids_of_text

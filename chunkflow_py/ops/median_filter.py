@@ -87,7 +87,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     help="Values beyond the border of the volume.",
 )
 def command(size: Zyx, mode: Mode) -> HaloFilter:
-    """Make the operator with a margin of half the size."""
+    """Return the operator, with a margin of half the size."""
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 
     check_extra("segmentation", "median-filter", "scipy")

@@ -126,7 +126,7 @@ def command(
     skip_ids: tuple[int, ...] | None,
     **settings: Any,
 ) -> MeshSaver:
-    """Check that the options are consistent; the volume is opened when the pipeline starts."""
+    """Check that the options are consistent, and return the operator."""
     from chunkflow_py.segmentation.mesh_creation import MeshSaver
     from chunkflow_py.volume.location import Location
 

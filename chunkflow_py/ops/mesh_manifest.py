@@ -82,7 +82,7 @@ def mesh_manifest(
 def command(
     prefix: int | None, disbatch: bool, digits: int, volume_path: str, multires: bool
 ) -> ManifestTasks:
-    """Return the tasks; the volume is opened when the pipeline starts."""
+    """Return the source of the tasks; the volume is opened when the pipeline starts."""
     from chunkflow_py.volume.location import Location
 
     if multires:

@@ -94,5 +94,5 @@ class Multiplier(OperatorBase):
 )
 @click.pass_context
 def command(ctx: click.Context, /, multiplier_name: str, **_: tuple[str, ...] | None) -> Multiplier:
-    """Check that every input has an output name."""
+    """Check that every input has an output name, and return the operator."""
     return Multiplier(*paired_names(ctx), multiplier_name)

@@ -103,5 +103,5 @@ class NapariWindow(OperatorBase):
     help="Names of the items to show, separated by commas.",
 )
 def command(voxel_size: tuple[float, float, float] | None, inputs: tuple[str, ...]) -> NapariWindow:
-    """Make the operator; a window opens for each task."""
+    """Return the operator; a window opens for each task."""
     return NapariWindow(inputs, voxel_size)

@@ -117,7 +117,7 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Neuroglancer:
-    """Make the operator; the server starts with the pipeline."""
+    """Return the operator; the server starts with the pipeline."""
     return Neuroglancer(
         inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path
     )

@@ -144,7 +144,7 @@ _FRACTION = click.FloatRange(0, 1, max_open=True)
 @click.option("--min-coverage", type=click.FloatRange(0, 1), default=1.0, show_default=True,
               help="Fraction of a slice that --levels must cover.")
 def command(levels: str | None, min_coverage: float, **options: Any) -> ContrastNormalizer:
-    """Check the fractions and the range of the result."""
+    """Check the fractions and the range of the result, and return the operator."""
     # fmt: on
     lower, upper = options["lower_clip_fraction"], options["upper_clip_fraction"]
     if lower + upper >= 1:

@@ -45,5 +45,5 @@ def normalize_intensity(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """Return the function, as the command has no options."""
+    """Return `normalize_intensity`; the command has no options."""
     return normalize_intensity

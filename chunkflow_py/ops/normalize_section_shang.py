@@ -90,7 +90,7 @@ def _check(low: float, high: float) -> None:
 @click.option("--clipvalues", type=bool, default=False, show_default=True,
               help="Clip the result to the nominal range.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Check that the minimum is below the maximum."""
+    """Check that the minimum is below the maximum, and return the operator."""
     if None not in (options["nominalmin"], options["nominalmax"]):
         _check(options["nominalmin"], options["nominalmax"])
     return partial(normalize_section_shang, **options)

@@ -154,7 +154,7 @@ def command(
     file: str,
     args: str | None,
 ) -> Plugin:
-    """Parse the arguments; the file is loaded when the pipeline starts."""
+    """Parse the arguments, and return the operator, which loads the file when it starts."""
     given: dict[str, Any] = ctx.obj.keywords
     keywords = {} if args is None else parse_arguments(args)
     if twice := sorted(keywords.keys() & given.keys()):

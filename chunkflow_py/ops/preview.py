@@ -132,7 +132,7 @@ class PreviewSaver(OperatorBase):
 def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
 ) -> PreviewSaver:
-    """Check the contrast and make the operator."""
+    """Check the contrast, and return the operator."""
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 
     if contrast is not None and contrast[0] >= contrast[1]:

@@ -49,5 +49,5 @@ class MaxIdPrinter:
 @operator("compute")
 @input_option(help="Name of the labels.")
 def command(input_name: str) -> MaxIdPrinter:
-    """Make the operator for the chunk of this name."""
+    """Return the operator for the chunk of this name."""
     return MaxIdPrinter(input_name)

@@ -89,5 +89,5 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     help="Channels of an affinity map to use: the mean of x and y, or z alone.",
 )
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Return `quantize` with this mode."""
+    """Return `quantize` with the given mode."""
     return partial(quantize, **options)

@@ -120,6 +120,6 @@ class Relabeller(OperatorBase):
 @output_option()
 @access_options()
 def command(table_path: str, input_name: str, output_name: str, **options: Any) -> Relabeller:
-    """Check that fastremap is installed, and make the operator."""
+    """Check that fastremap is installed, and return the operator."""
     check_extra("segmentation", "relabel", "fastremap")
     return Relabeller(table_path, input_name, output_name, access_from(options))

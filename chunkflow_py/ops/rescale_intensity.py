@@ -131,7 +131,7 @@ class Rescaler(OperatorBase):
 @click.option("--dtype", "-d", type=click.Choice(DTYPES),
               help="Type of the result.  [default: that of the chunk]")
 def command(**options: Any) -> Rescaler:
-    """Check that the ranges are in order."""
+    """Check that the ranges are in order, and return the operator."""
     # fmt: on
     _check("--low", options["low"], "--high", options["high"])
     _check("--out-low", options["out_low"], "--out-high", options["out_high"])

@@ -102,7 +102,7 @@ def command(
     dtype: str | None,
     touch: bool,
 ) -> FileSaver:
-    """Return a saver of the file."""
+    """Return the operator that saves chunks to the file."""
     from chunkflow_py.core.points import Points
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.volume.files.file_name import FileName

@@ -61,7 +61,7 @@ def save_nrrd(
     help="Compression of the voxels; only raw files can be read in part.",
 )
 def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
-    """Return a saver of the file."""
+    """Return the operator that saves chunks to the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.file_saver import FileSaver
 

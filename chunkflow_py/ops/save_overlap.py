@@ -83,5 +83,5 @@ class OverlapSaver(OperatorBase):
               help="Folder or prefix for the overlaps.")  # fmt: skip
 @access_options()
 def command(input_name: str, overlap_path: str, **options: Any) -> OverlapSaver:
-    """Make the operator; its store is opened for each task."""
+    """Return the operator; its store is opened for each task."""
     return OverlapSaver(overlap_path, input_name, access_from(options))

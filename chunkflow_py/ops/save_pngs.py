@@ -61,7 +61,7 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     help="Folder of the images, in any store; created if missing.",
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
-    """Make the saver of the folder."""
+    """Return the operator that saves chunks to the folder."""
     from chunkflow_py.volume.files.png import PngSaver
 
     return PngSaver(output_path, dtype, input_name)

@@ -26,7 +26,7 @@ SECTION = "objects"
 @input_option("--input-name", "-i", default="point_cloud", help="Name of the points.")
 @file_path_option()
 def command(input_name: str, file_path: str) -> ItemSaver:
-    """Make the saver of the file."""
+    """Return the operator that saves points to the file."""
     from chunkflow_py.core.points import Points
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 

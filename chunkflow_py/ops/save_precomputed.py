@@ -28,5 +28,5 @@ if TYPE_CHECKING:
 @saving_options("--block-size", encodings=PRECOMPUTED_ENCODINGS, encoding="raw")
 @parallel_option()
 def command(volume_path: str, **options: Any) -> VolumeOutput:
-    """Return a saver of the volume."""
+    """Return the operator that saves chunks to the volume."""
     return output_from(volume_path, options, format="precomputed")

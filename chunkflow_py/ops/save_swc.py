@@ -50,7 +50,7 @@ def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
     help="Path or URL that the file names begin with.",
 )
 def command(input_name: str, output_prefix: str) -> SwcSaver:
-    """Make the saver of files with this prefix."""
+    """Return the operator that saves skeletons to files with this prefix."""
     from chunkflow_py.segmentation.skeleton_files import SwcSaver
 
     return SwcSaver(input_name, output_prefix)

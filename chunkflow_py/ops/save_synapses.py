@@ -25,7 +25,7 @@ SECTION = "objects"
 @input_option("--input-name", "-i", default="syns", help="Name of the synapses.")
 @file_path_option()
 def command(input_name: str, file_path: str) -> ItemSaver:
-    """Make the saver; the extension of the file determines the format."""
+    """Return the operator that saves synapses; the extension of the file determines the format."""
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 

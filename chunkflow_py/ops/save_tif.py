@@ -62,7 +62,7 @@ def save_tif(
 def command(
     input_name: str, file_name: str | None, dtype: str | None, compression: str
 ) -> FileSaver:
-    """Return a saver of the file."""
+    """Return the operator that saves chunks to the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.file_saver import FileSaver
     from chunkflow_py.volume.files.tiff import EXTENSIONS

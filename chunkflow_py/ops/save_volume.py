@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @parallel_option()
 @click.option("--dtype", help="Convert the voxels.  [default: unchanged]")
 def command(volume_path: str, dtype: str | None, **options: Any) -> VolumeOutput:
-    """Return a saver of the volume."""
+    """Return the operator that saves chunks to the volume."""
     from chunkflow_py.volume.new_volume import checked_dtype
 
     return output_from(volume_path, options, dtype=checked_dtype(dtype, "--dtype"))

@@ -84,7 +84,7 @@ def command(
     ome_version: str | None,
     **options: Any,
 ) -> VolumeOutput:
-    """Return a saver of the volume."""
+    """Return the operator that saves chunks to the volume."""
     from chunkflow_py.volume.new_volume import checked_dtype, shape_bounds
 
     if dtype is not None and infer_dtype:

@@ -92,7 +92,7 @@ def command(
     thumbnail_mip: int,
     **options: Any,
 ) -> Environment:
-    """Make the source; volumes are created when the pipeline starts."""
+    """Return the source; volumes are created when the pipeline starts."""
     from chunkflow_py.pipeline.sizing import Environment
 
     opening = opening_from(options)

@@ -142,7 +142,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     **settings: Any,
 ) -> Skeletonizer:
-    """Make the operator; a dry run writes no fragments."""
+    """Return the operator; a dry run writes no fragments."""
     from chunkflow_py.segmentation.skeletonize import SkeletonFragments, Skeletonizer
     from chunkflow_py.volume.location import Location
 

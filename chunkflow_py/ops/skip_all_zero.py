@@ -104,7 +104,7 @@ def command(
     adjust_size: int | None,
     chunk_bbox: bool,
 ) -> ZeroSkipper:
-    """Make the operator; a dry run writes no files."""
+    """Return the operator; a dry run writes no files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None or is_dry_run() else TaskFiles(prefix, suffix)

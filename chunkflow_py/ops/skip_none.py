@@ -69,7 +69,7 @@ class NoneSkipper(OperatorBase):
 @click.option("--prefix", "-p", help="Path or URL that the file names begin with.")
 @click.option("--suffix", "-s", help="End of the file names.")
 def command(input_name: str, touch: bool, prefix: str | None, suffix: str | None) -> NoneSkipper:
-    """Make the operator; a dry run writes no files."""
+    """Return the operator; a dry run writes no files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None else TaskFiles(prefix, suffix or "")

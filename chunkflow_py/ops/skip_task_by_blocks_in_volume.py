@@ -71,9 +71,9 @@ class StoredSkipper(OperatorBase):
         self._volume = open_volume(self.volume_path, self.mip, opening=self.opening)
         if outline is not None and not outline.has_tasks:
             msg = (
-                f"skip-task-by-blocks-in-volume looks for the blocks of a task's box in "
-                f"{self.volume_path}, but no task has one; put generate-tasks or create-bbox in "
-                "front of it"
+                f"skip-task-by-blocks-in-volume checks which blocks of {self.volume_path} are "
+                "stored in a task's box, but the tasks have no boxes; put generate-tasks or "
+                "create-bbox in front of it"
             )
             raise OptionError(msg)
 
@@ -108,5 +108,5 @@ class StoredSkipper(OperatorBase):
 @click.option("--time", type=click.IntRange(min=0), help="Time index.  [default: the task's]")
 @access_options()
 def command(volume_path: str, mip: int, time: int | None, **options: Any) -> StoredSkipper:
-    """Make the operator, which opens the volume when the pipeline starts."""
+    """Return the operator, which opens the volume when the pipeline starts."""
     return StoredSkipper(volume_path, mip, time, opening_from(options))

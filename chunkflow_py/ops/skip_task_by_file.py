@@ -108,7 +108,7 @@ class FileSkipper(OperatorBase):
     "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file name."
 )
 def command(prefix: str, suffix: str, mode: Mode, adjust_size: int | None) -> FileSkipper:
-    """Make the operator for files with this prefix and suffix."""
+    """Return the operator for files with this prefix and suffix."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return FileSkipper(TaskFiles(prefix, suffix), mode, adjust_size or 0)

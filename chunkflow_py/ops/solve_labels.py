@@ -103,5 +103,5 @@ class LabelSolver(OperatorBase):
               help="Folder or prefix for the table.")  # fmt: skip
 @access_options()
 def command(links_path: str, table_path: str, **options: Any) -> LabelSolver:
-    """Make the operator, which opens its stores when it runs."""
+    """Return the operator, which opens its stores when it runs."""
     return LabelSolver(links_path, table_path, access_from(options))

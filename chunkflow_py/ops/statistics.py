@@ -93,5 +93,5 @@ class StatisticsPrinter:
 @input_option()
 @output_option(default="statistics", help="Name of the statistics in the task.")
 def command(**options: Any) -> StatisticsPrinter:
-    """Make the operator for the names of its items."""
+    """Return the operator for the names of its items."""
     return StatisticsPrinter(**options)

@@ -68,6 +68,6 @@ def _check(low: int, high: int) -> None:
               help="Intensity to map to the largest value of the dtype; higher ones become "
                    "this value as well.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Check that the thresholds are in order."""
+    """Check that the thresholds are in order, and return the operator."""
     _check(options["min_threshold"], options["max_threshold"])
     return partial(stretch_intensity, **options)

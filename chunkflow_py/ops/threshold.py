@@ -105,5 +105,5 @@ class Thresholder(OperatorBase):
     help="Channel to compare, counted from 0.  [default: the only one]",
 )
 def command(**options: Any) -> Thresholder:
-    """Make the operator; the options are checked when the input is known."""
+    """Return the operator; the options are checked when the input is known."""
     return Thresholder(**options)

@@ -110,5 +110,5 @@ class Transposer(OperatorBase):
 @click.option("--axes", "-a", type=click.Choice(ORDERS), default="xyz", show_default=True,
               help="Old axes that become z, y and x.")  # fmt: skip
 def command(input_name: str, output_name: str, axes: str) -> Transposer:
-    """Make the operator for this order of axes."""
+    """Return the operator for this order of axes."""
     return Transposer(axes, input_name, output_name)

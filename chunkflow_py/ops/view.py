@@ -97,5 +97,5 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Viewer:
-    """Make the operator; the server starts with the pipeline."""
+    """Return the operator; the server starts with the pipeline."""
     return Viewer(image_chunk_name, segmentation_chunk_name, port or 0, bind_address, open)

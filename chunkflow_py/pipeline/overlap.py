@@ -1,9 +1,9 @@
 """Divide a pipeline into overlapping stages, and count the tasks in each.
 
 ```
-read     a b c ->            thread-safe: several tasks at once, otherwise one by one
-compute         d, then e    inference starts the next task before the last one is finished
-write                  f g   like reading; if one by one, in the caller's thread
+read     a b c ->            several tasks at once if all operators are thread-safe, else one
+compute         d, then e    inference starts a task before the previous one is finished
+write                  f g   as for reading; a single task runs in the caller's thread
 ```
 """
 
@@ -26,7 +26,7 @@ class Stage:
     Attributes:
         operators: the operators.
         at_once: whether they process several tasks at the same time.
-        begins: whether the first operator starts the next task before the last one is finished.
+        begins: whether the first operator starts a task before the previous one is finished.
         depth: maximum number of finished tasks that wait for the next stage.
         tasks: maximum number of tasks in progress or waiting.
     """

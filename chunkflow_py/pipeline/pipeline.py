@@ -2,7 +2,7 @@
 
 ```
 source -> read, read | compute, compute | write       one thread per stage, --ahead tasks between
-                       inference starts the next task before the last is finished
+                       inference starts a task before the previous one ends
           thread-safe loaders and savers process several tasks at once, one thread per task
               <- required input: passed from the last operator back to the loaders
 ```

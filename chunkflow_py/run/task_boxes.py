@@ -67,7 +67,7 @@ class TaskBoxes:
         return cls(plan, boxes, axes, Zyx.of(output.scale) * Zyx.of(output.output.shrink))
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
-        """Return the number of the task that writes a voxel, or ``None``.
+        """Return the number of the task that writes a voxel; ``None`` if no task does.
 
         Args:
             voxel: position in voxels of the operator's input, zyx.

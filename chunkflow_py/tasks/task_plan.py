@@ -306,7 +306,7 @@ def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan |
             clip = values.pop("clip_stop")
             grid = BoxGrid(start, size, stride, count, None if clip is None else Zyx.of(clip))
             return GridPlan(grid, indexes=part, kept=content or None, **values)
-        reason = f"its file of {len(content)} bytes does not match it"
+        reason = f"its kind or order is unknown, or its file of {len(content)} bytes does not fit"
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
     msg = (

@@ -13,7 +13,7 @@ MOST_SECONDS = 120
 
 
 class Peak(NamedTuple):
-    """Peak memory, in bytes above the memory in use before.
+    """Peak memory of a function, in bytes above the memory in use before the call.
 
     Attributes:
         traced: memory allocated by Python and NumPy.

@@ -303,7 +303,7 @@ def test_a_run_of_an_older_version(run):
     for record in records:
         (loose / f"0.{record.number}.0.record").write_text(record.to_json())
     assert "8 of 8 tasks done" in say("status r")
-    assert "an older version (0.1.0) recorded this run" in say("verify r", code=1)
+    assert "recorded by an older version of chunkflow_py (0.1.0)" in say("verify r", code=1)
     Path(records[0].written[0].url.removeprefix("file://")).unlink()
     assert "is missing" in say("verify r", code=1)
     for line in ("work r", "repair r", "retry r --failed"):

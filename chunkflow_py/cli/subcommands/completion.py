@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> Callable[[], None]:
-    """Accept the name of the shell."""
+    """Return the function that prints the completion script of the shell."""
 
     def act() -> None:
         from chunkflow_py.cli.completing import script

@@ -71,7 +71,7 @@ def command(
     source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,
     parallel: int | None, fill_missing: bool, **options: Any,
 ) -> Callable[[], None]:
-    """Check the sizes; the volumes are opened when the subcommand acts."""
+    """Check the sizes, and return the function that converts the volume."""
     # fmt: on
     if block_size is not None:
         check_shard(shard_size, block_size)

@@ -39,7 +39,7 @@ def command(
     spot: bool,
     price_file: Path | None,
 ) -> Callable[[], None]:
-    """Check the options; the run is opened when the subcommand acts."""
+    """Check the options, and return the function that serves the dashboard."""
     check_spot(instance, spot=spot)
 
     def act() -> None:

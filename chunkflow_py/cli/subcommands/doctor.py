@@ -42,7 +42,7 @@ def command(
     stores: tuple[str, ...], queues: tuple[str, ...], write: bool, only: tuple[str, ...] | None,
     policy: str | None, as_json: bool,
 ) -> Callable[[], None]:
-    """Accept the options; the checks run when the subcommand acts."""
+    """Return the function that runs the checks."""
     # fmt: on
 
     def act() -> None:

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 def command(
     volume_path: str, start_mip: int, stop_mip: int | None, **options: Any
 ) -> Callable[[], None]:
-    """Check the order of the levels; the volume is opened when the subcommand acts."""
+    """Check the order of the levels, and return the function that fills them."""
     # fmt: on
     if stop_mip is not None and stop_mip <= start_mip:
         msg = (

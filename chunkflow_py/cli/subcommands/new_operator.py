@@ -96,7 +96,7 @@ def test_it_works_in_a_pipeline():
 @click.argument("name")
 @click.option("--folder", default=".", show_default=True, help="Folder of the two files.")
 def command(name: str, folder: str) -> Callable[[], None]:
-    """Check the name; the files are written when the subcommand acts."""
+    """Check the name, and return the function that writes the files."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         near = "-".join(re.findall(r"[a-z0-9]+", name.lower().lstrip("0123456789")))
         hint = f"; try {near}" if near else ""

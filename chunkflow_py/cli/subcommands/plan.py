@@ -61,7 +61,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
               help="Output of tune --json: speed of the network, instead of the measured one.")
 @json_option("Print JSON instead of text.")
 def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
-    """Accept the options; the pipeline after them is planned when the subcommand acts."""
+    """Return the function that plans the pipeline after these options."""
     # fmt: on
 
     def act(parts: Sequence[Part]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("run")
 def command(run: str) -> Callable[[], None]:
-    """Accept the address; the run is opened when the subcommand acts."""
+    """Return the function that repairs the run."""
     refuse_dry_run()
 
     def act() -> None:

@@ -45,7 +45,7 @@ def command(
     run: str, output: str, price: float | None, instance: str | None, spot: bool,
     price_file: Path | None, at: Zyx | None, faces: int, failed: int, verify: bool,
 ) -> Callable[[], None]:
-    """Check the options; the run is opened when the subcommand acts."""
+    """Check the options, and return the function that writes the report."""
     # fmt: on
     check_spot(instance, spot=spot)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.option("--failed", is_flag=True, help="Retry all failed tasks; required.")
 def command(run: str, failed: bool) -> Callable[[], None]:
-    """Require --failed; the run is opened when the subcommand acts."""
+    """Require --failed, and return the function that sends the tasks again."""
     refuse_dry_run()
     if not failed:
         msg = "add --failed to retry failed tasks; chunkflow repair redoes missing or damaged ones"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def command(
     place: str, run: str | None, clear_output: bool, **options: Any
 ) -> Callable[[Sequence[Part]], None]:
-    """Check the options; the run is made when the subcommand acts."""
+    """Check the options, and return the function that creates and runs the run."""
     refuse_dry_run()
     kind, _, rest = place.partition(":")
     if kind == "local" and is_digits(rest) and int(rest):

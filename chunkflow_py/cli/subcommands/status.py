@@ -55,7 +55,7 @@ _WATCH_S = 10.0
 def command(
     ctx: click.Context, run: str | None, as_json: bool, most: int, failures: bool, watch: str | None
 ) -> Callable[[], None]:
-    """Parse --watch; the run is opened when the subcommand acts."""
+    """Parse --watch, and return the function that prints the status."""
     if run is None and watch and _seconds(watch) is None:
         run, watch = watch, ""  # status --watch RUN
     if run is None:

@@ -83,7 +83,7 @@ logger = logging.getLogger(__name__)
               help="Repeat all tasks, or skip finished ones.")
 @access_options()
 def command(**options: Any) -> Callable[[], None]:
-    """Check that the options are consistent; volumes are opened when the subcommand acts."""
+    """Check that the options are consistent, and return the function that stitches the labels."""
     # fmt: on
     for argument, option in (("labels", "volume_path"), ("output", "output_path")):
         given, named = options.pop(argument), options[option]

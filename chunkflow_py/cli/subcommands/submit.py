@@ -56,7 +56,7 @@ def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
-    """Accept the options; the run is made when the subcommand acts."""
+    """Return the function that submits the pipeline after these options."""
     # fmt: on
     refuse_dry_run()
 

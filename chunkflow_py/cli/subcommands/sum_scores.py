@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @scoring_options
 @json_option()
 def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
-    """Accept the options; the tables are read when the subcommand acts."""
+    """Return the function that sums the tables and prints the scores."""
 
     def act() -> None:
         from chunkflow_py.segmentation.evaluate import score, score_table

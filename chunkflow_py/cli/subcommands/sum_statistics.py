@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 def command(
     url: str, output: str | None, as_json: bool, percentiles: str | None
 ) -> Callable[[], None]:
-    """Return the action, after checking the percentiles."""
+    """Check the percentiles, and return the function that sums the statistics."""
     chosen = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pipeline_subcommand
 @click.option("--stage", help="Name of the step.  [default: that of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
-    """Return a function that returns the name of the step; `submit` calls it."""
+    """Return a function that returns the name of the step, for `submit`."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:

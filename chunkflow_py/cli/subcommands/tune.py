@@ -80,7 +80,7 @@ class MemoryType(click.ParamType[int]):
             help="Extent of a volume, voxels, zyx, to estimate the hours of inference for.")
 @json_option("Print JSON instead of a table.")
 def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callable[[], None]:
-    """Accept the options; the measurements run when the subcommand acts."""
+    """Return the function that measures and prints the combinations."""
     # fmt: on
     same = ("framework", "num_input_channels", "num_output_channels", "device", "trust_weights")
     network = {name: options[name] for name in same}

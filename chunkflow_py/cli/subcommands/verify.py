@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @json_option("Print one JSON object per finding.")
 def command(run: str, as_json: bool) -> Callable[[], None]:
-    """Accept the options; the run is opened when the subcommand acts."""
+    """Return the function that verifies the run."""
 
     def act() -> None:
         from chunkflow_py.run.repair import damages_of
@@ -45,8 +45,9 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
                 echo(public(f"{step} {damage}"))
         if run_directory.spec.is_older:
             echo(
-                f"{run_directory.shown}: an older version ({run_directory.spec.version}) recorded "
-                "this run, so verify checked neither metadata nor that the records are complete",
+                f"{run_directory.shown}: this run was recorded by an older version of "
+                f"chunkflow_py ({run_directory.spec.version}), so verify could not check the "
+                "metadata, nor whether the records are complete",
                 err=as_json,
             )
         elif count:

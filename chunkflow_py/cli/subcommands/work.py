@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @working_options()
 def command(run: str, **options: Any) -> Callable[[], None]:
-    """Check the options; the run is opened when the subcommand acts."""
+    """Check the options, and return the function that runs the worker."""
     refuse_dry_run()
     working = working_from(options)
 

@@ -96,7 +96,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type says so, or the chunk is (z, y, x) integers other than uint8."""
+        """Whether the layer type is segmentation, or the chunk is 3D with integers except uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 

@@ -309,7 +309,7 @@ class Sums(Totals):
 
     @classmethod
     def of(cls, record: Record) -> Sums:
-        """Return the sums over one record."""
+        """Return the sums for a single record."""
         when = record.finished
         sums = cls(
             stored_bytes=record.stored_bytes,
@@ -324,7 +324,7 @@ class Sums(Totals):
 
     @classmethod
     def of_failure(cls, failure: FailedAttempt) -> Sums:
-        """Return the sums over one failed attempt."""
+        """Return the sums for a single failed attempt."""
         return cls(failures=1, failed_s=failure.seconds or 0.0)
 
     def add(self, other: Sums) -> None:

@@ -202,7 +202,7 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
 
 
 def _beside(places: NDArray[np.int64], shape: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
-    """Yield the flat indices of the face neighbours of inner voxels of an array."""
+    """Yield the flat indices of each inner voxel's face neighbours, one direction at a time."""
     for axis in range(3):
         step = int(np.prod(shape[axis + 1 :]))
         yield places - step
