@@ -1,4 +1,4 @@
-"""Run a pilot: some tasks of a pipeline, to measure time and memory; their output is discarded.
+"""Run a pilot: a few tasks of a pipeline, to measure time and memory, without keeping their output.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
@@ -6,17 +6,18 @@ run_pilots -- request: arguments, tasks -->   pilot_pipeline, run_pilot
 Observation <-- events, one JSON object per line -- PilotListener
 ```
 
-A pilot process does nothing else, so its memory is that of the pipeline. It sends these events:
+A pilot process runs only the pipeline, so its peak memory is that of the pipeline. It sends these
+events:
 
 | event      | content                                                                             |
 |------------|-------------------------------------------------------------------------------------|
 | `ready`    | the pipeline is set up: seconds since the process started, estimated memory         |
-| `progress` | share of a task that an operator has completed                                      |
+| `progress` | share of the current task that an operator has completed                            |
 | `task`     | a task is done: seconds of its operators, objects written, peak memory              |
 | `failure`  | error message                                                                       |
 | `end`      | enough tasks were measured                                                          |
 
-Each event is sent at once, so that the process can be ended at any time.
+Each event is sent immediately, so killing the process at any time loses no measurement.
 """
 
 from __future__ import annotations
@@ -50,20 +51,20 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.volume.saver import VolumeSaver
 
-FEWEST, ENOUGH_S = 6, 6.0  # limits of a pilot: tasks, seconds
+FEWEST, ENOUGH_S = 6, 6.0  # a pilot lasts at least this many tasks and seconds
 _PROGRESS_S = 0.5  # seconds between two progress events
 
 
 @dataclass(frozen=True)
 class PilotTask:
-    """One task of a pilot.
+    """Measurements of one task of a pilot.
 
     Attributes:
         at: end of the task, in seconds since the start of the process.
         bbox: box of the task; ``None`` for a pipeline without tasks.
-        seconds: operator -> duration, seconds.
-        written: stored bytes.
-        objects: number of objects stored.
+        seconds: operator -> seconds that it took.
+        written: bytes that the task stored.
+        objects: number of objects that the task stored.
     """
 
     at: float
@@ -78,21 +79,24 @@ class Observation:
     """Measurements of one pilot process.
 
     Attributes:
-        ready_s: seconds from its start until it was ready for tasks; ``None`` if it never was.
+        ready_s: seconds from the start of the process until its pipeline was set up; ``None`` if
+            it ended before that.
         ahead: tasks prefetched per stage.
         tasks: finished tasks.
         peak_bytes: peak memory of the process.
         parts: purpose -> estimated memory, bytes.
         unknown: operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory.
-        devices: devices on which networks ran.
-        begun: operator -> on the first task: seconds at its start and at its latest report, and the
-            share completed by then.
-        traffic: loader -> bytes: stored, decoded, needed.
-        failure: error that ended it, if any.
-        is_refused: whether it stopped before its first task, for example for lack of memory.
-        is_whole: whether it ended normally.
-        is_cut: whether its time limit ended it.
+        devices: devices on which the networks ran.
+        begun: operator -> progress on the first task: time of its start and of its latest report
+            (seconds since the start of the process), and the share completed by then.
+        traffic: loader -> stored bytes of the fetched blocks, bytes of their voxels, and bytes of
+            the voxels that tasks requested.
+        failure: error that ended the process, if any.
+        is_refused: whether the pipeline was refused before its first task, for example because it
+            needs too much memory.
+        is_whole: whether the process completed its pilot.
+        is_cut: whether the process was killed at the time limit.
     """
 
     ready_s: float | None = None
@@ -112,11 +116,11 @@ class Observation:
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimated host memory."""
+        """Estimated host memory, the sum of all parts."""
         return sum(self.parts.values())
 
     def add(self, event: dict[str, Any]) -> None:
-        """Update the measurements by an event."""
+        """Update the measurements with an event that the process sent."""
         kind = event["event"]
         self.peak_bytes = max(self.peak_bytes, event.get("peak", 0))
         if kind == "ready":
@@ -156,10 +160,10 @@ def run_pilots(
     """Run several pilot processes at once, and return their measurements.
 
     Args:
-        module: Python module that each process runs.
-        request: request that all processes receive.
-        numbers: task numbers for each process.
-        seconds: time limit, after which the remaining processes are ended.
+        module: Python module that each process runs with ``python -m``.
+        request: pipeline and settings, sent to every process.
+        numbers: for each process, the numbers of its tasks in the plan.
+        seconds: time limit, after which the remaining processes are killed.
         folder: folder for the discarded output (default: the temporary folder of the system).
     """
     found = [Observation() for _ in numbers]
@@ -216,7 +220,7 @@ def _started(
         code = process.wait()
         if not (found.is_whole or found.failure or found.is_cut):
             why = ", possibly for lack of memory" if code == -9 else ""
-            found.failure = f"the pilot process ended with code {code}{why}"
+            found.failure = f"the pilot process ended with exit code {code}{why}"
 
     thread = threading.Thread(target=read_events, name="pilot", daemon=True)
     thread.start()
@@ -248,15 +252,15 @@ def pilot_pipeline(
     ahead: int | None,
     listener: Listener,
 ) -> Pipeline:
-    """Return a checked pipeline that runs some tasks and writes their output below *scratch*.
+    """Return a checked pipeline that runs the given tasks and writes output below *scratch*.
 
     Args:
         operators: operators of the pipeline, parsed with ``--dry-run``.
-        source: source of its tasks.
+        source: source of the tasks; ``None``: the pipeline runs once, without tasks.
         numbers: numbers of the tasks to run, in the plan of the source.
         scratch: an empty folder.
         ahead: tasks to prefetch per stage, as for `Pipeline`.
-        listener: receiver of its events.
+        listener: receiver of the pipeline's events.
 
     Raises:
         ChunkflowError: the pipeline cannot run.
@@ -308,22 +312,22 @@ def _redirect(saver: VolumeSaver, folder: Path) -> None:
 
 
 class PilotListener(Listener):
-    """Listener that sends the events of a pilot at once.
+    """Listener that sends each event of a pilot immediately.
 
     Args:
         send: function that sends one JSON-serialisable event.
-        started: start of the process, by `time.time`.
+        started: when the process was started, as `time.time` returns it.
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None], started: float) -> None:
-        """Set the function; no task is finished yet."""
+        """Store the arguments; no task is finished yet."""
         self.send, self.started = send, started
         self.pipeline: Pipeline | None = None
         self.done = 0
         self._last = 0.0
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Send the estimated memory."""
+        """Send that the pipeline is ready, with its estimated memory."""
         if self.pipeline is None:
             return
         estimate = self.pipeline.estimated_memory()
@@ -341,7 +345,7 @@ class PilotListener(Listener):
         )
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
-        """Send the progress, at most once per interval."""
+        """Send the progress of an operator, at most twice per second."""
         now = self._now()
         if now - self._last > _PROGRESS_S:
             self._last = now
@@ -349,7 +353,7 @@ class PilotListener(Listener):
             self.send({"event": "progress", "at": now, "operator": label, "share": share})
 
     def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
-        """Send the start of each operator on the first task, which may exceed the time limit."""
+        """Send the start of an operator, only on the first task, which the time limit may cut."""
         if not self.done:
             self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})
 
@@ -370,7 +374,7 @@ class PilotListener(Listener):
         self.send(event | {"traffic": self._traffic()})
 
     def _traffic(self) -> dict[str, tuple[int, int, int]]:
-        """Return stored, decoded and needed bytes of each loader."""
+        """Return for each loader the bytes that were stored, decoded and requested."""
         stages = self.pipeline.operators if self.pipeline else ()
         return {
             stage.name: (cost.stored_bytes, cost.decoded_bytes, cost.needed_bytes)
@@ -383,11 +387,11 @@ class PilotListener(Listener):
 
 
 def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> None:
-    """Run a pipeline until enough is measured, or its tasks are done.
+    """Run a pipeline until enough tasks are measured, or all are done.
 
     Args:
         pipeline: a checked pipeline.
-        listener: receiver of its events.
+        listener: listener that sends the measurements.
         at_most: maximum number of tasks.
     """
     listener.pipeline = pipeline
@@ -403,7 +407,7 @@ def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> N
 
 
 def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """Return the peak memory of this process; 0 if unknown."""
+    """Return the peak memory of this process in bytes; 0 if unknown."""
     if sys.platform == "linux":
         for line in status.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):

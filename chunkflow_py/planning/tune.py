@@ -1,8 +1,8 @@
 """Find the fastest way to run a network on this machine by measuring.
 
-    found = tune({"framework": "pytorch", "model": "net.py", "weights": "net.pt"},
-                 input_patch_size=Zyx(20, 256, 256))
-    print(found.best)
+    tuning = tune({"framework": "pytorch", "model": "net.py", "weights": "net.pt"},
+                  input_patch_size=Zyx(20, 256, 256))
+    print(tuning.best)
 
 Each candidate is measured in a separate process (`chunkflow_py.planning.tune_process`). The most
 important settings come first, because the time limit may end the search at any point:
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PATCH_SIZE = Zyx(32, 128, 128)  # if none is given and the network accepts any
+PATCH_SIZE = Zyx(32, 128, 128)  # default, if the network accepts any patch size
 TOLERANCE = 0.02
 MOST_PATCHES = 64  # in a batch
-SAME_SPEED = (
-    0.95  # of the fastest speed; of such candidates, the one with the smallest error is the best
-)
+# Candidates with at least this share of the highest speed count as equally fast; of these, the one
+# with the smallest error is the best.
+SAME_SPEED = 0.95
 BACKENDS = {"cpu": ("torch", "openvino", "onnxruntime"), "cuda": ("torch", "onnxruntime")}
-# Larger patches overlap less; sizes with few additional voxels come first. One size is smaller, in
-# case of little memory.
+# Factors of the patch size to try, zyx. Larger patches overlap less; the smallest increases come
+# first. The last factors give a smaller patch, in case memory is short.
 FACTORS = ((1, 1.5, 1.5), (2, 1, 1), (1, 2, 2), (1.5, 1.5, 1.5), (2, 2, 2), (1, 0.5, 0.5))
 
 
@@ -54,12 +54,12 @@ class Candidate:
 
     Attributes:
         input_patch_size: input patch of the network, voxels, zyx.
-        output_patch_size: part of the output that is used, voxels, zyx.
+        output_patch_size: part of the network's output that is used, voxels, zyx.
         backend: library that runs the network.
         dtype: precision of the arithmetic.
         compile: whether PyTorch compiles the network.
-        batch_size: patches in a forward pass.
-        tf32: whether CUDA multiplies float32 with 10 bits of mantissa.
+        batch_size: patches per forward pass.
+        tf32: whether CUDA rounds float32 factors to TF32, which has 10 bits of mantissa.
     """
 
     input_patch_size: Zyx
@@ -76,22 +76,22 @@ class Candidate:
         return self.batch_size * self.input_patch_size.product()
 
     def __str__(self) -> str:
-        """Return a description."""
+        """Return backend, precision, batch size and patch size as text."""
         return f"{self.way}, batch {self.batch_size} of {self.input_patch_size}"
 
     @property
     def way(self) -> str:
-        """Backend and precision, as text."""
+        """Backend, compilation and precision, such as ``torch compiled tf32``."""
         return f"{self.runner} {self.precision}"
 
     @property
     def runner(self) -> str:
-        """Backend and compilation, as text."""
+        """Backend and compilation, such as ``torch compiled``."""
         return f"{self.backend} compiled" if self.compile else self.backend
 
     @property
     def precision(self) -> str:
-        """Precision of the arithmetic, as text."""
+        """Precision of the arithmetic: ``tf32`` or the dtype."""
         return "tf32" if self.tf32 else self.dtype
 
 
@@ -102,10 +102,12 @@ class Measurement:
     Attributes:
         candidate: settings of the network.
         overlap: overlap of neighbouring output patches, voxels, zyx.
-        seconds: seconds of one forward pass, median of a few.
-        memory_bytes: peak memory of a process that does nothing else; on a GPU, of the GPU.
-        largest, percentile_999, mean: absolute difference from PyTorch's float32 output.
-        failure: error message, if a number is missing.
+        seconds: median duration of a forward pass.
+        memory_bytes: peak memory of a process that runs only this candidate; with a GPU, its peak
+            GPU memory.
+        largest, percentile_999, mean: largest value, 99.9th percentile and mean of the absolute
+            difference from PyTorch's float32 output.
+        failure: reason why any of these numbers is missing; ``None`` if none is.
     """
 
     candidate: Candidate
@@ -119,14 +121,18 @@ class Measurement:
 
     @property
     def voxels_per_second(self) -> float:
-        """Output voxels per second, 0 if it failed; a patch adds its stride, the rest overlaps."""
+        """Output voxels per second, without the overlap of patches; 0 if not measured."""
         if self.seconds is None:
             return 0.0
         stride = self.candidate.output_patch_size - self.overlap
         return stride.product() * self.candidate.batch_size / self.seconds
 
     def hours(self, volume_size: Zyx) -> float | None:
-        """Return the hours of all forward passes over a volume of this size (voxels, zyx)."""
+        """Return the hours that inference on a volume of this size (voxels, zyx) takes.
+
+        Returns:
+            Hours of all forward passes; ``None`` if the candidate was not measured.
+        """
         if self.seconds is None:
             return None
         sizes = self.candidate.input_patch_size, self.candidate.output_patch_size
@@ -144,11 +150,11 @@ class Tuning:
         device: device, such as ``cpu`` or ``cuda:0``.
         device_name: model or instruction set of the device.
         framework: kind of the model: ``pytorch``, ``universal`` or ``identity``.
-        memory_bytes: memory that the best candidate may use.
-        tolerance: error (99.9th percentile) that the best candidate may have.
-        whole_patch: operators of the network that make a voxel depend on the whole patch; with
-            any of them, the patch size is not changed.
-        measurements: measurements, in order.
+        memory_bytes: memory limit of the best candidate.
+        tolerance: largest error (99.9th percentile) that the best candidate may have.
+        whole_patch: names of operators that make each output voxel depend on the whole patch; if
+            the network has any, the patch size is not changed.
+        measurements: one measurement per candidate, in order.
         complete: whether all candidates were measured within the time limit.
     """
 
@@ -163,7 +169,10 @@ class Tuning:
 
     @property
     def best(self) -> Measurement | None:
-        """The fastest measurement within memory and tolerance, or ``None``."""
+        """The best measurement within the memory limit and the tolerance, or ``None``.
+
+        Of the measurements within 5 % of the highest speed, it has the smallest error.
+        """
         good = [m for m in self.measurements if self._is_acceptable(m)]
         least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)
         near = [m for m in good if m.voxels_per_second >= least]
@@ -171,7 +180,7 @@ class Tuning:
 
     @property
     def fastest(self) -> Measurement | None:
-        """The fastest measurement of any error, if it is clearly faster than `best`."""
+        """The fastest measurement, ignoring error and memory, if clearly faster than `best`."""
         ran = [m for m in self.measurements if not m.failure]
         top = max(ran, key=lambda m: m.voxels_per_second, default=None)
         least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
@@ -195,25 +204,26 @@ def tune(
     image: NDArray[np.float32] | None = None,
     on_measured: Callable[[Measurement], None] = lambda _: None,
 ) -> Tuning:
-    """Measure candidates until all are measured or the time is over.
+    """Measure candidates until all are measured or the time limit is reached.
 
     Args:
         network: arguments of `create_backend` for the network and its device.
-        input_patch_size: patch size of the training, voxels, zyx (default: `PATCH_SIZE`, if no
-            operator of the network depends on the whole patch).
-        output_patch_size: part of the output that is used, voxels, zyx (default: all); the margin
-            between the two stays the same for other sizes.
+        input_patch_size: patch size that the network was trained with, voxels, zyx (default:
+            `PATCH_SIZE`; required if an operator of the network depends on the whole patch).
+        output_patch_size: part of the network's output that is used, voxels, zyx (default: all);
+            when other patch sizes are tried, the margin between input and output is kept.
         output_patch_overlap: overlap of neighbouring output patches, voxels, zyx (default: as for
             `PatchGeometry.of`).
-        memory_bytes: memory that may be used (default: that of the machine, container or GPU).
-        tolerance: largest error (99.9th percentile, in units of the output) of the best.
+        memory_bytes: memory limit (default: the memory of the machine, container or GPU).
+        tolerance: largest error that the best candidate may have (99.9th percentile, in units of
+            the output).
         seconds: time limit.
-        image: (c, z, y, x), preprocessed for the network, to measure errors on (default: synthetic
-            patches).
+        image: (c, z, y, x), preprocessed for the network; errors are measured on patches of it
+            (default: on synthetic patches).
         on_measured: function that is called after each measurement.
 
     Raises:
-        OptionError: sizes contradict each other, or the patch size of the training is needed.
+        OptionError: the sizes contradict each other, or *input_patch_size* is required.
         ModelError: the network cannot be loaded, or no candidate works.
     """
     size = input_patch_size or PATCH_SIZE
@@ -256,9 +266,9 @@ class _Search:
             raise (OptionError if kind == "option" else ModelError)(text)
         if about["whole_patch"] and not size_is_given:
             msg = (
-                f"the network uses {', '.join(about['whole_patch'])}, so a voxel of its output "
-                "depends on the size of the patch; set --input-patch-size to the patch size "
-                "of its training"
+                f"the network uses {', '.join(about['whole_patch'])}, so each output voxel "
+                "depends on the patch size; set --input-patch-size to the patch size that the "
+                "network was trained with"
             )
             raise OptionError(msg)
         self.about = about
@@ -280,9 +290,8 @@ class _Search:
                 break
             self._measure(candidate, limit)
         if all(m.seconds is None for m in self.found.measurements):
-            msg = (
-                f"the network does not run with any settings: {self.found.measurements[0].failure}"
-            )
+            first = self.found.measurements[0]
+            msg = f"the network runs with none of the settings; {first.candidate}: {first.failure}"
             raise ModelError(msg)
         return self.found
 
@@ -343,7 +352,7 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Return whether a candidate would exceed the memory by extrapolation; if so, record it."""
+        """Return whether a candidate's extrapolated memory exceeds the limit; if so, record it."""
         known = [m for m in self.found.measurements if m.memory_bytes is not None]
         alike = [m for m in known if m.candidate.way == candidate.way]
         if not alike:
@@ -354,7 +363,7 @@ class _Search:
         need = idle + ((largest.memory_bytes or 0) - idle) * ratio
         if ratio <= 1 or need <= self.found.memory_bytes:
             return False
-        self._add(candidate, failure=f"not measured: needs about {need / 1e9:.1f} GB")
+        self._add(candidate, failure=f"not measured: would need about {need / 1e9:.1f} GB")
         return True
 
     # --- measuring -----------------------------------------------------------------------------
@@ -374,7 +383,7 @@ class _Search:
         self.on_measured(measurement)
 
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
-        """Run a process, and return the results that it sent before its end or the time limit."""
+        """Run a process, and return the results that it sent before it ended or timed out."""
         name = "-".join(map(str, candidate.input_patch_size))
         request = self.request | {
             "task": task,
@@ -390,7 +399,7 @@ class _Search:
             )
             output = done.stdout
             if done.returncode < 0:
-                failure = f"ended by {signal.Signals(-done.returncode).name}"
+                failure = f"killed by {signal.Signals(-done.returncode).name}"
                 if done.returncode == -signal.SIGKILL:
                     failure += ", probably for lack of memory"
             elif done.returncode:
@@ -398,7 +407,7 @@ class _Search:
                 failure = last or f"ended with exit code {done.returncode}"
         except subprocess.TimeoutExpired as late:
             output = late.stdout or b""
-            failure = f"not finished after {limit_s:.0f} s; give more --seconds"
+            failure = f"not finished after {limit_s:.0f} s; raise --seconds"
         answer: dict[str, Any] = {"failure": failure}
         for line in output.splitlines():
             answer |= json.loads(line)

@@ -1,12 +1,13 @@
 """Measure one candidate of `tune` in a process that does nothing else.
 
-`chunkflow_py.planning.tune` starts ``python -m chunkflow_py.planning.tune_process`` for each, so
-that peak memory is that of one candidate, and a crash ends one measurement only. The request is
-JSON on stdin; results are sent on stdout as soon as they are known, one JSON object per line.
+`chunkflow_py.planning.tune` runs ``python -m chunkflow_py.planning.tune_process`` once per
+candidate. The peak memory is then that of one candidate, and a crash ends only one measurement. The
+request is JSON on stdin; each result is written to stdout as soon as it is known, one JSON object
+per line.
 
-The error is the difference from the float32 output on the same patches. It is measured after the
-memory, because float32 may need more. The first process that needs a reference stores it in a file
-for the others.
+The error of a candidate is the difference from PyTorch's float32 output on the same patches. It is
+measured after the memory, because computing in float32 may need more. The first process that needs
+this output as a reference stores it in a file for the others.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.backends.backend_protocol import Backend
 
-PATCHES = 2  # patches for the error
+PATCHES = 2  # number of patches on which the error is measured
 MOST_FORWARDS = 20  # timed forward passes
 ENOUGH_S = 2.0  # time limit of timed forward passes; more would not change the median
 
-# Operators whose result at a voxel depends on all voxels of the input. A number is the index of an
-# argument that decides this: whether the operator uses the statistics of its input.
+# Operators whose result at a voxel depends on all voxels of the input. A number is the index of the
+# argument that says whether the operator uses the statistics of its input; if it does not, its
+# result at a voxel does not depend on the others.
 _WHOLE_PATCH: dict[str, int | None] = {
     "instance_norm": 5,
     "batch_norm": 5,
@@ -79,11 +81,11 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     code, in TorchScript and in exported programs.
 
     Attributes:
-        found: unique names of the operators.
+        found: names of the operators, each once.
     """
 
     def __init__(self) -> None:
-        """Set up an empty record."""
+        """Start with no operators recorded."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
@@ -109,13 +111,14 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the facts about network and device that the search needs.
+    """Yield the properties of the network and the device that the search needs.
 
     Yields:
-        ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (of the device),
-        ``idle_bytes`` (used without a network), ``dtypes`` (that the hardware supports),
-        ``divisor`` and ``framework`` of the network; then ``whole_patch``, names of the operators
-        that make a voxel depend on the whole patch.
+        First ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (memory of the
+        device), ``idle_bytes`` (memory of this process before it loads the network), ``dtypes``
+        (supported by the hardware), ``divisor`` and ``framework`` of the network; then
+        ``whole_patch``, names of the operators that make each output voxel depend on the whole
+        patch.
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
@@ -140,8 +143,9 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield time, memory and error of one candidate.
 
     Yields:
-        ``seconds`` of a forward pass (median) and ``memory_bytes`` (peak of this process or of the
-        GPU); then the difference from float32: ``largest``, ``percentile_999`` and ``mean``.
+        First ``seconds`` (median duration of a forward pass) and ``memory_bytes`` (peak memory of
+        this process, or of the GPU); then ``largest``, ``percentile_999`` and ``mean`` of the
+        absolute difference from the float32 output.
     """
     device = device_of(request["network"]["device"])
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
@@ -185,7 +189,7 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
     """Return (count, c, z, y, x) float32 patches, cut from the image, or synthetic."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
-    if request["image"] is None:  # the first patches are the same for every count
+    if request["image"] is None:  # a larger count begins with the same patches
         return torch.cat(example_patches((1, channels, *size), number=count))
     random = np.random.default_rng(0)
     batch = np.empty((count, channels, *size), dtype=np.float32)
@@ -204,7 +208,7 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
 
 
 def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArray[np.float32]:
-    """Return the network's output on the first `PATCHES` patches, in batches of one shape."""
+    """Return the network's output on the first `PATCHES` patches, *batch_size* at a time."""
     found: list[NDArray[np.float32]] = []
     with torch.inference_mode():
         for first in range(0, PATCHES, batch_size):
@@ -223,7 +227,7 @@ def _peak_memory(device: torch.device, free_before: int) -> int:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    # the second choice, because after a fork it includes the parent's memory
+    # elsewhere, or as a fallback: after a fork, this includes the parent's memory
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -239,7 +243,7 @@ def _total_memory(device: torch.device) -> int:
 
 
 def main() -> None:
-    """Serve one request; report an error on stdout as ``failure``."""
+    """Read a request from stdin and write its results, or the ``failure``, to stdout."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # keep the output of model code out of the results
     with suppress(OSError):

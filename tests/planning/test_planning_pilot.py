@@ -65,8 +65,8 @@ def test_a_process_that_takes_longer_is_ended(pilot):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("os.kill(os.getpid(), 9)", "ended with code -9, possibly for lack of memory"),
-        (f"{TASK}\nos._exit(3)", "ended with code 3"),
+        ("os.kill(os.getpid(), 9)", "ended with exit code -9, possibly for lack of memory"),
+        (f"{TASK}\nos._exit(3)", "ended with exit code 3"),
         ("tell(event='failure', failure='no such volume')", "no such volume"),
     ],
 )

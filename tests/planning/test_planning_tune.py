@@ -283,7 +283,7 @@ def test_a_candidate_that_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     assert base.percentile_999 == 0
     killed = by_candidate[2, SIZE]
     assert killed.seconds is None
-    assert killed.failure == "ended by SIGKILL, probably for lack of memory"
+    assert killed.failure == "killed by SIGKILL, probably for lack of memory"
     refused = by_candidate[1, Zyx(8, 32, 32)]
     assert "ValueError: no such size" in str(refused.failure)
     taller = by_candidate[1, Zyx(16, 16, 16)]
@@ -304,7 +304,7 @@ def test_what_would_not_fit_is_not_run() -> None:
         None
     ]
     larger = [m for m in others if m.candidate.input_voxels > SIZE.product()]
-    assert all(str(m.failure).startswith("not measured: needs about") for m in larger)
+    assert all(str(m.failure).startswith("not measured: would need about") for m in larger)
     assert found.best is None
     assert found.fastest is not None
 
@@ -327,7 +327,7 @@ def test_a_network_that_does_not_end_is_an_error(tmp_path: Path) -> None:
     """Where not one forward ends in time, that is said in one sentence."""
     network = write_model(tmp_path, "time.sleep(1000)")
     begin = monotonic()
-    with pytest.raises(ModelError, match="not finished after 4 s; give more --seconds"):
+    with pytest.raises(ModelError, match="not finished after 4 s; raise --seconds"):
         tune(network, **SMALL, seconds=4)
     assert monotonic() - begin < 10
 
