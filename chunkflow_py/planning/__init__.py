@@ -6,7 +6,7 @@ pilot             some tasks, written to a scratch folder      measured in separ
 duration_estimate seconds of all tasks                         from a pilot, a speed, or the user
 prices            dollars                                      from a dated table
 task_size_advice  the task size with the least work            from patches and memory
-planner           all of these, and all problems               run_plan: as text and as JSON
-tune              the fastest way to run a network             each measured in a tune_process
+planner           the plan: all of these, and the problems     run_plan: the plan as text and JSON
+tune              the fastest settings for a network           each measured in a tune_process
 ```
 """

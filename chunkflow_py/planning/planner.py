@@ -52,10 +52,14 @@ _PILOT_TASKS = 256  # maximum number of consecutive tasks of a pilot
 
 
 def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
-    """Return the plan of a run; the output of pilots is removed.
+    """Return the plan of a run; the output of its pilots is removed.
+
+    Args:
+        steps: steps of the run, in order.
+        settings: options of the plan.
 
     Raises:
-        OptionError: the table of prices or of speeds cannot be used.
+        OptionError: the price table or the file of speeds cannot be used.
     """
     prices = load_prices(settings.price_file)
     instance = None if settings.instance is None else prices.instance(settings.instance)
@@ -82,7 +86,7 @@ class _Planner:
         self.found = StepPlan(step.name)
         self.boxes: Boxes | None = None
         self.looked_at: Boxes | None = None
-        self.share = 1.0  # tasks per box: not 1 with a mask, a part of the tasks, or time points
+        self.share = 1.0  # tasks per box; not 1 with a mask, a selection of tasks, or time points
         self.numbers: list[int] = []
         self.observations: list[Observation] = []
 
@@ -118,8 +122,8 @@ class _Planner:
         waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
             self.found.notes.append(
-                "it reads a volume that does not exist yet, such as the output of an earlier "
-                "step; plan it again when that step is done"
+                "this step reads a volume that does not exist yet, such as the output of an "
+                "earlier step; plan it again when that step is complete"
             )
         return waits
 
@@ -149,8 +153,8 @@ class _Planner:
             if stage.hooks.single_writer and fleet.machines * fleet.processes > 1:
                 found.problems.append(
                     f"{stage.name} writes to a file that only one process can write at a time, "
-                    f"but there are {fleet.machines * fleet.processes}; write to zarr:// or "
-                    "precomputed://, or one file per task"
+                    f"but the run has {fleet.machines * fleet.processes} processes; write to "
+                    "zarr:// or precomputed://, or one file per task"
                 )
         self._check_cover()
 
@@ -195,12 +199,12 @@ class _Planner:
         )
         if skipped := operators_left_out(self.step.operators):
             found.notes.append(
-                f"not part of the pilot, and so not of the time: {', '.join(skipped)}"
+                f"the pilot omits these operators, and the time excludes them: {', '.join(skipped)}"
             )
         for each in self.observations:
             if each.failure and each.is_refused and self._is_elsewhere:
                 found.notes.append(
-                    f"no pilot, since it does not fit on this machine: {each.failure}"
+                    f"no pilot was run: the pipeline does not fit on this machine: {each.failure}"
                 )
             elif each.failure and each.failure not in found.problems:
                 found.problems.append(each.failure)
@@ -288,7 +292,7 @@ class _Planner:
         )  # fmt: skip
         if process * fleet.processes > limit:
             several = "" if fleet.processes == 1 else f"{fleet.processes} processes of "
-            remedy = "make the tasks smaller"
+            remedy = "make the tasks smaller (--chunk-size)"
             if found.suggestion is not None:
                 remedy = f"this would fit: {found.suggestion}"
             if fleet.processes > 1 and (fewer := limit // process):
@@ -308,7 +312,7 @@ class _Planner:
     def _take_time(self) -> None:
         found, settings = self.found, self.settings
         if settings.seconds_per_task is not None:
-            how = "by --seconds-per-task"
+            how = "from --seconds-per-task"
             found.duration = stated_duration(
                 found.tasks, settings.seconds_per_task, settings.fleet, how
             )
@@ -321,7 +325,7 @@ class _Planner:
         if found.duration is None:
             how = "omit --no-rehearse"
             if self.observations:
-                how = f"the pilot ended after {settings.pilot_s:g} s: give more --seconds"
+                how = f"the pilot ended after {settings.pilot_s:g} s: raise --seconds"
             note = f"the duration is not known; {how}, or give --seconds-per-task"
             found.notes.append(note)
         else:
@@ -343,7 +347,10 @@ class _Planner:
         if spot is not None and self.instance is not None:
             found.spot = cost_of(self.prices, spot, *amounts)
             if self.instance.spot_is_assumed:
-                assumption = "the spot price is a share of the on-demand price, see the price table"
+                assumption = (
+                    "the spot price is a fixed share of the on-demand price (spot_share in the "
+                    "price table)"
+                )
                 found.spot = replace(found.spot, assumed=(*found.spot.assumed, assumption))
 
     def _devices(self) -> list[str]:
@@ -374,7 +381,7 @@ class _Planner:
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the peak memory of a pilot process plus the later growth of caches."""
+    """Return the peak memory of a pilot process plus the growth of caches that is still to come."""
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
     growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0
     measured, how = seen.peak_bytes + growth, "measured, at the peak of a pilot"

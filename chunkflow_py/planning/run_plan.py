@@ -26,7 +26,7 @@ _UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """Step to plan.
+    """One step of a run, as the planner receives it.
 
     Attributes:
         name: name of the step.
@@ -51,13 +51,13 @@ class PlanSettings:
 
     Attributes:
         module: module that pilot processes run with ``python -m``; ``None``: no pilot.
-        pilot_s: seconds after which a pilot ends.
-        fleet: machines and processes.
+        pilot_s: time limit of a pilot, seconds.
+        fleet: numbers of machines and worker processes.
         memory_bytes: memory of a machine (default: that of the instance, else of this machine).
         instance: type of machine.
         price: price of a machine, dollars per hour.
-        price_file: path of a table of prices.
-        seconds_per_task: seconds per task in one process, instead of a measurement.
+        price_file: path of a price table.
+        seconds_per_task: seconds per task in one process, used instead of a measurement.
         speeds: path of the output of `chunkflow tune --json`.
     """
 
@@ -77,8 +77,8 @@ class Memory:
     """Peak memory of a process.
 
     Attributes:
-        bytes: host memory.
-        how: source of the number.
+        bytes: peak host memory, measured or estimated.
+        how: source of this number, as text.
         estimated_bytes: sum of the operators' estimates.
         parts: purpose -> estimated bytes.
         unknown: operators whose memory is not fully estimated.
@@ -94,7 +94,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether the estimate omits operators, so that a process may take more."""
+        """Whether a process may take more, because the estimate does not cover all operators."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 
@@ -104,20 +104,20 @@ class StepPlan:
 
     Attributes:
         name: name of the step.
-        tasks: number of tasks.
+        tasks: number of tasks; 0 if not known.
         task_size: size of the largest task, voxels, zyx, if known.
-        reads: amounts read from volumes.
-        writes: amounts written to volumes.
-        patches: patch counts of networks.
+        reads: amounts that each loader reads.
+        writes: amounts that each saver writes.
+        patches: patch counts of each network.
         stored: operator -> stored bytes of all tasks, extrapolated from pilots.
         memory: peak memory of a process.
         duration: duration of the step.
-        hours: hours of all machines together.
-        cost: cost on demand, or at the given price.
+        hours: machine hours: the duration times the number of machines.
+        cost: cost at the on-demand price, or at the given price.
         spot: cost at the spot price, if known.
         suggestion: a better task size, if any.
         problems: reasons why the step cannot run, each with a value that would work.
-        notes: further remarks.
+        notes: remarks that do not prevent the step from running.
     """
 
     name: str
@@ -143,8 +143,8 @@ class RunPlan:
 
     Attributes:
         stages: plans of the steps, in order.
-        fleet: machines and processes.
-        prices: price table of the costs.
+        fleet: numbers of machines and worker processes.
+        prices: price table that the costs are computed from.
         instance: type of machine, if named.
         price: price of a machine, dollars per hour, if given.
     """
@@ -178,11 +178,11 @@ def plan_lines(plan: RunPlan) -> Iterator[str]:
 
 def _verdict(plan: RunPlan) -> str:
     if not plan.fits:
-        return "it does not fit; see the problems above"
+        return "the run does not fit; see the problems above"
     memories = [stage.memory for stage in plan.stages if stage.memory is not None]
     unknown = dict.fromkeys(name for each in memories if each.is_least for name in each.unknown)
     if not unknown:
-        return "it fits"
+        return "the run fits"
     return (
         f"no problem found, but the memory of {', '.join(unknown)} is not known; "
         "omit --no-rehearse to measure it"
@@ -207,7 +207,7 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
         yield _line("time", f"{duration_text(took.seconds)} on {who}")
         yield f"{_INDENT}{took.task_s:.3g} s a task, {took.start_s:.3g} s to start; {took.how}"
     if stage.hours is not None:
-        yield _line("hours", f"{_number(stage.hours)} of machines")
+        yield _line("hours", f"{_number(stage.hours)} (all machines together)")
     if stage.cost is not None:
         yield from _cost(plan, stage, stage.cost)
     if stage.suggestion is not None:
@@ -215,7 +215,8 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
         gain = ""
         if found.amplification is not None and found.instead_of is not None:
             gain = (
-                f": {found.amplification:.2f} voxels computed per voxel, not {found.instead_of:.2f}"
+                f": {found.amplification:.2f} voxels computed per output voxel, "
+                f"not {found.instead_of:.2f}"
             )
         yield _line("better", f"{found}{gain}; {describe_bytes(found.memory_bytes)} a process")
     for note in stage.notes:
@@ -229,13 +230,18 @@ def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> I
     if (stored := stage.stored.get(transfer.operator)) is not None:
         amounts += f", {describe_bytes(stored)} stored (measured)"
     yield _line(title, f"{amounts}: {transfer.place}")
-    more = [f"{transfer.amplification:.2f} times what tasks cover"] if title == "reads" else []
+    more = (
+        [f"{transfer.amplification:.2f} times the voxels that tasks cover"]
+        if title == "reads"
+        else []
+    )
     if transfer.block_amplification is not None:
-        more.append(f"whole blocks are {transfer.block_amplification:.2f} times that")
+        more.append(f"whole blocks: {transfer.block_amplification:.2f} times that")
     if transfer.requests:
         most = "at most " if title == "reads" else ""
         more.append(
-            f"{most}{_amount(transfer.requests)} {action}, {_amount(transfer.task_requests)} a task"
+            f"{most}{_amount(transfer.requests)} {action} requests, "
+            f"{_amount(transfer.task_requests)} a task"
         )
     if more:
         yield _INDENT + "; ".join(more)
@@ -288,7 +294,7 @@ def _sum(plan: RunPlan) -> Iterator[str]:
     took = [stage.duration.seconds for stage in plan.stages if stage.duration is not None]
     if took:
         left = len(plan.stages) - len(took)
-        more = f", and {_many(left, 'step')} not known" if left else ""
+        more = f", without {_many(left, 'step')} of unknown duration" if left else ""
         yield _line("in all", f"{duration_text(sum(took))}{more}")
     dollars = sum(stage.cost.dollars for stage in plan.stages if stage.cost is not None)
     if dollars:
@@ -300,7 +306,7 @@ def _line(title: str, text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time as text, in a suitable unit."""
+    """Return a duration as text, in days, hours, minutes or seconds."""
     for unit, name in _UNITS:
         if seconds >= 2 * unit:
             return f"{_number(seconds / unit)} {name}"

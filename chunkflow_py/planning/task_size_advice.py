@@ -1,4 +1,4 @@
-"""Find the task size with the least work that fits into memory, for a planned pipeline."""
+"""Find the task size that fits into memory and needs the least work, for a planned pipeline."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.planning.task_amounts import Patches, Transfer
 
-_MARGIN = 0.9  # smaller tasks have larger margins in proportion
+_MARGIN = 0.9  # allows for margins, which are a larger part of smaller tasks
 _STEP = 0.9  # ratio of the voxels of successive sizes
-KEPT = "blocks kept for later tasks"  # name of this part in estimates of loaders
-_SAME = 0.98  # share of the work that a new size must save
+KEPT = "blocks kept for later tasks"  # name of this part in the estimates of loaders
+_SAME = 0.98  # a new size must need at most this share of the present work
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A better size of tasks.
+    """A better task size.
 
     Attributes:
         size: task size, voxels, zyx.
         amplification: mean number of voxels that the network computes per output voxel; ``None``
             without a network.
-        instead_of: the same for the present size.
-        memory_bytes: memory of a process with such tasks.
+        instead_of: the same number at the present task size.
+        memory_bytes: memory that a process takes with tasks of the suggested size.
     """
 
     size: Zyx
@@ -64,10 +64,10 @@ def better_task_size(
         pipeline: a checked pipeline.
         writes: amounts that the pipeline writes.
         patches: patch counts of its networks.
-        memory_bytes: memory that a process may take.
-        line_bytes: memory that the pipeline takes at the present task size.
-        fixed_bytes: the part of these bytes that does not depend on the task size.
-        processes: number of processes; none of those that have a task now may be left without.
+        memory_bytes: memory limit of a process.
+        line_bytes: memory that a process takes at the present task size.
+        fixed_bytes: part of *line_bytes* that does not depend on the task size.
+        processes: number of processes; larger tasks must not leave any without a task.
     """
     found = _task_sizes(pipeline, writes)
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
@@ -91,7 +91,7 @@ def better_task_size(
 
     other = fixed_bytes + rest - found.of(now).memory_bytes
     kept = needed = 0
-    for _ in range(2):  # depends on the size, see `_kept`
+    for _ in range(2):  # kept blocks depend on the size; the second pass uses those of the first
         try:
             best = found.best(max(1, memory_bytes - other - kept), is_usable)
         except OptionError:  # not even the smallest size fits
@@ -112,7 +112,7 @@ def better_task_size(
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
-    """Return the bytes of blocks that loaders would keep for tasks of that size."""
+    """Return the bytes of blocks that loaders would keep in memory for tasks of this size."""
     boxes, kept = BoxGrid.covering(region, size), 0
     for stage in pipeline.operators:
         if isinstance(stage.body, VolumeLoader):
@@ -148,10 +148,10 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
 
 
 def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
-    """Return the largest size with at most *share* of the voxels, in whole units.
+    """Return the largest size with at most *share* of the voxels, in multiples of *unit*.
 
     The longest axis is reduced first, so that the margin around tasks grows least. The result is
-    ``None`` if a single unit is larger.
+    ``None`` if even one unit has more voxels.
     """
     most = size.product() * share
     while size.product() > most:
@@ -165,7 +165,7 @@ def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
 
 
 def _unit(writes: Sequence[Transfer]) -> Zyx:
-    """Return the unit that task sizes must be multiples of because of the outputs."""
+    """Return the size whose multiples the outputs accept as task sizes, voxels, zyx."""
     unit = Zyx(1, 1, 1)
     for each in writes:
         if each.unit is not None and each.unit_is_fixed:

@@ -35,14 +35,14 @@ def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["image.zarr"]
     for words in (
         "tasks        32 of 8 16 16",
-        "times what tasks cover",
-        "32 PUT, 1 a task",
+        "times the voxels that tasks cover",
+        "32 PUT requests, 1 a task",
         "(measured, at the peak of a pilot)",
         "tasks done on this machine, written to a scratch folder",
         "stored (measured)",
     ):
         assert words in output
-    assert output.rstrip().endswith("it fits")
+    assert output.rstrip().endswith("the run fits")
 
 
 def test_several_processes_are_rehearsed_side_by_side():
@@ -114,7 +114,7 @@ def test_what_is_not_measured_is_not_said_to_fit():
     assert told.startswith("no problem found, but the memory of inference is not")
     assert "--no-rehearse" in told
     line = f"{TASKS} {LOAD} {SAVE}"
-    assert say(f"--quiet plan --no-rehearse {line}").splitlines()[-1] == "it fits"
+    assert say(f"--quiet plan --no-rehearse {line}").splitlines()[-1] == "the run fits"
 
 
 def test_too_little_memory_names_tasks_that_fit():
@@ -144,7 +144,7 @@ def test_seconds_that_are_told_are_taken():
     options = "--no-rehearse --seconds-per-task 90 --machines 4 --price 3"
     found = plan(f"{TASKS} {LOAD} {SAVE}", options)
     assert found["duration"]["seconds"] == 8 * 90
-    assert found["duration"]["how"] == "by --seconds-per-task"
+    assert found["duration"]["how"] == "from --seconds-per-task"
     assert found["cost"]["dollars"] == pytest.approx(4 * 720 / 3600 * 3)
 
 
@@ -166,8 +166,8 @@ def test_stages_are_planned_one_by_one():
     )
     output = say(f"--quiet plan --no-rehearse {line}")
     assert "step threshold" in output
-    assert "it reads a volume that does not exist yet" in output
-    assert "it fits" in output
+    assert "this step reads a volume that does not exist yet" in output
+    assert "the run fits" in output
 
 
 def test_only_tasks_that_are_made_are_counted():
@@ -205,7 +205,7 @@ def test_too_little_time_for_a_rehearsal_is_said():
     """What to change is its time: it was rehearsed."""
     found = plan(f"{TASKS} {LOAD} {SAVE}", "--seconds 0.01")
     (note,) = (note for note in found["notes"] if "duration is not known" in note)
-    assert "the pilot ended after 0.01 s: give more --seconds" in note
+    assert "the pilot ended after 0.01 s: raise --seconds" in note
 
 
 def test_a_line_without_tasks_is_one():
@@ -220,8 +220,8 @@ def test_what_would_leave_marks_is_left_out():
     """Only savers whose place can be exchanged are rehearsed; the others are named."""
     found = plan(f"{TASKS} skip-task-by-file -p no_ {LOAD} save-h5 -f a_ mark-complete -p no_")
     assert found["duration"]["task_s"] > 0
-    words = "not part of the pilot, and so not of the time: skip-task-by-file, mark-complete"
-    assert words in found["notes"]
+    note = "the pilot omits these operators, and the time excludes them: "
+    assert f"{note}skip-task-by-file, mark-complete" in found["notes"]
     assert [path.name for path in Path().iterdir()] == ["image.zarr"]
 
 
