@@ -1,4 +1,4 @@
-"""Estimate how long a step takes, from pilot tasks, the speed of its network, or the user.
+"""Estimate the duration of a step from pilot tasks, network speed, or the user's own number.
 
 ```
 process   start | first task      | next    | next    | …     stages overlap, so that a task adds
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.task_amounts import Patches
 
 _DECIDES = ("input_patch_size", "batch_size", "backend", "dtype", "compile", "tf32")
-_FEW = 3  # least number of tasks for an estimate from the time between them
+_FEW = 3  # with more tasks than this, the time between their ends gives the estimate
 
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a step takes.
+    """Estimated duration of a step.
 
     Attributes:
         seconds: time from the start of the machines to the end of the last task.
-        start_s: seconds until a process begins its first task.
-        task_s: seconds that each further task of average work takes in one process.
+        start_s: seconds from the start of a process until its first task starts.
+        task_s: seconds that a task of average work takes in one process, after the first.
         how: source of the estimate, as text.
     """
 
@@ -50,23 +50,23 @@ class Duration:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Machines that work at the same time.
+    """Machines that work on a run at the same time.
 
     Attributes:
         machines: number of machines.
-        processes: worker processes on each machine.
+        processes: number of worker processes on each machine.
     """
 
     machines: int = 1
     processes: int = 1
 
     def rounds(self, tasks: int) -> float:
-        """Return the number of tasks of the busiest process."""
+        """Return the number of tasks that the busiest process executes."""
         return ceil(tasks / (self.machines * self.processes))
 
 
 def stated_duration(tasks: int, task_s: float, fleet: Fleet, how: str) -> Duration:
-    """Return the duration of tasks that take *task_s* each."""
+    """Return the duration of tasks that take *task_s* seconds each."""
     return Duration(fleet.rounds(tasks) * task_s, 0.0, task_s, how)
 
 
@@ -81,13 +81,13 @@ def measured_duration(
     """Return the duration of all tasks, or ``None`` if too little was measured.
 
     Args:
-        observations: measurements of processes that ran at the same time, as on a machine of the
-            run.
+        observations: measurements of pilot processes that ran at the same time, as many as on a
+            machine of the run.
         tasks: number of tasks.
         mean_work: mean work of a task, in the unit of *work*.
         work: function that returns the work for a box.
-        fleet: machines and processes.
-        stage_of: operator -> stage.
+        fleet: numbers of machines and worker processes.
+        stage_of: operator -> its stage: ``read``, ``compute`` or ``write``.
     """
     found = [each for each in (_speed(o, work, stage_of) for o in observations) if each is not None]
     if not found:
@@ -102,7 +102,7 @@ def measured_duration(
     how = "measured: " + (
         f"{seen} of {tasks} tasks done on this machine, written to a scratch folder"
         if seen
-        else "a part of the first task, on this machine; the time for writing is not known"
+        else "part of the first task, on this machine; the time for writing is not known"
     )
     return Duration(ready + first + rest * pace_s, ready, mean_work * pace_s, how)
 
@@ -133,7 +133,7 @@ def _speed(
 
 
 def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
-    """Return the pace of an unfinished first task, if its network had started."""
+    """Return the speed on an unfinished first task, from the progress of its last operator."""
     begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
     if not begun or found.ready_s is None:
         return None
@@ -160,7 +160,7 @@ def mean_work(
 
     Args:
         boxes: boxes of the tasks; ``None``: one task without a box, whose work is 1.
-        measures: functions for `total`, each with the weight of its unit.
+        measures: functions as for `total`, each with the weight of one unit of its result.
     """
     if not boxes:
         return 1.0
@@ -177,18 +177,19 @@ def speed_duration(
     tasks: int,
     fleet: Fleet,
 ) -> Duration:
-    """Return the duration of all forward passes, which hide reading and writing.
+    """Return the duration of all forward passes; reading and writing are assumed to overlap.
 
     Args:
         path: file with the JSON output of `chunkflow tune`.
         operators: operators of the pipeline.
         patches: patch counts of its networks.
         tasks: number of tasks.
-        fleet: machines and processes; processes of one machine are assumed not to slow each other.
+        fleet: numbers of machines and worker processes; the processes of one machine are assumed
+            not to slow each other down.
 
     Raises:
-        OptionError: the file is not output of `chunkflow tune`, or has no measurement of this
-            network with these options.
+        OptionError: the file is not the output of `chunkflow tune`, or has no measurement with
+            these options of the network.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]
@@ -216,8 +217,8 @@ def speed_duration(
                 ", ".join(f"{name} {row.get(name)}" for name in _DECIDES) for row, _ in measured[:3]
             )
             msg = (
-                f"--speeds {path} has no measurement of {each.operator} with {what}, but with "
-                f"{there}; tune with these options, or change the pipeline"
+                f"--speeds {path} has no measurement of {each.operator} with {what}; it has "
+                f"{there or 'none that succeeded'}; tune with these options, or change the pipeline"
             )
             raise OptionError(msg)
         seconds += found * each.computed / each.batch_size

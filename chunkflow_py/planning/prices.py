@@ -29,7 +29,7 @@ class Instance:
     Attributes:
         name: name of the type, such as ``g5.xlarge``.
         hour: on-demand price, dollars per hour.
-        spot_hour: spot price, for a machine that may be preempted, dollars per hour.
+        spot_hour: spot price (of a machine that may be preempted), dollars per hour.
         spot_is_assumed: whether the spot price is computed as a share of the on-demand price.
         memory_bytes: host memory.
         device_bytes: GPU memory; 0 without a GPU.
@@ -51,9 +51,10 @@ class Prices:
 
     Attributes:
         date: date of the prices.
-        source: source of the prices.
+        source: description of the origin of the prices.
         instances: name -> type of machine.
-        stores: protocol -> ``gb_month``, ``put``, ``get``, ``egress_gb``.
+        stores: protocol -> prices: ``gb_month`` (a gigabyte stored for a month), ``put`` and
+            ``get`` (one request), ``egress_gb`` (a gigabyte sent out of the region).
         queue_request: price of one request to a cloud queue.
     """
 
@@ -64,10 +65,10 @@ class Prices:
     queue_request: float
 
     def instance(self, name: str) -> Instance:
-        """Return a type of machine.
+        """Return the machine type of this name.
 
         Raises:
-            OptionError: the table has no machine of that name; the message lists the nearest names.
+            OptionError: the table has no such type; the message lists similar names.
         """
         if name in self.instances:
             return self.instances[name]
@@ -84,10 +85,10 @@ class Cost:
     """Cost of a step, in dollars.
 
     Attributes:
-        parts: item -> cost.
+        parts: item, such as ``machines`` -> its cost.
         month: cost of storing the output for a month.
-        egress: cost of reading the input once from another cloud or region; not in the sum.
-        assumed: assumptions, as sentences.
+        egress: cost of reading the input once from another cloud or region; not part of the sum.
+        assumed: assumptions behind the cost, as text.
     """
 
     parts: dict[str, float] = field(default_factory=dict)
@@ -102,10 +103,10 @@ class Cost:
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """Return the price table of a file (default: that of the package).
+    """Return the price table of a file (default: the table in the package).
 
     Raises:
-        OptionError: the file cannot be read, or is not a price table.
+        OptionError: the file cannot be read or is not a price table.
     """
     place = files(__package__) / "prices.json" if path is None else path
     try:
@@ -116,7 +117,7 @@ def load_prices(path: Path | None = None) -> Prices:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__} {error}"
         msg = (
-            f"--price-file {path} is not a table of prices ({what}); docs/planning.md shows one, "
+            f"--price-file {path} is not a price table ({what}); docs/planning.md shows one, "
             "with date, source, instances, stores and queue_request"
         )
         raise OptionError(msg) from error
@@ -163,7 +164,7 @@ def cost_of(
         tasks: number of tasks.
         reads: amounts read from volumes.
         writes: amounts written to volumes.
-        stored: operator -> stored bytes of its volume, where known.
+        stored: operator -> bytes of its volume as stored, where known.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []
@@ -184,5 +185,5 @@ def cost_of(
                 ledger = _LEDGER_PUTS * store["put"] + _LEDGER_GETS * store["get"]
                 parts["ledger and queue"] = tasks * (ledger + _QUEUE * prices.queue_request)
             if transfer.operator not in stored:
-                assumed.append(f"{transfer.operator} stores its voxels without compression")
+                assumed.append(f"the voxels of {transfer.operator} are stored without compression")
     return Cost(parts, month, egress, tuple(assumed))

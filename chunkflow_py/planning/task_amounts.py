@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     Measure = Callable[[BoundingBox], Sequence[float]]
 
-_LOOKED_AT = 512  # least number of tasks that represent a part of a grid
-_MOST = 512  # maximum number of boxes of an axis or a list to count; they represent the rest
+_LOOKED_AT = 512  # minimum number of tasks that represent the others of a plan
+_MOST = 512  # maximum number of boxes that are counted, per axis or list; they represent the rest
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,15 @@ class Transfer:
         operator: label of the loader or saver.
         place: address of the volume, without credentials.
         protocol: protocol of the address: ``file``, ``s3``, ``gs``, …
-        task_bytes: uncompressed bytes of a task in the middle, including its margin.
-        total_bytes: bytes of all tasks.
+        task_bytes: uncompressed bytes of a task in the middle of the plan, margin included.
+        total_bytes: uncompressed bytes of all tasks.
         volume_bytes: bytes of the part of the volume that tasks cover; each voxel counts once.
-        block_bytes: bytes of all blocks that are read; ``None`` for writes and without blocks.
-        task_requests: objects requested by a task in the middle.
-        requests: upper limit for all tasks; a cache may keep blocks that tasks share.
-        unit: size of a block that is read, or write unit, voxels, zyx; ``None`` for any size.
+        block_bytes: bytes of all blocks that tasks read; ``None`` for writes, and for volumes
+            without blocks.
+        task_requests: requests of a task in the middle of the plan.
+        requests: upper limit of the requests of all tasks; a cache may save some for blocks that
+            several tasks read.
+        unit: block size of a read, or write unit of a write, voxels, zyx; ``None``: any size.
         unit_is_fixed: whether the volume or an option sets the unit; else it follows the tasks.
     """
 
@@ -80,7 +82,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return the amounts multiplied by a factor."""
+        """Return the amounts of all tasks multiplied by *share*."""
         blocks = self.block_bytes
         return replace(
             self,
@@ -92,12 +94,12 @@ class Transfer:
 
     @property
     def amplification(self) -> float:
-        """Requested bytes per covered byte."""
+        """Requested bytes per byte of the part of the volume that tasks cover."""
         return self.total_bytes / max(1, self.volume_bytes)
 
     @property
     def block_amplification(self) -> float | None:
-        """Bytes of touched blocks per requested byte."""
+        """Bytes of fetched blocks per requested byte; ``None`` without blocks."""
         return None if self.block_bytes is None else self.block_bytes / max(1, self.total_bytes)
 
 
@@ -109,11 +111,11 @@ class Patches:
         operator: label of the inference operator.
         computed: patches of all tasks together.
         ideal: patches of a single task that covers the volume.
-        of_task: patches of a task in the middle, along each axis.
-        input_voxels: voxels of an input patch.
+        of_task: patches of a task in the middle of the plan, along each axis, zyx.
+        input_voxels: number of voxels of an input patch.
         amplification: voxels of output patches computed for each voxel of output.
-        batch_size: patches in one forward pass.
-        box: function, box of a task -> patches along each axis.
+        batch_size: patches per forward pass.
+        box: function that returns, for the box of a task, the patches along each axis, zyx.
     """
 
     operator: str
@@ -126,7 +128,7 @@ class Patches:
     box: Measure
 
     def times(self, share: float) -> Patches:
-        """Return the numbers multiplied by a factor."""
+        """Return the numbers of patches multiplied by *share*."""
         computed, ideal = round(self.computed * share), round(self.ideal * share)
         return replace(self, computed=computed, ideal=ideal)
 
@@ -137,11 +139,12 @@ class Patches:
 
 
 def total(boxes: Boxes, measure: Measure) -> float:
-    """Return the sum over *boxes* of the product of *measure* for z, y and x.
+    """Return the sum over *boxes* of the product of *measure* along z, y and x.
 
     Args:
         boxes: boxes of the tasks.
-        measure: function, box -> one number per axis, which depends on that axis of the box alone.
+        measure: function that returns, for a box, one number per axis; each number depends only on
+            the extent of the box along its axis.
     """
     if not isinstance(boxes, BoxGrid):
         some = boxes[:: max(1, len(boxes) // _MOST)]
@@ -182,7 +185,7 @@ def patches_of(pipeline: Pipeline) -> list[Patches]:
 
 
 def domain_of(pipeline: Pipeline) -> BoundingBox | None:
-    """Return the bounds of the first loader's volume, if known."""
+    """Return the bounds of the volume that the first loader reads, if known."""
     for stage in pipeline.operators:
         if stage.hooks.declares("bounds"):
             try:
@@ -228,7 +231,7 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
         return (0, 0, 0) if volume is None else _count(read(box), volume.write_unit, origin)
 
     def requests(count: Callable[[Measure], float]) -> int:
-        # a shard needs another request, for the positions of its blocks
+        # a shard needs further requests, for the positions of its blocks
         indexes = 0 if volume is None or volume.write_unit == block else 2 * count(shards)
         return round((count(blocks) + indexes) * getattr(volume, "channel_blocks", 1))
 
@@ -387,7 +390,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
 
 
 def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
-    """Return the size of the largest task, or that of the domain if there are no tasks."""
+    """Return the size of the largest task; without tasks, the size of the domain."""
     if boxes:
         return largest_size(boxes)
     return None if domain is None else domain.size
@@ -400,7 +403,7 @@ def plan_of(source: Source) -> Plan:
     """Return the plan of the tasks of a source.
 
     Raises:
-        OptionError: the source does not know all its tasks.
+        OptionError: the source does not know all its tasks in advance.
     """
     body = source.body
     if isinstance(body, TaskSource) and body.regions is None:  # such as the source create-bbox
@@ -418,7 +421,7 @@ def plan_of(source: Source) -> Plan:
 def middle_tasks(plan: Plan, most: int) -> list[int]:
     """Return the numbers of up to *most* consecutive tasks from the middle of the plan.
 
-    These tasks have neighbours.
+    Like most tasks of a run, these have neighbours on all sides, unless the plan is small.
     """
     first = 0 if len(plan) <= most else len(plan) // 2
     if isinstance(plan, GridPlan):  # whose tasks can be found by number
@@ -431,6 +434,6 @@ def middle_tasks(plan: Plan, most: int) -> list[int]:
 
 
 def spread_boxes(plan: Plan) -> list[BoundingBox]:
-    """Return the boxes of up to *most* tasks at equal distances in the plan."""
+    """Return the boxes of at least 512 tasks (or all), equally spaced in the plan."""
     step = max(1, len(plan) // _LOOKED_AT)
     return [plan.region(number).bbox for number in islice(plan, 0, None, step)]

@@ -50,7 +50,7 @@ def test_clouds_charge_requests_and_storage():
     assert found.month == pytest.approx(2.3)
     assert found.egress == pytest.approx(4.5)
     assert found.dollars == pytest.approx(sum(found.parts.values()))
-    assert found.assumed == ("save stores its voxels without compression",)
+    assert found.assumed == ("the voxels of save are stored without compression",)
 
 
 def test_a_file_of_prices_stands_above_the_table(tmp_path):
@@ -76,7 +76,5 @@ def test_what_is_no_table_is_refused(tmp_path, text):
     """The file is named, and where a right one stands."""
     file = tmp_path / "prices.json"
     file.write_text(text)
-    with pytest.raises(
-        OptionError, match=r"prices\.json is not a table of prices.*docs/planning\.md"
-    ):
+    with pytest.raises(OptionError, match=r"prices\.json is not a price table.*docs/planning\.md"):
         load_prices(file)
