@@ -1,7 +1,7 @@
-"""Least permissions that the producer and the workers of a run need.
+"""The least permissions that the submitter (``producer``) and the workers of a run need.
 
-For AWS, they are the statements of the stack in ``deploy/aws/fleet.yaml``, with the addresses of
-one run; a test compares the two. For Google Cloud Storage, they are listed as roles to grant.
+For AWS, they are policies with the statements of the stack in ``deploy/aws/fleet.yaml`` and the
+addresses of one run; a test compares the two. For Google Cloud Storage, they are roles to grant.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _RECEIVE = (
 _READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
 _WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
 _CLOUDS = "s3", "gs"
-# keys of inputs and outputs in the spec of a run
+# markers in the addresses of a spec: the level follows, and the place of a task's box in file names
 _LEVEL, _BOX = " at mip ", "BOX"
 
 
 @dataclass(frozen=True)
 class Area:
-    """Objects of a bucket that are read or written together.
+    """Objects of a bucket that need the same permissions.
 
     Attributes:
         scheme: ``s3`` or ``gs``.
-        pattern: bucket and key, with ``*`` for any continuation.
+        pattern: bucket and key; a ``*`` at the end stands for any text.
     """
 
     scheme: str
@@ -55,7 +55,7 @@ class Area:
         return self.pattern.partition("/")[0]
 
     def __str__(self) -> str:
-        """Return the address."""
+        """Return the pattern as an address, such as ``s3://bucket/key/*``."""
         return f"{self.scheme}://{self.pattern}"
 
 
@@ -65,12 +65,12 @@ class Policy:
 
     Attributes:
         run: address of the run.
-        home: areas of the run directory.
+        home: address of the run directory; ``None`` if it is not in a cloud.
         outputs: areas that the run writes.
-        inputs: areas that it only reads, including those of other runs.
-        queue: ARNs of the queue and its dead-letter queue; empty if it is not an SQS queue.
+        inputs: areas that the run only reads, including reused runs.
+        queue: ARNs of the queue and its dead-letter queue; ``None`` if it is not an SQS queue.
         stages: number of steps.
-        remarks: further notes.
+        remarks: needs that the policies do not cover, as sentences.
     """
 
     run: str
@@ -82,7 +82,7 @@ class Policy:
     remarks: tuple[str, ...]
 
     def producer(self) -> dict[str, Any]:
-        """Return the AWS policy to submit, watch, verify and repair the run."""
+        """Return the AWS policy of the submitter: to submit, watch, verify and repair the run."""
         own = [*self._own(), *self._arns(self.outputs)]
         return _document(
             _statement("SendTasks", _SEND, self._queues(0)),
@@ -92,7 +92,7 @@ class Policy:
         )
 
     def worker(self) -> dict[str, Any]:
-        """Return the AWS policy of workers."""
+        """Return the AWS policy of the workers of the run."""
         outputs = self._arns(self.outputs)
         ledger = self._own("/ledger")
         several = self.stages > 1
@@ -119,8 +119,8 @@ class Policy:
 
     def _common(self) -> Iterator[dict[str, Any]]:
         yield _statement("ReadInput", _READ, self._arns(self.inputs))
-        # Listing is granted on whole buckets: without it, S3 reports a missing object as forbidden,
-        # and a request for one object never meets a condition on the prefix.
+        # Without permission to list, S3 reports a missing object as forbidden. It is granted on whole
+        # buckets, because a request for one object never meets a condition on the prefix.
         areas = (*self._home(), *self.outputs, *self.inputs)
         buckets = dict.fromkeys(area.bucket for area in areas if area.scheme == "s3")
         yield _statement(
@@ -165,12 +165,12 @@ class Policy:
                 "grant a role on the bucket, with a condition such as resource.name.startsWith("
                 f'"projects/_/buckets/BUCKET/objects/PREFIX"), for {", ".join(everywhere)}; '
                 "listing (storage.objects.list) applies to the whole bucket and needs a grant "
-                "without condition"
+                "without a condition"
             ],
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policies by role."""
+        """Return the policies of both roles, and the remarks, as a JSON object."""
         return {
             "run": self.run,
             "producer": self.producer(),
@@ -180,7 +180,7 @@ class Policy:
         }
 
     def text(self) -> str:
-        """Return the policies and remarks as `chunkflow doctor` prints them."""
+        """Return the policies and remarks in the format of `chunkflow doctor --policy`."""
         parts = []
         for who, policy in (("producer", self.producer()), ("worker", self.worker())):
             if policy["Statement"]:
@@ -213,7 +213,10 @@ def policy_of(address: str) -> Policy:
         Area(*_split(f"{other}/*")) for other in set(spec.reused.values()) if _is_cloud(other)
     ]
     if code := [command for step in spec.steps for command in step.code]:
-        remarks.append(f"inputs and outputs of this code are not known: {', '.join(code)}")
+        remarks.append(
+            f"add permissions for the inputs and outputs of this code, which are not known: "
+            f"{', '.join(code)}"
+        )
     own = home.url if _is_cloud(home.url) else None
     local = [
         place
@@ -237,7 +240,7 @@ def policy_of(address: str) -> Policy:
 
 
 def areas_of(place: str) -> list[Area]:
-    """Return the objects at an address of a spec; empty if the address is not in a cloud."""
+    """Return the areas at an address of a spec; empty if the address is not in a cloud."""
     name, level, _ = place.partition(_LEVEL)
     if not _is_cloud(name):
         return []
@@ -266,7 +269,7 @@ def _declared_places(spec: Spec, key: str) -> Iterator[str]:
 
 
 def _mentioned(spec: Spec) -> Iterator[str]:
-    """Yield cloud addresses from the options of all steps, declared or not."""
+    """Yield the cloud addresses in the options of all steps, declared as inputs or not."""
     values: list[Any] = []
     for stage in spec.steps:
         values += [*stage.source, *(options for _, options in stage.options)]
@@ -284,7 +287,7 @@ def _mentioned(spec: Spec) -> Iterator[str]:
 
 
 def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
-    """Return the ARNs of a queue and its dead-letter queue, with remarks."""
+    """Return the ARNs of an SQS queue and its dead-letter queue, and remarks."""
     if not url:
         return None, []
     scheme, rest = address_of(url)
@@ -306,7 +309,8 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
         )
         arn = f"arn:aws:sqs:{region or '*'}:{place.owner or '*'}:{place.name}"
         remark = (
-            f"the ARN of {url} could not be read: replace the * in {arn} by your account number"
+            f"the ARN of {url} could not be read: replace each * in {arn} by your region or "
+            "account number"
         )
         return (arn, f"{arn}-dead"), [remark]
 

@@ -23,8 +23,8 @@ def check_clock(address: str) -> Iterator[Finding]:
     """Compare this machine's clock with the Date header of a server's response.
 
     Args:
-        address: address of the server, with ``https://`` or ``http://``; an error response also has
-            a Date header.
+        address: address of the server, with ``https://`` or ``http://``; it may respond with an
+            error, because error responses also have a Date header.
     """
     where = without_secrets(address)
     try:
@@ -32,26 +32,26 @@ def check_clock(address: str) -> Iterator[Finding]:
     except OSError:  # other checks of this address report this error
         return
     if offset is None:
-        yield Finding("clock", "note", f"{where} sends no Date header")
+        yield Finding("clock", "note", f"not checked: {where} sends no Date header")
     elif abs(offset) > LARGEST_OFFSET_S:
         way = "ahead of" if offset > 0 else "behind"
-        text = f"this clock is {abs(offset):.0f} s {way} that of {where}; signatures are refused "
-        text += f"from {REFUSED_S:.0f} s on"
-        yield Finding(
-            "clock", "problem", text, "set it: timedatectl set-ntp true, or start chronyd"
-        )
+        text = f"this clock is {abs(offset):.0f} s {way} that of {where}; clouds refuse requests "
+        text += f"signed with an offset of {REFUSED_S:.0f} s or more"
+        yield Finding("clock", "problem", text, "run timedatectl set-ntp true, or start chronyd")
     else:
-        yield Finding("clock", "ok", f"within {max(1, round(abs(offset)))} s of that of {where}")
+        yield Finding(
+            "clock", "ok", f"within {max(1, round(abs(offset)))} s of the clock of {where}"
+        )
 
 
 def offset_from(address: str) -> float | None:
-    """Return by how many seconds this clock is at least ahead of a server's.
+    """Return the offset of this clock from a server's clock.
 
-    A Date header has whole seconds, and the response takes time. Of the possible offsets, the one
-    nearest to 0 is returned.
+    A Date header has whole seconds and the response takes time, so a range of offsets is possible;
+    the one nearest to 0 is returned.
 
     Returns:
-        Seconds, negative if this clock is behind; ``None`` if the server sends no Date header.
+        Seconds, positive if this clock is ahead; ``None`` if the server sends no Date header.
 
     Raises:
         OSError: the server does not respond.

@@ -1,4 +1,4 @@
-"""The checks of `chunkflow doctor`, in order."""
+"""Run the checks of `chunkflow doctor` in order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """Stores and queues to check in addition to this machine.
+    """Stores and queues that are checked in addition to this machine.
 
     Attributes:
         stores: URLs of folders, prefixes or volumes.
         queues: URLs of queues.
-        write: whether test objects may be written there and removed.
+        write: whether test objects and test queues may be created there and removed.
     """
 
     stores: tuple[str, ...] = ()
@@ -49,11 +49,11 @@ CHECKS = {
 
 
 def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield the findings of the checks, each as soon as it is known.
+    """Run the checks, and yield each finding as soon as it is known.
 
     Args:
         places: stores and queues to check.
-        checks: names of `CHECKS` (default: all).
+        checks: names of the checks to run, from `CHECKS` (default: all).
     """
     for name in CHECKS:
         if checks and name not in checks:
@@ -62,8 +62,8 @@ def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
             yield from _findings(name, places)
         except ImportError as error:
             what = error.name or str(error)
-            text = f"not checked: {what} is not installed, or cannot be imported"
-            yield Finding(name, "problem", text, "see packages above")
+            text = f"not checked: {what} is not installed or cannot be imported"
+            yield Finding(name, "problem", text, "run chunkflow doctor --only packages,extras")
 
 
 def _findings(name: str, places: Places) -> Iterator[Finding]:

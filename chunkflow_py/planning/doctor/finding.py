@@ -1,4 +1,4 @@
-"""Findings of checks: lines of the report, without secrets."""
+"""The finding of a check: one line of the report, from which secrets are removed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from chunkflow_py.errors import ChunkflowError
 
 Level = Literal["ok", "note", "problem"]
 
-# environment variables whose values are hidden, also in messages of libraries
+# names of environment variables whose values are replaced by ***, even in messages of libraries
 _SECRET_NAMES = re.compile(
     r"SECRET|TOKEN|PASSW|CREDENTIAL|ACCESS_KEY|API_KEY|PRIVATE", re.IGNORECASE
 )
-_SHORTEST = 6  # a shorter value is not hidden: it may be part of ordinary text
+_SHORTEST = 6  # shorter values are not replaced, because they may occur in ordinary text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """Result of a check, shown as one line of the report.
 
     Attributes:
         check: name of the check, one of `chunkflow_py.planning.doctor.examine.CHECKS`.
         level: ``ok``; ``note`` (works, with a limitation); or ``problem`` (does not work).
-        text: result of the check.
-        remedy: what the user can do; empty if nothing is needed.
+        text: what the check found, as a phrase or sentence.
+        remedy: action that the user can take; empty if none is needed.
     """
 
     check: str
@@ -35,26 +35,27 @@ class Finding:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        """Remove secrets and line breaks."""
+        """Remove secrets and line breaks from text and remedy."""
         for name in ("text", "remedy"):
             shown = " ".join(hidden(str(getattr(self, name))).split())
             object.__setattr__(self, name, shown)
 
     def __str__(self) -> str:
-        """Return the line of the report."""
+        """Return the finding as a line of the report, with the level first."""
         return f"{self.level:7}  {self.check}: {'; '.join(filter(None, (self.text, self.remedy)))}"
 
     def to_json(self) -> dict[str, str]:
-        """Return the attributes by name."""
+        """Return the attributes as a JSON object."""
         return asdict(self)
 
 
 def hidden(text: str) -> str:
-    """Remove passwords and signatures in addresses, and secrets of the environment, from *text*.
+    """Return *text* without passwords and signatures of addresses, and without secret variables.
 
-    The value of a variable is kept if it is an existing path, such as a credentials file.
+    The value of an environment variable with a name such as ``API_TOKEN`` is replaced by ``***``,
+    unless it is an existing path, such as that of a credentials file.
     """
-    text = str(ChunkflowError(text))  # which removes them from addresses
+    text = str(ChunkflowError(text))  # the error removes secrets from addresses
     for name, value in os.environ.items():
         if _SECRET_NAMES.search(name) and len(value) >= _SHORTEST and not os.path.exists(value):  # noqa: PTH110
             text = text.replace(value, "***")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-LITTLE_MEMORY = 4_000_000_000  # a typical network with its patches, and Python
+LITTLE_MEMORY = 4_000_000_000  # needed by Python and a typical network with its patches
 LITTLE_DISK = 10_000_000_000
 NO_DISK = 1_000_000_000
 LITTLE_SHARED = 1_000_000_000  # the default of containers is 64 MB
@@ -50,13 +50,13 @@ _ON_CPU = "networks run on the CPU"
 
 
 def check_memory() -> Iterator[Finding]:
-    """Report the memory that this process can use."""
+    """Report the available memory of this machine or container."""
     free = available_host_bytes()
     if free is None:
         yield Finding("memory", "ok", "the system does not report the amount of memory")
     elif free < LITTLE_MEMORY:
         text = f"{describe_bytes(free)} available, but a network with its patches needs gigabytes"
-        remedy = "use small patches, --ahead 0, or a machine with more"
+        remedy = "use small patches, --ahead 0, or a machine with more memory"
         yield Finding("memory", "note", text, remedy)
     else:
         yield Finding("memory", "ok", f"{describe_bytes(free)} available")
@@ -69,7 +69,7 @@ def check_disk() -> Iterator[Finding]:
     # if TMPDIR does not work, Python uses another folder
     if temporary and not Path(temporary).is_dir():
         text = f"TMPDIR is {temporary}, which is not a folder; {tempfile.gettempdir()} is used"
-        yield Finding("disk", "problem", text, "create it, or set another folder")
+        yield Finding("disk", "problem", text, "create this folder, or set TMPDIR to another one")
     else:
         folder = Path(temporary or tempfile.gettempdir())
         yield check_folder("the folder for temporary files", folder)
@@ -82,8 +82,8 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
 
     Args:
         what: description of the folder, for the message.
-        folder: path; may be missing if a folder above it exists.
-        needed: whether chunkflow cannot work without it.
+        folder: its path; if it does not exist, the nearest existing parent folder is checked.
+        needed: whether chunkflow needs to write to the folder; if not, a failure is only a note.
     """
     where = f"{what} {folder}"
     try:
@@ -101,12 +101,12 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
     if free < NO_DISK:
         return Finding("disk", "problem", text, "free space, or use another folder")
     if free < LITTLE_DISK:
-        return Finding("disk", "note", text, "chunks that are saved there may need more")
+        return Finding("disk", "note", text, "chunks that are saved there may need more space")
     return Finding("disk", "ok", text)
 
 
 def _caches() -> dict[str, Path]:
-    """Return the cache folders that persist between starts."""
+    """Return the folders of caches that outlive a process, by description."""
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 
@@ -125,11 +125,14 @@ def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
     tried = check_folder("shared memory", folder)
     total = shutil.disk_usage(folder).total
     if "cannot be written" in tried.text:
-        remedy = f"mount it: mount -t tmpfs tmpfs {folder}, or docker run --shm-size 2g"
+        remedy = f"run mount -t tmpfs tmpfs {folder}, or docker run with --shm-size 2g"
         yield Finding("shared-memory", "problem", tried.text, remedy)
     elif total < LITTLE_SHARED:
-        text = f"{folder} has {describe_bytes(total)}, which Dask and loaders of PyTorch may exceed"
-        yield Finding("shared-memory", "note", text, "docker run --shm-size 2g, or --ipc host")
+        text = (
+            f"{folder} has {describe_bytes(total)}; Dask and data loaders of PyTorch may need more"
+        )
+        remedy = "start the container with docker run --shm-size 2g, or --ipc host"
+        yield Finding("shared-memory", "note", text, remedy)
     else:
         yield Finding("shared-memory", "ok", f"{folder} has {describe_bytes(total)}")
 
@@ -162,7 +165,7 @@ def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
     """Report the capabilities of the CPU.
 
     Args:
-        proc: file in which the kernel reports the CPU.
+        proc: mount point of the proc file system, in which the kernel reports the CPU.
     """
     model, flags = _cpu(proc)
     known = ", ".join(name for flag, name in _FEATURES.items() if flag in flags)
@@ -171,7 +174,7 @@ def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
             "processor", "ok", f"{model or 'a CPU'}; the system does not report its features"
         )
     elif "avx2" in flags:
-        bfloat16 = " and --dtype bfloat16" if "amx_bf16" in flags else ""
+        bfloat16 = "; --dtype bfloat16 runs in hardware" if "amx_bf16" in flags else ""
         yield Finding("processor", "ok", f"{model}: {known}{bfloat16}")
     else:
         text = (
@@ -212,12 +215,12 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
         yield Finding("threads", "note", text, remedy)
     elif int(configured) > allowed:
         text = (
-            f"OMP_NUM_THREADS={configured}, but this process may use {of}: threads wait for "
-            "each other"
+            f"OMP_NUM_THREADS={configured}, but this process may use only {of}, so the "
+            "threads wait for each other"
         )
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
     else:
-        yield Finding("threads", "ok", f"OMP_NUM_THREADS={configured}, of {of}")
+        yield Finding("threads", "ok", f"OMP_NUM_THREADS={configured}; networks may use {of}")
 
 
 def check_allocator() -> Iterator[Finding]:
@@ -228,8 +231,8 @@ def check_allocator() -> Iterator[Finding]:
         if name in os.environ.get("LD_PRELOAD", "")
     ]
     if preloaded:
-        text = f"LD_PRELOAD replaces the allocator by {preloaded[0]}, which has other settings"
-        remedy = "compare the speed without it; chunkflow sets the system's allocator"
+        text = f"LD_PRELOAD selects {preloaded[0]}, but chunkflow tunes only the system's allocator"
+        remedy = f"compare the speed with and without {preloaded[0]}"
         yield Finding("allocator", "note", text, remedy)
     elif keeps_freed_memory():
         yield Finding("allocator", "ok", "freed memory is kept for the next patch")
@@ -242,7 +245,7 @@ def check_allocator() -> Iterator[Finding]:
 
 
 def check_convolution() -> Iterator[Finding]:
-    """Time one convolution on the CPU, and compare it with the same in double precision."""
+    """Time a convolution on the CPU, and compare its result with double precision."""
     try:
         import torch
     except ImportError:
@@ -306,7 +309,7 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
 
 
 def _cpu(proc: Path) -> tuple[str, set[str]]:
-    """Return the name of the CPU and its flags, if the system reports them."""
+    """Return the model name and flags of the CPU; empty if the system does not report them."""
     found: dict[str, str] = {}
     with suppress(OSError):
         for line in (proc / "cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -316,7 +319,7 @@ def _cpu(proc: Path) -> tuple[str, set[str]]:
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Return the number of cores that a container may use; ``None`` without a limit."""
+    """Return the limit of CPU cores of this container; ``None`` without a limit."""
     with suppress(OSError, ValueError):
         most, each = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return None if most == "max" else int(most) / int(each)
@@ -337,10 +340,10 @@ class GpuSystem:
 
     Attributes:
         torch: version of PyTorch.
-        cuda: CUDA version of PyTorch, or ``None``.
-        driver: version of the NVIDIA driver, or ``None``.
-        cards: NVIDIA devices on the PCI bus.
-        count: GPUs that PyTorch can use.
+        cuda: CUDA version that PyTorch is built for; ``None``: built without CUDA.
+        driver: version of the NVIDIA driver; ``None`` if it is not installed.
+        cards: number of NVIDIA GPUs on the PCI bus.
+        count: number of GPUs that PyTorch can use.
     """
 
     torch: str
@@ -354,8 +357,8 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
     """Return the GPUs and drivers of the system.
 
     Args:
-        proc: file in which the driver reports its version.
-        system: folder in which the kernel lists the PCI bus.
+        proc: mount point of the proc file system, in which the driver reports its version.
+        system: mount point of the sysfs file system, in which the kernel lists PCI devices.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -374,7 +377,7 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
 
 
 def judge_gpus(seen: GpuSystem) -> Finding:
-    """Return the finding about GPUs: usable, or what is missing."""
+    """Return a finding: the number of usable GPUs, or the reason why none is usable."""
     built = f"PyTorch {seen.torch} is built for CUDA {seen.cuda}"
     if seen.count:
         text = f"{seen.count} GPU(s), driver {seen.driver or 'of unknown version'}, {built}"
@@ -432,7 +435,7 @@ def _check_gpu(index: int) -> Iterator[Finding]:
         free, total = torch.cuda.mem_get_info(device)
         with cuda_switches(tf32=False):  # the default of networks
             seconds, flops, error = time_convolution(device)
-    except RuntimeError as refused:  # of CUDA, such as lack of memory
+    except RuntimeError as refused:  # raised by CUDA, for example for lack of memory
         text = f"{name} cannot compute: {str(refused).splitlines()[0]}"
         yield Finding("gpu", "problem", text, "run nvidia-smi to see which process uses it")
         return
@@ -440,7 +443,7 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     text = f"{name}: {memory}; {', '.join(precisions)}"
     if free < total / 2:
         yield Finding(
-            "gpu", "note", text, "other processes use more than half of it; run nvidia-smi"
+            "gpu", "note", text, "other processes use more than half of its memory; run nvidia-smi"
         )
     else:
         yield Finding("gpu", "ok", text)

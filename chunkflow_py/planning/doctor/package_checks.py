@@ -1,4 +1,4 @@
-"""Check the versions of Python and of packages, and report missing extras."""
+"""Check the versions of Python and packages, and report missing extras."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 PACKAGE = "chunkflow_py"
-NEEDS_PACKAGING = "packaging is not installed, so versions cannot be compared"
+NEEDS_PACKAGING = "the package 'packaging' is not installed, so versions cannot be compared"
 
-# extra -> its purpose; tests compare it with the errors of the commands
+# extra -> its purpose; tests compare this with the error messages of the commands
 BRINGS = {
     "image": "load-png, save-pngs, load-tif, save-tif, load-nrrd, save-nrrd, load-mrc, preview, "
     "and PNG in precomputed volumes",
@@ -43,7 +43,7 @@ NOT_EXTRAS = "all", "dev", "testing", "docs"
 
 # reasons why a version is not allowed
 _REASONS = {
-    "zfpy": "with it, numcodecs and zarr cannot be imported",
+    "zfpy": "with this version, numcodecs and zarr cannot be imported",
     "neuroglancer": (
         "pip chooses an old version if it cannot build atomicwrites, which exists only as source: "
         "add --no-binary atomicwrites"
@@ -54,7 +54,7 @@ _PAIRS = (("dask", "distributed"),)
 
 
 def check_python() -> Iterator[Finding]:
-    """Compare the version of Python with the tested versions."""
+    """Compare the version of Python with the versions that the package supports."""
     running = ".".join(map(str, sys.version_info[:3]))
     known = sys.prefix
     try:
@@ -74,7 +74,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check the required packages, and find incompatible pairs."""
+    """Check the versions of the required packages, and find incompatible pairs."""
     try:
         needed = [each for each in _requirements() if _is_for(each, "")]
     except ImportError:
@@ -109,7 +109,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Report for each extra whether it is installed, its purpose, and how to install it."""
+    """Report the installed extras, and the purpose and installation of each missing one."""
     try:
         requirements = _requirements()
     except ImportError:
@@ -129,7 +129,7 @@ def check_extras() -> Iterator[Finding]:
             text = f"[{extra}] lacks {', '.join(dict.fromkeys(missing))}; it is needed for {brings}"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif not own and requirements:
-            text = f"[{extra}] is not known to this installation, which is older"
+            text = f"[{extra}] is not in the metadata of this installation, which is older"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif is_good:
             complete.append(extra)
@@ -149,7 +149,7 @@ def _requirements(name: str = PACKAGE) -> list[Requirement]:
     """Return the requirements of a package and its extras; empty if it is not installed.
 
     Raises:
-        ImportError: the library to read them is not installed.
+        ImportError: the package `packaging` is not installed.
     """
     from packaging.requirements import Requirement
 

@@ -1,7 +1,7 @@
 """Check whether queues exist and keep tasks as workers need.
 
-A check never receives messages of the inspected queue, which are for workers. If writing is
-allowed, it sends and receives a message on a temporary queue beside it.
+A check never receives messages from the inspected queue, because they are meant for workers. If
+writing is allowed, it sends and receives a message on a temporary queue beside it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.sqs_client import SqsClient
 
 BUDGET_S = 10.0
-FEW_RECEIVES = 100  # spot interruptions and drains also raise the count
+FEW_RECEIVES = 100  # spot interruptions and drains also increase the count
 SHORT_RETENTION_S = 4 * 24 * 3600
 SHORT_LEASE_S = 30
 _DAY = 24 * 3600
 
 
 def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
-    """Count the tasks of a queue and inspect its settings.
+    """Count the tasks of a queue, and check its settings.
 
     Args:
         url: address of the queue, see `open_queue`.
@@ -64,7 +64,8 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
         redrive: dict[str, Any] = json.loads(attributes.get("RedrivePolicy") or "{}")
         if not redrive:
             text = (
-                f"{shown} has no dead-letter queue: tasks that crash workers are delivered for ever"
+                f"{shown} has no dead-letter queue: a task that crashes workers is delivered again "
+                "and again"
             )
             remedy = "create the queue with submit --create-queue, or set a RedrivePolicy"
             yield Finding("queue", "problem", text, remedy)
@@ -75,10 +76,12 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
         int(attributes["VisibilityTimeout"]),
     )
     if kept_s < SHORT_RETENTION_S:
-        text = f"{shown} deletes messages after {kept_s / _DAY:.1f} days"
+        text = f"{shown} deletes messages after {kept_s / _DAY:.1f} days, received or not"
         yield Finding("queue", "note", text, "set its MessageRetentionPeriod to 1209600 (14 days)")
     if lease_s < SHORT_LEASE_S:
-        text = f"{shown} leases messages for {lease_s} s unless the receiver sets another time"
+        text = (
+            f"{shown} leases messages for only {lease_s} s, unless the receiver sets another time"
+        )
         yield Finding("queue", "note", text, "set its VisibilityTimeout to 120")
 
 
@@ -155,7 +158,7 @@ def _remove(scheme: str, own: str) -> None:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a queue's server, whose clock it uses, or ``None``."""
+    """Return the address of the server of a queue, to compare clocks; ``None`` without one."""
     try:
         scheme, rest = address_of(url)
         if scheme != "sqs":

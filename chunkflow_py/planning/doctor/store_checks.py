@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.store_protocol import Store
 
-# the user waits, so retries end early
+# the user is waiting, so give up early
 RETRY_POLICY = RetryPolicy(stall_s=10, budget_s=5, unreachable_s=5)
 PROBE_BYTES = 1 << 20
 _CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com"}
 
 
 def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
-    """Check which operations work at a URL.
+    """Check whether a URL can be read and, if allowed, written.
 
     Args:
         url: address of a folder, prefix or volume, such as ``zarr://s3://bucket/em``.
-        write: whether an object may be written, under an unused name, and removed.
+        write: whether a test object may be written under an unused name and removed.
     """
     shown = without_secrets(url)
     try:
@@ -57,13 +57,13 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
         yield from _write(store, shown)
     elif not store.is_local and not place.startswith("http"):
         yield Finding(
-            "store", "note", f"{shown}: writing was not checked", "add --write to check it"
+            "store", "note", f"{shown}: writing was not checked", "give --write to check it"
         )
 
 
 def _read(store: Store) -> str:
-    """Read from the store; return a remark if it is empty."""
-    # S3 reports a missing object as forbidden unless the bucket may be listed.
+    """Read from the store, and return a remark if it is empty, else an empty string."""
+    # Without permission to list the bucket, S3 reports a missing object as forbidden.
     store.get(f"chunkflow-doctor-{secrets.token_hex(8)}")
     if store.url.startswith("http"):
         return ""
@@ -75,12 +75,12 @@ def _folder(folder: Path) -> Finding:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         return Finding(
-            "store", "problem", f"{folder}: {there} is not a folder", "choose another one"
+            "store", "problem", f"{folder}: {there} is not a folder", "choose another folder"
         )
     if not os.access(there, os.W_OK | os.X_OK):
         text = f"{folder}: no permission to write to {there}"
         return Finding("store", "problem", text, "change its permissions, or choose another folder")
-    return Finding("store", "ok", f"{folder}{'' if there == folder else ' can be made'}")
+    return Finding("store", "ok", f"{folder}{'' if there == folder else ' can be created'}")
 
 
 def _write(store: Store, shown: str) -> Iterator[Finding]:
@@ -114,9 +114,12 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
         text = f"{shown} does not return the bytes that were written"
         yield Finding("store", "problem", text, "do not use it for volumes")
     elif not gone:
-        text = f"{shown} still has {key}, which was deleted"
+        text = f"{shown} still contains {key}, although deleting it reported success"
         yield Finding(
-            "store", "problem", text, "remove it by hand; stale records would remain, too"
+            "store",
+            "problem",
+            text,
+            "delete it yourself; runs need a store in which deleted objects disappear",
         )
     else:
         speed = PROBE_BYTES / 1e6
@@ -137,7 +140,7 @@ def _credentials(place: str) -> str:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a store's server, whose clock it uses, or ``None``."""
+    """Return the address of the server of a store, to compare clocks; ``None`` without one."""
     try:
         place = Location.parse(url).store_url
         scheme, _, path = place.partition("://")
