@@ -133,7 +133,7 @@ def _speed(
 
 
 def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
-    """Return the speed on an unfinished first task, from the progress of its last operator."""
+    """Return the speed of a process that is still in its first task, from reported progress."""
     begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
     if not begun or found.ready_s is None:
         return None
@@ -218,7 +218,8 @@ def speed_duration(
             )
             msg = (
                 f"--speeds {path} has no measurement of {each.operator} with {what}; it has "
-                f"{there or 'none that succeeded'}; tune with these options, or change the pipeline"
+                f"{there or 'none that succeeded'}; run chunkflow tune with these options, or "
+                "change the pipeline"
             )
             raise OptionError(msg)
         seconds += found * each.computed / each.batch_size

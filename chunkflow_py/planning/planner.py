@@ -70,8 +70,6 @@ def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
 
 
 class _Planner:
-    """Planner of one step."""
-
     def __init__(
         self,
         step: PlannedStep,

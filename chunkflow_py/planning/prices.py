@@ -98,7 +98,7 @@ class Cost:
 
     @property
     def dollars(self) -> float:
-        """Sum of all parts."""
+        """Total cost in dollars, the sum of all parts."""
         return sum(self.parts.values())
 
 

@@ -142,7 +142,7 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
             return (
                 f"task boundaries are not multiples of the patch stride {stride} of "
                 f"{stage.name} along {' and '.join(axes)} (zyx, voxels), so more patches cross "
-                "them"
+                "these boundaries and are computed for both tasks"
             )
     return None
 

@@ -291,7 +291,7 @@ class _Search:
             self._measure(candidate, limit)
         if all(m.seconds is None for m in self.found.measurements):
             first = self.found.measurements[0]
-            msg = f"the network runs with none of the settings; {first.candidate}: {first.failure}"
+            msg = f"the network fails with all settings; with {first.candidate}: {first.failure}"
             raise ModelError(msg)
         return self.found
 

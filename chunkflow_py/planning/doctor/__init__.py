@@ -5,7 +5,7 @@ examine           the list of checks, and their order
 finding           result of a check: ok, note or problem, with a remedy; secrets are removed
 package_checks    Python, versions of packages, purpose of each missing extra
 machine_checks    memory, disk, limits, CPU, threads, allocator, GPUs, a timed convolution
-store_checks      whether a URL can be read, written, and written on condition
+store_checks      whether a URL can be read, written, and written conditionally
 queue_checks      whether a queue exists and keeps tasks as workers need
 clock_checks      offset of this clock from a server's
 access_policy     the least permissions that a run needs

@@ -119,8 +119,8 @@ class Policy:
 
     def _common(self) -> Iterator[dict[str, Any]]:
         yield _statement("ReadInput", _READ, self._arns(self.inputs))
-        # Without permission to list, S3 reports a missing object as forbidden. It is granted on whole
-        # buckets, because a request for one object never meets a condition on the prefix.
+        # Without permission to list, S3 reports a missing object as forbidden. The permission is
+        # for whole buckets: a request for one object never meets a condition on the prefix.
         areas = (*self._home(), *self.outputs, *self.inputs)
         buckets = dict.fromkeys(area.bucket for area in areas if area.scheme == "s3")
         yield _statement(
@@ -292,7 +292,7 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
         return None, []
     scheme, rest = address_of(url)
     if scheme != "sqs":
-        return None, [f"the queue {url} needs only permission to read and write its file or folder"]
+        return None, [f"workers also need to read and write the file or folder of the queue {url}"]
     place = SqsAddress.of(rest)
     try:
         from chunkflow_py.queue.sqs_client import SqsClient

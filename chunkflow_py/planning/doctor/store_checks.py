@@ -1,4 +1,4 @@
-"""Check whether a URL can be read, written, and written on condition."""
+"""Check whether a URL can be read and written, and whether it supports conditional writes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _folder(folder: Path) -> Finding:
 
 
 def _write(store: Store, shown: str) -> Iterator[Finding]:
-    """Write, read, and remove an object; then try writes on condition."""
+    """Write, read, and remove an object; then try conditional writes."""
     key, data = f"chunkflow-doctor-{secrets.token_hex(8)}", secrets.token_bytes(PROBE_BYTES)
     folder = Path(store.url.removeprefix("file://")) if store.is_local else None
     made = (
@@ -125,7 +125,7 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
         speed = PROBE_BYTES / 1e6
         text = (
             f"{shown} can be written ({speed / (between - start):.0f} MB/s), read "
-            f"({speed / (end - between):.0f} MB/s), written on condition, and deleted"
+            f"({speed / (end - between):.0f} MB/s), written conditionally, and deleted"
         )
         yield Finding("store", "ok", text)
 

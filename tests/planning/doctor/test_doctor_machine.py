@@ -35,7 +35,7 @@ def fake(folder, name, version):
     ("name", "version", "said"),
     [
         ("numpy", "1.26.4", "pip install --upgrade 'numpy>=2.2'"),
-        ("zfpy", "1.0.1.post0", "with it, numcodecs and zarr cannot be imported"),
+        ("zfpy", "1.0.1.post0", "with this version, numcodecs and zarr cannot be imported"),
         ("neuroglancer", "2.22", "--no-binary atomicwrites"),
         ("h5py", "4.0.dev1", None),  # newer than all that is known is no fault
     ],

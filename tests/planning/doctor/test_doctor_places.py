@@ -33,7 +33,7 @@ def problems(*args):
 
 @on_moto
 def test_good_store_is_tried_and_left_as_it_was(s3):
-    """Reading, writing, writing on condition and deleting work, and nothing stays."""
+    """Reading, writing, conditional writing and deleting work, and nothing stays."""
     from chunkflow_py.store import open_store
 
     with s3.faults() as faults:
@@ -43,7 +43,7 @@ def test_good_store_is_tried_and_left_as_it_was(s3):
     assert [each["level"] for each in findings] == ["ok", "note", "ok"]
     findings, code = doctor("--store", s3.url, "--write")
     assert code == 0, findings
-    assert "written on condition, and deleted" in findings[1]["text"]
+    assert "written conditionally, and deleted" in findings[1]["text"]
     assert list(open_store(s3.url).list()) == []
 
 
