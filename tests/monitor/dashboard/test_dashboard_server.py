@@ -20,6 +20,7 @@ from chunkflow_py.monitor.dashboard.task_states import CODES
 from chunkflow_py.monitor.run_status import status_of
 from chunkflow_py.queue.message_body import body_text
 from chunkflow_py.queue.queue_protocol import open_queue
+from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.tasks.task_plan import GridPlan
 
@@ -33,8 +34,9 @@ def queue_url(tmp_path):
 
 
 @pytest.fixture
-def home(tmp_path, queue_url):
+def home(tmp_path, queue_url, monkeypatch):
     """A run of two stages: some of the first done, skipped, failed, to be tried again, running."""
+    monkeypatch.setattr(ledger_segments, "COMPACT_EVERY", 1 << 40)  # records stay where they are
     made = planted_run(f"{tmp_path}/em.run", {"infer": PLAN, "label": PLAN}, queue_url)
     ledger = made.ledger("infer")
     ledger.record([record(PLAN, number) for number in range(10)])
