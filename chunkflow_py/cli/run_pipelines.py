@@ -98,8 +98,8 @@ def _check_tasks_stay(source: Source) -> None:
     for option, place in (("--queue-name", body.queue_name), ("--file-path", body.file_path)):
         if place:
             msg = (
-                f"{source.name} {option} {place} is not allowed in a run, which sends the tasks "
-                f"itself; leave {option} out and name the queue with submit --queue"
+                f"{source.name} {option} {place} is not allowed in a pipeline after submit, which "
+                f"sends the tasks itself; leave {option} out and name the queue with submit --queue"
             )
             raise OptionError(msg)
 

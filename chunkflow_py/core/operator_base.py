@@ -475,7 +475,10 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def profile(self) -> dict[str, str] | None:
-        """The compute profile that determines the output bytes; ``None`` until it is known."""
+        """Everything about the machine that the output bytes depend on; ``None`` until it is known.
+
+        This is the compute profile: backend, device, threads and precision.
+        """
         return None
 
     @default_value

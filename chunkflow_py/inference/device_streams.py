@@ -129,7 +129,7 @@ class _CudaStream(SideStream):
 
 
 class Device:
-    """Device operations of the engine; this class is the CPU, which works synchronously.
+    """Device operations of the engine; this class implements them for the CPU, synchronously.
 
     Attributes:
         torch: PyTorch device of the tensors.

@@ -147,10 +147,9 @@ class Placement:
                     self._check_patch_num(grid, wanted)
                 self.warn_once(
                     "patch_num",
-                    f"--patch-num {self.patch_num} is the number of patches counted from the "
-                    "chunk's corner, so patches are placed as with --grid chunk; without "
-                    f"--patch-num there would be {grid.count(wanted)} patches (zyx), and the "
-                    "output would cover the whole chunk",
+                    f"--patch-num {self.patch_num} does not cover the whole chunk: patches start "
+                    "at the chunk's corner, as with --grid chunk; without --patch-num, "
+                    f"{grid.count(wanted)} patches (zyx) would cover it",
                 )
                 return self._legacy_plan(chunk, None, self._legacy_crop)
             return grid, wanted

@@ -31,15 +31,15 @@ def check_voxel_size(
 
     Args:
         model_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` along an
-            axis on which it does not matter, such as z for a network of sections.
+            axis on which it does not matter, such as z for a network that takes single slices.
         data_nm: voxel size of the data, nanometres, zyx.
         mip: mip of the data, if they come from a pyramid.
         levels: mips of the volume with their voxel sizes (nanometres, zyx), if known.
         tolerance: largest difference along an axis, relative to the network's voxel size.
 
     Raises:
-        OptionError: the difference along an axis is larger, or *model_nm* is not three positive
-            numbers.
+        OptionError: the difference along an axis exceeds *tolerance*, or *model_nm* is not
+            three positive numbers.
     """
     if len(model_nm) != 3 or not all(v is None or 0 < v < float("inf") for v in model_nm):
         msg = (
@@ -96,7 +96,7 @@ def _remedy(
                 finer = "finer" if steps < 0 else "coarser"
                 return f"data {2 ** abs(steps)} times {finer} {made} would fit: load another mip"
             if mip + steps >= 0:
-                return f"load with --mip {mip + steps}, if each mip is 2 times coarser {made}"
+                return f"load with --mip {mip + steps}, if each mip doubles the voxel size {made}"
     return (
         "no mip at factors of 2 would fit; resample the data or use another network, or correct "
         "--model-voxel-size-nm or the voxel size of the data (--voxel-size)"

@@ -52,7 +52,7 @@ class BoxAdjuster(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a pipeline without boxes, or whose smallest box would become empty."""
+        """Refuse a pipeline that has no boxes, or whose smallest box would become empty."""
         if not outline.has_tasks:
             raise GeometryError(_NO_BOX)
         boxes = outline.boxes or ()

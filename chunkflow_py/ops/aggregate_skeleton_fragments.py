@@ -58,7 +58,7 @@ def aggregate_skeleton_fragments(
     show_default=True,
     help="Name of an item of the task that holds the prefix.",
 )
-@click.option("--prefix", "-p", help="First digits of the ids of objects.  [default: all objects]")
+@click.option("--prefix", "-p", help="Join only objects whose ids start with this.  [default: all]")
 @click.option(
     "--digits",
     type=click.IntRange(1, 18),

@@ -57,7 +57,7 @@ def mesh_manifest(
     "--disbatch/--no-disbatch",
     default=False,
     show_default=True,
-    help="Run only the task whose number disBatch sets.",
+    help="Run only the task with the number that disBatch gives this process.",
 )
 @click.option(
     "--digits",

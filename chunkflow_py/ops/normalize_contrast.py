@@ -142,7 +142,7 @@ _FRACTION = click.FloatRange(0, 1, max_open=True)
               help="Histograms of whole slices, from compute-statistics or igneous luminance "
                    "levels.")
 @click.option("--min-coverage", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-              help="Fraction of a slice that --levels must cover.")
+              help="Smallest fraction of a slice's voxels that its histogram must count.")
 def command(levels: str | None, min_coverage: float, **options: Any) -> ContrastNormalizer:
     """Check the fractions and the range of the result, and return the operator."""
     # fmt: on

@@ -59,7 +59,7 @@ def normalize_section_shang(
     if labels or chunk.dtype.kind not in "iuf":
         msg = (
             f"normalize-section-shang takes intensities, but chunk {chunk.bbox} holds "
-            f"{chunk.dtype} {'labels' if labels else 'voxels'}; give it the image"
+            f"{chunk.dtype} {'labels' if labels else 'voxels'}; load the image instead"
         )
         raise ChunkError(msg)
     largest = 1.0 if chunk.dtype.kind == "f" else float(np.iinfo(chunk.dtype).max)
@@ -88,7 +88,7 @@ def _check(low: float, high: float) -> None:
               help="Result for the second largest intensity.  [default: the largest of the dtype; "
                    "floats: 1]")  # fmt: skip
 @click.option("--clipvalues", type=bool, default=False, show_default=True,
-              help="Clip the result to the nominal range.")  # fmt: skip
+              help="Clip the result to --nominalmin and --nominalmax.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
     """Check that the minimum is below the maximum, and return the operator."""
     if None not in (options["nominalmin"], options["nominalmax"]):

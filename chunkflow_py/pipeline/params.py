@@ -342,7 +342,7 @@ def channels_option(*more: str) -> Decorator:
 
 def mip_option(
     *declarations: str,
-    help: str = "Resolution level.  [default: --mip before the first command]",
+    help: str = "Resolution level.  [default: that of --mip before the first operator]",
 ) -> Decorator:
     """Declare ``--mip/-m``; its default is the global --mip, given before the first command."""
 

@@ -290,7 +290,7 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
     region, chunk_size = _region_and_size(options)
     file_path, asked = options["file_path"], options["bounding_box"]
     if file_path and not file_path.endswith(".npy"):
-        msg = f"--file-path {file_path} must end in .npy; {file_path}.npy does"
+        msg = f"--file-path {file_path} does not end in .npy; use {file_path}.npy"
         raise OptionError(msg)
     planner = Planner(
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],

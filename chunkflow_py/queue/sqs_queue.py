@@ -90,8 +90,7 @@ class SqsQueue:
         """Send messages in concurrent batches; return the number of messages sent.
 
         Raises:
-            QueueError: a message could not be sent; the error gives the number of messages sent
-                before it.
+            QueueError: a message could not be sent; the error states how many messages were sent.
         """
         sent = 0
         waiting: deque[Future[int]] = deque()

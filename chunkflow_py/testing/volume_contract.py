@@ -421,7 +421,7 @@ class VolumeContract:
         assert self.objects(url) == before
 
     def test_created_by_many(self, url):
-        """Processes that create the same volume at once all succeed, and its metadata is whole."""
+        """If several processes create the same volume, all succeed and the metadata is complete."""
         import time
 
         store = self.store(url)

@@ -1,4 +1,6 @@
-"""Parse the address of a volume into format, protocol, path and dataset; name its levels.
+"""Parse the address of a volume into format, protocol, path and dataset.
+
+Examples, with ``/data`` as the working folder:
 
 | address                                        | format       | protocol | path               |
 |------------------------------------------------|--------------|----------|--------------------|

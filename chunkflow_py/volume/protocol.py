@@ -280,8 +280,8 @@ def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool
 def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
     """Refuse boxes that share voxels; the same box may occur several times.
 
-    The boxes of a list are sorted into the cells of a grid, which are as large as the smallest box,
-    so that boxes of similar size are compared with their neighbours only.
+    The boxes of a list are sorted into the cells of a grid. A cell is as large as the smallest box;
+    if the boxes are of similar size, each box is therefore compared with its neighbours only.
 
     Raises:
         AlignmentError: two boxes overlap; the message names both.

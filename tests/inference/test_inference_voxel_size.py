@@ -38,7 +38,7 @@ def test_the_whole_sentence():
     assert str(caught.value) == (
         "the network was trained on voxels of 40 16 16 nm (zyx), but the data (mip 0) have 40 4 4, "
         "more than 10% off along y 4 instead of 16; x 4 instead of 16; load with --mip 2, if each "
-        "mip is 2 times coarser in plane"
+        "mip doubles the voxel size in plane"
     )
 
 

@@ -38,7 +38,7 @@ FORMAT = 1
 """Part of every key; increase it when the content or format of the entries changes."""
 
 LARGEST_BYTES = 10 * 1000**3
-"""Limit for all entries together; the least recently used are removed."""
+"""Limit of the size of the cache; beyond it, the least recently used entries are removed."""
 
 _CONTENTS = "contents.json"
 _ABANDONED_S = 24 * 3600.0

@@ -214,7 +214,7 @@ def _check_axes(axes: str, here: DescriptionField, source: TensorDescription | N
 
 
 class DescriptionField:
-    """A value of a description, with its path there, such as ``inputs.0.axes``."""
+    """A value in a description, with the path to it, such as ``inputs.0.axes``."""
 
     def __init__(self, value: Any, path: str, package: str) -> None:
         """Keep a value with its path in the description, which is empty for the whole.

@@ -129,7 +129,7 @@ def check_extras() -> Iterator[Finding]:
             text = f"[{extra}] lacks {', '.join(dict.fromkeys(missing))}; it is needed for {brings}"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif not own and requirements:
-            text = f"[{extra}] is not in the metadata of this installation, which is older"
+            text = f"[{extra}] did not exist yet when this version was installed"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif is_good:
             complete.append(extra)

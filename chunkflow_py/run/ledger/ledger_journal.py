@@ -104,7 +104,7 @@ class Journal:
         )
 
     def by_segment(self) -> dict[int, list[JournalKey]]:
-        """Return the keys of all entries, by segment."""
+        """Return the keys of all entries, grouped by segment of the ledger."""
         paths = self._paths_by_segment().items()
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 

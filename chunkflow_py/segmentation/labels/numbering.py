@@ -178,8 +178,9 @@ class Numbering:
         domain = self.domain or chunk.domain
         if self._known is not None and domain != self._known:
             msg = (
-                f"chunk {chunk.bbox} comes from the volume {domain}, but the pipeline expects "
-                f"{self._known}, so ids would not be unique; add --domain {self._known}"
+                f"chunk {chunk.bbox} comes from a volume with the bounds {domain}, but ids are "
+                f"numbered for the bounds {self._known}, so they would not be unique; add "
+                f"--domain {self._known}"
             )
             raise ChunkError(msg)
         core = chunk.bbox if bbox is None else chunk.bbox.intersection(bbox)

@@ -264,7 +264,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return blocks of a shard; if half of them are needed, read the whole shard."""
+        """Return *blocks* of a shard; if they are at least half of the shard, read it whole."""
         shard = self._shard(unit)
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
@@ -483,7 +483,10 @@ class Sharding:
             raise ValueError(msg)
         bits = [document[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
-            msg = f"preshift, minishard and shard bits {bits} are not within 64 bits"
+            msg = (
+                f"preshift, minishard and shard bits are {bits}, but must be integers from 0 to "
+                "64, of which the last two add up to at most 64"
+            )
             raise ValueError(msg)
         if bits[1] > _MOST_MINISHARD_BITS:
             msg = f"{bits[1]} bits for minishards, more than {_MOST_MINISHARD_BITS}"
