@@ -64,20 +64,20 @@ def create_backend(
     name, a TorchScript or exported program, Python code with only ``InstantiatedModel``) to
     ``pytorch``.
 
-    A model given as Python code is executed with all rights of the user.
+    Python code of a model runs with all permissions of the user.
 
     Args:
         framework: kind of the model: ``universal``, ``identity`` or ``pytorch``.
         input_patch_size: size of the input patch in voxels, zyx.
-        output_patch_size: size of the output patch in voxels, zyx; at most the input patch size,
-            and smaller by an even number.
+        output_patch_size: size of the output patch in voxels, zyx; equal to the
+            input patch size, or smaller by an even number of voxels along each axis.
         model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``), a
             ``torch.export`` program (``.pt2``), a converted network (``.onnx``, ``.xml`` of
             OpenVINO) or a package of the BioImage Model Zoo, or the name of a built-in network.
         weights: path of the weight file, if the model needs one.
-        num_input_channels: channels of a batch.
-        num_output_channels: channels that the network returns, of all outputs together.
-        batch_size: patches in every batch.
+        num_input_channels: number of channels of the input.
+        num_output_channels: number of channels of all outputs of the network together.
+        batch_size: number of patches in every batch.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
             ``auto``.

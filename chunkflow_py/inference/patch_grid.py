@@ -213,10 +213,10 @@ class PatchGrid:
         return patch.grow(self.geometry.margin)
 
     def required_input(self, box: BoundingBox) -> BoundingBox:
-        """Return the input box that the output on *box* depends on.
+        """Return the box of the input on which the output in *box* depends.
 
-        It is the smallest box, inside the domain, around the input patches of all output patches
-        that touch *box* and around the voxels that their padding repeats.
+        It is the smallest box in the domain that contains the input patches of all output patches
+        that touch *box*, and the voxels that are copied into the padding of these patches.
 
         Raises:
             GeometryError: *box* does not intersect the box that the patches cover.

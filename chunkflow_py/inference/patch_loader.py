@@ -112,8 +112,8 @@ class PatchSource:
         """Return the input voxels of an output patch, and masks of its zero padding.
 
         Returns:
-            Voxels of *data*, (c, z, y, x), as a view if the patch is inside *box*; and for each of
-            z, y and x a mask of the positions in the zero padding (no masks for a view).
+            Voxels of *data*, (c, z, y, x), as a view if the input patch is inside *box*; and for
+            each of z, y and x a mask of the positions in the zero padding (no masks for a view).
         """
         wanted = self.grid.input_box(patch)
         if self.box.contains(wanted):

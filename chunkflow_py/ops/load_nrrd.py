@@ -46,7 +46,8 @@ def load_nrrd(
         bbox: box to read, in global voxels (default: all).
         channels: channels to read, in this order (default: all).
         dtype: type of the voxels (default: that of the file).
-        place: voxel_offset, voxel_size_nm, kind and order of `volume.files.nrrd.open_nrrd`.
+        place: *voxel_offset*, *voxel_size_nm*, *kind* and *order*, arguments of
+            `volume.files.nrrd.open_nrrd`.
 
     Raises:
         VolumeError: the file cannot be read.

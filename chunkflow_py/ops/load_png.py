@@ -73,7 +73,7 @@ def load_png(
     help="First voxel of the part of --chunk-size, global, zyx.",
 )
 @assumed_placement_options(
-    "Global position of the first voxel.  [default: the number of the first slice, 0, 0]", "-x"
+    "Global position of the first voxel.  [default: 0 0 0; in tasks, z is a slice's number]", "-x"
 )
 @click.option(
     "--digit-num",

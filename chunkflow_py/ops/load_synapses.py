@@ -112,7 +112,9 @@ def region_in(name: str) -> Region:
 
 @operator("read")
 @file_path_option()
-@click.option("--suffix", "-s", help="End of the file names, with a prefix.  [default: .h5]")
+@click.option(
+    "--suffix", "-s", help="Suffix of the file names, if the path is a prefix.  [default: .h5]"
+)
 @click.option(
     "--c-order/--f-order",
     default=True,

@@ -5,10 +5,10 @@ Example: chunkflow submit generate-tasks --volume-path seg --chunk-size 64 512 5
   then mesh-manifest --volume-path seg
 
 Each task writes a fragment for each of its objects. With a margin of one voxel, which the loader
-reads by --expand-margin-size auto, fragments of neighbouring tasks join without a gap; surfaces are
-closed where the volume ends. --output-path is a precomputed volume, whose info then names the
-folder of its meshes, or that folder itself. Coordinates are global, in nanometres, xyz, as in
-Neuroglancer and igneous.
+reads with --expand-margin-size auto, fragments of neighbouring tasks join without a gap; surfaces
+are closed where the volume ends. --output-path is a precomputed volume or a folder of meshes; in
+the info of a volume, the operator enters the name of its mesh folder. Coordinates are global, in
+nanometres, xyz, as in Neuroglancer and igneous.
 
 The files are named ID:0:BOX (precomputed), which mesh-manifest lists for Neuroglancer, or
 ID_BOX.ply and ID_BOX.obj; if one task covers the whole volume, ID.ply and ID.obj.

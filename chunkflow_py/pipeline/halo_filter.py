@@ -89,8 +89,8 @@ class HaloFilter(OperatorBase):
             return
         self._has_warned = True
         logger.warning(
-            "%s needs %s for the result %s, but the chunk covers %s: the result depends on how the "
-            "volume is cut into tasks; load it with --expand-margin-size auto, or with a margin "
-            "of %s voxels",
+            "%s needs the input %s for the result %s, but the chunk covers only %s, so the result "
+            "depends on how the volume is divided into tasks; load the chunk with "
+            "--expand-margin-size auto, or with a margin of %s voxels",
             self.name, part, target, chunk.bbox, self.reach,
         )  # fmt: skip

@@ -108,7 +108,7 @@ class Operator:
     hooks: OperatorBase = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find the hooks of the body."""
+        """Look up the hooks of *body*."""
         self.hooks = hooks_of(self.body)
 
     @property
@@ -146,7 +146,7 @@ class Source:
     hooks: SourceBase = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find the hooks of the body."""
+        """Look up the hooks of *body*."""
         self.hooks = source_hooks_of(self.body)
 
 

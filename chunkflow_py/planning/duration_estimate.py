@@ -223,7 +223,7 @@ def speed_duration(
             )
             raise OptionError(msg)
         seconds += found * each.computed / each.batch_size
-    how = f"from the network's speed in {path.name}; reading and writing are assumed to overlap"
+    how = f"from the network's speed in {path.name}, if reading and writing take no longer"
     return stated_duration(tasks, seconds / max(1, tasks), fleet, how)
 
 

@@ -199,7 +199,7 @@ class RunDirectory:
         """Check that the store supports put-if-absent: the first of two writes must win.
 
         Raises:
-            VolumeError: the second write won, so that records could be overwritten.
+            VolumeError: the second write won, which means that records could be overwritten.
         """
         key = f"probe-{secrets.token_hex(8)}"
         first = self.store.put_if_absent(key, b"first")

@@ -179,7 +179,7 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield the other attempts on a task whose objects are all in outputs of the step."""
+        """Yield the other attempts on a task that stored objects only in outputs of the step."""
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(

@@ -467,7 +467,7 @@ class Evaluator(OperatorBase):
             check_tasks(outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Score the task; print or store the result, and keep it in the task."""
+        """Score the segmentation; print or store the scores, and keep them in the task."""
         ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
         if self.table_path:
             scores = self._stored(task)

@@ -43,7 +43,7 @@ class Check(Protocol):
 
 @dataclass
 class Blackout:
-    """Sets the bad sections of a volume to 0; their list is read once.
+    """Sets voxels of a volume's bad sections to 0 after reading; the list is read once.
 
     Attributes:
         url: address of the volume.

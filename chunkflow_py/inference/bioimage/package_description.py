@@ -217,7 +217,7 @@ class DescriptionField:
     """A value in a description, with the path to it, such as ``inputs.0.axes``."""
 
     def __init__(self, value: Any, path: str, package: str) -> None:
-        """Keep a value with its path in the description, which is empty for the whole.
+        """Keep a value and its path; the path of the whole description is empty.
 
         Args:
             value: the value; ``None`` if the field does not exist.

@@ -1,15 +1,18 @@
 """Processing steps before and after the network of a package.
 
-| step                            | before the network             | after the network            |
-|---------------------------------|--------------------------------|------------------------------|
-| `fixed_zero_mean_unit_variance` | normalisation                  | the same formula             |
-| `scale_linear`                  | normalisation                  | the same formula             |
-| `zero_mean_unit_variance`       | needs statistics: zscore       | refused                      |
-| `scale_range`                   | needs statistics: percentile   | refused                      |
-| `clip`                          | limits, or a step              | a step                       |
-| `sigmoid`, `softmax`            | a step                         | if alone: the activation     |
-| `binarize`                      | a step                         | refused: use `threshold`     |
-| `ensure_dtype`                  | ignored, if float32            | ignored, if float32          |
+The table shows what becomes of each step of a package:
+
+| step                            | before the network               | after the network          |
+|---------------------------------|----------------------------------|----------------------------|
+| `fixed_zero_mean_unit_variance` | normalisation                    | the same formula           |
+| `scale_linear`                  | normalisation                    | the same formula           |
+| `zero_mean_unit_variance`       | zscore, with given statistics    | refused                    |
+| `scale_range`                   | percentile, with given statistics| refused                    |
+| `clip`                          | limits of the normalisation      | a separate step            |
+| `sigmoid`, `softmax`            | a separate step                  | the activation, if alone   |
+| `binarize`                      | a separate step                  | refused: use `threshold`   |
+| `ensure_dtype`                  | ignored, if float32              | ignored, if float32        |
+
 
 In the zoo, the statistics of a sample are those of a whole image. A chunk is only a part of an
 image, so here they come from a file for the whole dataset.

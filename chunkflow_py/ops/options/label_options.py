@@ -59,8 +59,8 @@ def overlap_options() -> Decorator:
             type=click.FloatRange(0, 1),
             default=0.5,
             show_default=True,
-            help="Smallest shared fraction of two segments where the tasks overlap (mean of the "
-            "fractions of both).",
+            help="Fraction of their voxels in the overlap of two tasks that two segments must "
+            "share to be joined (mean of both).",
         ),
         click.option(
             "--minimum-overlap-voxels",

@@ -109,7 +109,7 @@ class Journal:
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 
     def fullest(self, most_segments: int, most_left: int) -> list[tuple[int, list[JournalKey]]]:
-        """Return the fullest segments, until the others hold at most *most_left* entries.
+        """Return fullest segments, as many as leave at most *most_left* entries in the others.
 
         Args:
             most_segments: maximum number of segments to return.

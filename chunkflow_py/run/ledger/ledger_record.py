@@ -109,7 +109,7 @@ class Record:
             record = cls(**values)
             is_good = record.state in STATES and 0 <= record.finished < _LATEST
             if not (is_good and 0 <= sum(record.seconds.values()) < _LATEST):
-                msg = "state, time or seconds is not valid"
+                msg = 'a value of "state", "time" or "seconds" is not valid'
                 raise ValueError(msg)
             _check_types(record, _RECORD_TYPES)
         return record

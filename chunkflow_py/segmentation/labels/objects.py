@@ -76,7 +76,9 @@ def read_ids(store: Store, key: str) -> frozenset[int]:
         msg = f"{address} is not a list of ids ({error}); write it as [34, 56, 78]"
         raise VolumeError(msg) from error
     if not ids:
-        msg = f"{address} has no ids, so all objects would be removed; write it as [34, 56, 78]"
+        msg = (
+            f"{address} lists no ids, so all objects would be removed; list ids as in [34, 56, 78]"
+        )
         raise VolumeError(msg)
     return ids
 

@@ -70,15 +70,16 @@ def open_hdf5(
     *,
     one_only: bool = False,
 ) -> FileVolume | None:
-    """Open the array of an HDF5 file by its header, or return ``None`` for an empty file.
+    """Open the array of an HDF5 file, reading only headers; return ``None`` for an empty file.
 
     Args:
         path: file to read.
         dataset_path: path of the dataset, such as ``/volumes/raw`` (default: see the module).
-        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
-        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
-        kind: kind of voxels to use instead of the file's.
-        one_only: without *dataset_path*, refuse a file of several datasets without ``main``.
+        voxel_offset: global position of the first voxel, zyx; replaces that of the file.
+        voxel_size_nm: voxel size in nanometres, zyx; replaces that of the file.
+        kind: kind of the voxels; replaces that of the file.
+        one_only: if *dataset_path* is not given, refuse a file with several datasets, none of
+            which is called ``main``.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist; the message lists the datasets.

@@ -272,8 +272,8 @@ def _check_page(page: Any, path: Path) -> None:
     if kind not in (*_BOUNDED, *_IMAGES):
         known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
         msg = (
-            f"{path} has compression {kind}, which is not supported because its decoded size is "
-            f"not limited; supported are {known}; save it again with zlib (8)"
+            f"{path} has compression {kind}, which is not supported because its decoder does not "
+            f"limit the size of the output; save it again with one of {known}, such as zlib (8)"
         )
         raise VolumeError(msg)
     pixels = int(np.prod(page.chunks, dtype=np.int64))

@@ -160,7 +160,7 @@ def _level(info: dict[str, Any], mip: int) -> PrecomputedLevel:
         msg = f"{channels!r} channels of {dtype} voxels"
         raise ValueError(msg)
     if min(block) < 1 or bounds.is_empty or not all(0 < nm < math.inf for nm in (z, y, x)):
-        msg = f"blocks {block} in {bounds} of voxels of {(z, y, x)} nm (zyx)"
+        msg = f"blocks of {block} voxels, bounds {bounds}, voxel size {(z, y, x)} nm (zyx)"
         raise ValueError(msg)
     if scale["encoding"] not in ENCODINGS:
         msg = f"encoding {scale['encoding']!r} is not known"
