@@ -1,9 +1,9 @@
 """Catalog of the operators and subcommands, found by file name without importing them.
 
-Each file of `chunkflow_py/ops` is an operator and each file of `chunkflow_py/cli/subcommands` a
-subcommand. The file name is the command name, the first line of the docstring is the summary, and
-the decorator of the function ``command`` determines the kind. Other packages may add operators
-(`chunkflow_py.cli.installed_operators`).
+Each file of `chunkflow_py/ops` defines an operator, and each file of `chunkflow_py/cli/subcommands`
+a subcommand. The file name is the command name, the first line of the module docstring is the
+summary, and the decorator of the function ``command`` determines the section of the help. Other
+packages may add operators (`chunkflow_py.cli.installed_operators`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,13 @@ _COMMAND = re.compile(
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of `chunkflow --help`; *kind* is a key of `SECTIONS`."""
+    """One command in the list of `chunkflow --help`.
+
+    Attributes:
+        name: name of the command.
+        kind: section of the command, a key of `SECTIONS`.
+        summary: first line of the docstring of the command's module.
+    """
 
     name: str
     kind: str
@@ -73,13 +79,13 @@ class Entry:
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    """Return the names of the operators in alphabetical order; opens no file."""
+    """Return the names of this package's operators in alphabetical order, without opening files."""
     return _names(OPS)
 
 
 @lru_cache(maxsize=1)
 def subcommands() -> tuple[str, ...]:
-    """Return the names of the subcommands in alphabetical order; opens no file."""
+    """Return the names of the subcommands in alphabetical order, without opening files."""
     return _names(SUBCOMMANDS)
 
 
@@ -89,12 +95,12 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of operators of other packages, except names that this package uses."""
+    """Return the names of operators of other packages that are no command names of this package."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 
 def is_known(name: str) -> bool:
-    """Return whether the command exists, in this package or in another one."""
+    """Return whether a command of this name exists, in this package or in another one."""
     return name in commands() or name in more()
 
 
@@ -104,13 +110,13 @@ def _names(folder: str) -> tuple[str, ...]:
 
 
 def path_of(name: str) -> str:
-    """Return the path of the file that defines command *name*."""
+    """Return the path of the file that defines *name*, a command of this package."""
     folder = SUBCOMMANDS if name in subcommands() else OPS
     return os.path.join(folder, f"{name.replace('-', '_')}.py")  # noqa: PTH118
 
 
 def by_section() -> dict[str, list[Entry]]:
-    """Return title of a section -> its commands, in the order of `chunkflow --help`."""
+    """Return section title -> commands of the section, both in the order of `chunkflow --help`."""
     sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
     for name in (*commands(), *more()):
         entry = describe(name)
@@ -125,10 +131,10 @@ def by_section() -> dict[str, list[Entry]]:
 
 @cache
 def describe(name: str) -> Entry:
-    """Return kind and summary of command *name* without importing it.
+    """Return section and summary of the command *name*, without importing the command.
 
     Raises:
-        ValueError: The file has no function ``command`` under one of the decorators.
+        ValueError: the file of the command has no decorated function ``command``.
     """
     if name in commands():
         return _describe(name, path_of(name))
@@ -149,13 +155,16 @@ def _describe(name: str, path: str | Path) -> Entry:
     decorated = list(_COMMAND.finditer(text))
     command = decorated[-1] if decorated else None  # new-operator also contains a template of one
     if command is None or (kind := command[2] or _DECORATORS.get(command[1])) is None:
-        msg = f"{path} has no function command under @transform, @operator, @source or @subcommand"
+        msg = (
+            f"{path} has no function command that is decorated with @transform, @operator, @source "
+            "or @subcommand"
+        )
         raise ValueError(msg)
     return Entry(name, section[1] if section else kind, summary[1] if summary else "")
 
 
 def load(name: str) -> click.Command:
-    """Import the operator or subcommand and return its click command."""
+    """Import an operator or subcommand, and return its click command."""
     if name not in commands():
         return installed_operators.load(name)
     package = "cli.subcommands" if name in subcommands() else "ops"

@@ -1,4 +1,4 @@
-"""Parser of command lines that are not executed, such as the pipelines stored in a run."""
+"""Parse command lines without executing them, such as the pipelines stored in a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def read_line(argv: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
-    """Return the operators of a command line, without running them.
+    """Return the source and the operators that a command line names, without running them.
 
     Args:
         argv: arguments of the pipeline, without global options.
         mip: value of the global option ``--mip``.
 
     Raises:
-        OptionError: the command line has an error.
+        OptionError: a command or an option of the command line is unknown or invalid.
     """
     from chunkflow_py.cli.main import OperatorGroup, cli
 

@@ -1,7 +1,8 @@
-"""Commands of a command line, each with its arguments as typed.
+"""Split a command line into its commands, each with its arguments as typed.
 
-While click parses a command line, `note_tail` records the arguments from each command to the end;
-`parts_of` derives from these tails which arguments belong to which command.
+While click parses a command line, `note_tail` records a tail for each command: the arguments from
+this command to the end of the line. `parts_of` derives from the tails which arguments belong to
+which command.
 """
 
 from __future__ import annotations
@@ -36,18 +37,23 @@ class Part:
 
 
 def note_tail(ctx: click.Context, argv: Sequence[str]) -> None:
-    """Record the arguments from one command to the end of the command line."""
+    """Record *argv*, the arguments from a command to the end of the command line."""
     ctx.meta.setdefault(_TAILS, []).append(tuple(argv))
 
 
 def last_tail(ctx: click.Context) -> tuple[str, ...]:
-    """Return the arguments from the command that was recorded last to the end."""
+    """Return the arguments from the most recently recorded command to the end of the line."""
     tails: list[tuple[str, ...]] = ctx.meta.get(_TAILS, [])
     return tails[-1] if tails else ()
 
 
 def parts_of(ctx: click.Context, commands: Sequence[Operator | Source | Subcommand]) -> list[Part]:
-    """Return the parsed commands of the command line of *ctx* with their arguments."""
+    """Return *commands*, the parsed commands of a command line, each with its arguments as typed.
+
+    Args:
+        ctx: context of the command line.
+        commands: operators, sources and subcommands that click returned for the command line.
+    """
     tails: list[tuple[str, ...]] = ctx.meta[_TAILS]
     ends = [*map(len, tails[1:]), 0]
     argv = [tail[: len(tail) - end] for tail, end in zip(tails, ends, strict=True)]
@@ -63,14 +69,15 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
     for command in commands[1:]:
         if isinstance(command, Source):
             msg = (
-                f"{command.name} makes the tasks of a pipeline, so it must come first; after "
-                f"{commands[0].name} it would discard the earlier results"
+                f"{command.name} makes the tasks of a pipeline, so it must come first; move "
+                f"{command.name} to the front, because it would discard the results of "
+                f"{commands[0].name}"
             )
             raise OptionError(msg)
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a pipeline, including one that its source applies to each task."""
+    """Yield the operators of a pipeline, including an operator that its source applies to tasks."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

@@ -1,8 +1,9 @@
 """Completion of command lines in bash, zsh and fish.
 
-A shell calls the program with the command line typed so far; the program prints the possible
-completions at the cursor. Only commands that are already in the command line are imported: click's
-own completion would import all commands, and read several commands as one.
+A shell calls `chunkflow` with the command line typed so far, and `chunkflow` prints the possible
+completions at the cursor. Only commands that are already on the command line are imported. click's
+own completion is not used, because it would import all commands and does not support several
+commands on one line.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ SHELLS = "bash", "zsh", "fish"
 
 @dataclass
 class CursorPosition:
-    """Position of the cursor in a command line.
+    """What may be typed at the cursor of a command line.
 
     Attributes:
-        command: last command before the cursor, or the program itself.
-        values: number of arguments that the command already has.
-        given: options that the command already has.
-        awaiting: option whose value is at the cursor.
-        follows: whether the command is an operator, which no subcommand may follow.
-        in_run: whether the pipeline belongs to `submit`, `run` or `plan`.
+        command: last command before the cursor; the program itself if there is none.
+        values: number of positional arguments that the command has before the cursor.
+        given: options that the command has before the cursor.
+        awaiting: option that needs a value at the cursor; ``None`` if no option does.
+        follows: whether the command is part of a pipeline, after which only ``then`` may follow of
+            the subcommands.
+        in_run: whether the pipeline follows `submit`, `run` or `plan`.
     """
 
     command: click.Command
@@ -50,17 +52,17 @@ class CursorPosition:
 
     @property
     def arguments(self) -> list[click.Argument]:
-        """Arguments of the command that have no value yet."""
+        """Positional arguments of the command that may take a value at the cursor."""
         arguments = [each for each in self.command.params if isinstance(each, click.Argument)]
         return [each for n, each in enumerate(arguments) if n >= self.values or each.nargs < 0]
 
 
 def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition | None:
-    """Return the position of the cursor after *argv*; ``None`` if a command is unknown.
+    """Return the position of a cursor behind *argv*, or ``None`` if a command in it is unknown.
 
     Args:
         program: the group of all commands.
-        argv: arguments of the program.
+        argv: arguments of the program before the cursor.
     """
     place, rest = CursorPosition(program), list(argv)
     while rest:
@@ -82,7 +84,7 @@ def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition |
 
 
 def _take_option(place: CursorPosition, argument: str, rest: list[str]) -> None:
-    """Record the option in *argument* and remove its values from the front of *rest*."""
+    """Record the option in *argument*, and remove its values from the start of *rest*."""
     older = OPTIONS.get(place.command.name or "", {})
     name, value = split_argument(argument)
     option = _options(place.command).get(older.get(name, name))
@@ -117,7 +119,7 @@ def candidates(
     Args:
         program: the group of all commands.
         argv: arguments of the program before the cursor.
-        incomplete: the part of the argument at the cursor that is already typed.
+        incomplete: the typed part of the argument at the cursor.
     """
     place = place_after(program, argv)
     if place is None:
@@ -142,7 +144,7 @@ def candidates(
 
 
 def _values(place: CursorPosition, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the values of an option or argument; file names if it accepts any text."""
+    """Return the possible values of an option or argument, or file names if it accepts any text."""
     values = param.shell_complete(click.Context(place.command), incomplete)
     if not values and isinstance(param.type, click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
@@ -180,7 +182,10 @@ class _Fish(shell_completion.FishComplete):
 
 
 def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    """Return *items* with ``--option=`` in front, as these shells replace the whole argument."""
+    """Return *items* with ``--option=`` in front if *incomplete* has it.
+
+    zsh and fish replace the whole argument at the cursor, not only the text after ``=``.
+    """
     name, joined, _ = incomplete.partition("=")
     if not (joined and name.startswith("--")):
         return items
@@ -188,7 +193,10 @@ def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[Compl
 
 
 class _Bash(shell_completion.BashComplete):
-    """Completion for bash that reads the line as typed; bash also splits it at ``=`` and ``:``."""
+    """Completion for bash that parses the typed line itself.
+
+    bash would also split the line at ``=`` and ``:``.
+    """
 
     source_template: ClassVar[str] = """\
 %(complete_func)s() {
@@ -208,19 +216,19 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        """Return the script; unlike click, do not start bash to check its version."""
+        """Return the completion script; unlike click, do not start bash to check the version."""
         template: str = self.source_template
         return template % self.source_vars()
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the arguments between the program and the cursor, and the one at the cursor."""
+        """Return the arguments before the cursor, and the incomplete argument at the cursor."""
         line = os.environ["COMP_WORDS"]
         argv = shell_completion.split_arg_string(line)[1:]
         is_in_argument = bool(argv) and not line[-1:].isspace()
         return (argv[:-1], argv[-1]) if is_in_argument else (argv, "")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return the candidates; bash replaces the text after the last ``=`` or ``:``."""
+        """Return the completions; bash replaces only the text after the last ``=`` or ``:``."""
         return candidates(self.cli, args, incomplete)
 
 
@@ -231,12 +239,12 @@ def register() -> None:
 
 
 def script(program: click.Command, shell: str, variable: str) -> str:
-    """Return the shell script that turns on completion.
+    """Return the shell script that enables completion.
 
     Args:
         program: the group of all commands.
         shell: one of `SHELLS`.
-        variable: environment variable that the shell sets to request completions.
+        variable: environment variable that the script sets to request completions from the program.
     """
     register()
     shell_class: Any = shell_completion.get_completion_class(shell)

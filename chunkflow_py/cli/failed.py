@@ -1,4 +1,4 @@
-"""Errors that end the command line, each reported as one sentence and an exit code."""
+"""Convert errors that end the program into a one-sentence message and an exit code."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class _TryAgain(click.ClickException):
 def failed(
     error: BaseException, *, debug: bool, kind: type[click.ClickException] = click.ClickException
 ) -> click.ClickException:
-    """Return an exception of type *kind* that click prints as the sentence of *error*.
+    """Return an exception of type *kind*, for which click prints the message of *error*.
 
     Args:
-        error: error that ended the command line.
-        debug: whether --debug is set; otherwise the sentence of a foreign error recommends it.
-        kind: type of the exception, which has the exit code.
+        error: error that ended the program.
+        debug: whether --debug is set; if not, the message of an unexpected error recommends it.
+        kind: type of the exception, which determines the exit code.
     """
     text = named(error)
     if not isinstance(error, ChunkflowError) and not debug:
@@ -48,15 +48,15 @@ def failed(
 
 @contextmanager
 def worker_fails_in_order() -> Iterator[None]:
-    """Convert errors of a worker into its exit codes.
+    """Return a context that converts the errors of a worker into exit codes.
 
-    - 2: the pipeline, the address, the queue or the machine is refused; a worker that is started
-      again would be refused, too.
-    - 75: a temporary error, or a request to stop; try again later.
-    - 70: an unexpected error, such as worker processes that die before they are ready; another
-      machine may succeed.
+    - 2: the pipeline, address, queue or machine cannot be used; starting the worker again would not
+      help.
+    - 75: a temporary error or a request to stop ended the worker; start it again later.
+    - 70: an unexpected error ended the worker, for example because worker processes die before they
+      are ready; the worker may succeed on another machine.
 
-    An error never leads to 1, which means that the run is complete except for failed tasks.
+    Errors never lead to exit code 1, which means that the run is complete except for failed tasks.
     """
     from chunkflow_py.run.worker.worker_interruption import StopRequested, stops_on_signals
 

@@ -1,4 +1,4 @@
-"""Utilisation of the GPUs of this process, polled with nvidia-smi."""
+"""Poll the utilisation of the GPUs that this process may use, with nvidia-smi."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class GpuUse(NamedTuple):
     """Utilisation of one GPU.
 
     Attributes:
-        number: index of the GPU in nvidia-smi.
-        busy: share of the time in which a kernel ran, in [0, 1]; ``None`` if not reported.
-        used_bytes: bytes of its memory in use by all processes.
-        total_bytes: bytes of its memory.
+        number: index of the GPU as nvidia-smi reports it.
+        busy: share of the time in which a kernel ran on the GPU, in [0, 1]; ``None`` if unknown.
+        used_bytes: bytes of GPU memory that all processes together use.
+        total_bytes: size of the GPU memory in bytes.
     """
 
     number: str
@@ -33,26 +33,26 @@ class GpuWatch:
     """Background thread that polls nvidia-smi, if it is installed.
 
     Attributes:
-        now: utilisation at the last poll; empty without a GPU.
+        now: utilisation of each GPU at the last poll; empty without a GPU.
     """
 
     def __init__(self) -> None:
-        """Create the watch; entering it starts the thread."""
+        """Prepare the watch without starting its thread; enter the context to start it."""
         self.now: list[GpuUse] = []
         self._ended = threading.Event()
 
     def __enter__(self) -> GpuWatch:
-        """Start the thread."""
+        """Start the polling thread, if nvidia-smi is installed and GPUs are not hidden."""
         if shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             threading.Thread(target=self._run, name="gpu-use", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ask the thread to stop; a running query is not interrupted."""
+        """Ask the polling thread to stop, without interrupting a running query."""
         self._ended.set()
 
     def text(self) -> str:
-        """Return the utilisation of the GPUs as text; empty without a GPU."""
+        """Return the utilisation of all GPUs as one text; empty without a GPU."""
         busy = [f"{use.busy:.0%}" for use in self.now if use.busy is not None]
         if not busy:
             return ""
@@ -98,5 +98,5 @@ def gpu_use() -> list[GpuUse]:
 
 
 def _is_named(uuid: str, usable: list[str]) -> bool:
-    """Return whether one of *usable* is a prefix of the UUID, as CUDA_VISIBLE_DEVICES allows."""
+    """Return whether *usable*, the entries of CUDA_VISIBLE_DEVICES, has a prefix of the UUID."""
     return any(each and uuid.startswith(each) for each in usable)

@@ -1,8 +1,8 @@
-"""Operators of other packages: entry points of the group ``chunkflow_py.operators``.
+"""Find the operators of other packages, which are entry points of ``chunkflow_py.operators``.
 
 This module reads the ``entry_points.txt`` files of packages on ``sys.path``. It does not use
-importlib.metadata, whose import alone takes longer than all of ``chunkflow --help``. A package is
-imported only when one of its commands is used.
+importlib.metadata, because importing that module takes longer than all of ``chunkflow --help``. A
+package is imported only when one of its commands is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP = "chunkflow_py.operators"
 
 @lru_cache(maxsize=1)
 def installed() -> dict[str, str]:
-    """Return the operators of other packages: name of the command -> ``module`` or ``module:x``."""
+    """Return the operators of other packages: command -> ``module`` or ``module:attribute``."""
     operators: dict[str, str] = {}
     for text in _entry_point_files():
         _, _, section = text.partition(f"[{GROUP}]\n")
@@ -39,7 +39,10 @@ def installed() -> dict[str, str]:
 
 
 def _entry_point_files() -> Iterator[str]:
-    """Yield the texts of entry point files that name the group, in the order of sys.path."""
+    """Yield the texts of the entry point files that contain the name of the group `GROUP`.
+
+    The files come in the order of ``sys.path``.
+    """
     for folder in sys.path:
         try:
             entries = sorted(Path(folder).iterdir())
@@ -56,7 +59,7 @@ def _entry_point_files() -> Iterator[str]:
 
 
 def path_of(name: str) -> Path | None:
-    """Return the file of the operator, or ``None`` if finding it would need an import."""
+    """Return the file of an operator, or ``None`` if the file cannot be found without an import."""
     package, *modules = installed()[name].partition(":")[0].split(".")
     spec = find_spec(package)  # imports nothing for a name without dots
     if spec is None or spec.origin is None:
@@ -70,10 +73,10 @@ def path_of(name: str) -> Path | None:
 
 
 def load(name: str) -> click.Command:
-    """Import the operator and return its click command.
+    """Import an operator of another package and return its click command.
 
     Raises:
-        OptionError: the module cannot be imported, or does not define an operator.
+        OptionError: the module of the operator cannot be imported, or does not define an operator.
     """
     from chunkflow_py.pipeline.operator import OperatorCommand
 
@@ -85,8 +88,9 @@ def load(name: str) -> click.Command:
         raise OptionError(msg) from error
     if not isinstance(command, OperatorCommand):
         msg = (
-            f"{name} of the installed module {module} is not an operator; its entry point must "
-            "name a module with a function command under @transform, @operator or @source"
+            f"{name} of the installed module {module} is not an operator; the entry point must "
+            "name a module with a function command that is decorated with @transform, @operator "
+            "or @source"
         )
         raise OptionError(msg)
     return command

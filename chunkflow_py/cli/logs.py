@@ -1,7 +1,7 @@
-"""Log lines on stderr: text for people, or JSON lines for programs (``--log-json``).
+"""Write log lines to stderr: text for people, or JSON lines for programs (``--log-json``).
 
-All messages go through `logging`. A record of an event holds a sentence for people and fields for
-programs. docs/progress.md has the schema of the JSON lines.
+All messages go through `logging`. The log record of an event has a sentence for people and fields
+for programs. docs/progress.md describes the fields of the JSON lines.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class _StderrHandler(logging.Handler):
     """Handler that writes to the current sys.stderr, which tests and callers may replace.
 
     Attributes:
-        level_before: level of our loggers before `configure_logging`.
-        propagated_before: whether our messages reached the root logger before.
+        level_before: level of the logger of this package before `configure_logging`.
+        propagated_before: whether that logger passed its messages to the root logger before
+            `configure_logging`.
         as_json: whether the handler writes JSON lines.
-        common_fields: fields of every JSON line, such as the run.
+        common_fields: fields that every JSON line contains, such as the address of the run.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -45,13 +46,13 @@ class _StderrHandler(logging.Handler):
         self.common_fields: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, above the view of progress if there is one."""
+        """Write the record to stderr, above the progress view if one is shown."""
         with above_view():
             stream = sys.stderr.stream if isinstance(sys.stderr, _Lines) else None
             echo(self.format(record), file=stream, err=True)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one JSON line, or text that may have several lines."""
+        """Return the record as one JSON line, or as text of one or more lines."""
         if not self.as_json:
             return super().format(record)
         fields: dict[str, Any] = dict(getattr(record, "fields", {}))
@@ -67,14 +68,14 @@ class _StderrHandler(logging.Handler):
 
 
 class _FileHandler(logging.FileHandler):
-    """Handler that also writes our log lines to a file; its class identifies it."""
+    """Handler that appends the log lines to a file; `restore_logging` finds it by this class."""
 
 
 class _Lines(io.TextIOBase):
-    """Replacement of stderr that turns each line printed by other code into a JSON line.
+    """Replacement of stderr that converts each line that other code prints into a JSON line.
 
     Attributes:
-        stream: the original stderr.
+        stream: the original stderr, to which the JSON lines are written.
     """
 
     encoding = "utf-8"
@@ -107,14 +108,14 @@ def configure_logging(
     level: str | None = None,
     log_file: str | None = None,
 ) -> None:
-    """Send our log lines to stderr.
+    """Send the log messages of this package to stderr.
 
     Args:
-        verbose: log from level info, otherwise from warning.
-        debug: log from level debug.
-        as_json: write JSON lines, also for log messages and warnings of other libraries.
-        level: lowest level to log, such as ``error``, instead of that of *verbose*.
-        log_file: file to append the same lines to, with their time.
+        verbose: log messages of level info and above; otherwise of level warning and above.
+        debug: log all messages, whatever *verbose* and *level* say.
+        as_json: write JSON lines, including log messages and warnings of other libraries.
+        level: lowest level to log, such as ``error``; overrides *verbose*.
+        log_file: file to which the log messages are also appended, with their time.
 
     Raises:
         OptionError: *log_file* cannot be written.
@@ -140,7 +141,7 @@ def configure_logging(
 
 
 def restore_logging() -> None:
-    """Undo `configure_logging`, so that a calling program keeps its own logging."""
+    """Undo `configure_logging`, so that the logging of a calling program works as before."""
     ours, root = logging.getLogger(_OURS), logging.getLogger()
     if isinstance(sys.stderr, _Lines):
         sys.stderr = sys.stderr.stream
@@ -158,7 +159,7 @@ def restore_logging() -> None:
 
 
 def writes_json() -> bool:
-    """Return whether stderr receives JSON lines."""
+    """Return whether log messages are written to stderr as JSON lines."""
     return any(handler.as_json for handler in _handlers())
 
 
@@ -175,10 +176,10 @@ def log_event(
 
     Args:
         logger: logger of the calling module.
-        level: level of the `logging` module.
-        event: name of the event; docs/progress.md lists them.
-        message: sentence for people; an event without one is logged as JSON only.
-        fields: values for programs; those that are ``None`` are left out.
+        level: level of the message, such as ``logging.INFO``.
+        event: name of the event; docs/progress.md lists the names.
+        message: sentence for people; if it is empty, the event is only logged in JSON lines.
+        fields: fields of the JSON line; fields that are ``None`` are left out.
     """
     if logger.isEnabledFor(level) and (message or writes_json()):
         present = {name: value for name, value in fields.items() if value is not None}
@@ -189,8 +190,8 @@ def exit_line(code: int, error: str | None) -> str:
     """Return the last JSON line of a process.
 
     Args:
-        code: exit code.
-        error: sentence about the error, or ``None``.
+        code: exit code of the process.
+        error: message of the error that ended the process; ``None`` after success.
     """
     level = "error" if error else "info"
     fields = {"code": code} | ({"error": error} if error else {})
@@ -221,7 +222,7 @@ def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Return *value* for JSON: numbers rounded to six decimals, text without secrets."""
+    """Return *value* for JSON, with numbers rounded to six decimals and text without secrets."""
     match value:
         case str():
             from chunkflow_py.store.store_address import public

@@ -1,7 +1,7 @@
-"""Entry point of the command line: a pipeline of operators, or a subcommand.
+"""Entry point of the program `chunkflow`, which runs a pipeline of operators or a subcommand.
 
-A command is imported only when it is used, and this module imports as little as possible at the
-top, to keep `chunkflow --help` fast.
+To keep `chunkflow --help` fast, a command is imported only when it is used, and this module imports
+most other modules inside functions.
 """
 
 from __future__ import annotations
@@ -54,31 +54,31 @@ The operators of a pipeline are applied to each task in turn:
       load-zarr --store em.zarr inference ... save-zarr --store affinity.zarr
 
 Sizes and positions are three integers in zyx order, in voxels.
-`chunkflow COMMAND --help` explains a command.
+To see the options of a command, run `chunkflow COMMAND --help`.
 """
 
 
 class Ahead(click.ParamType["int | None"]):
-    """A number of tasks, or ``auto``, which becomes ``None``."""
+    """Option type: a number of tasks, or ``auto``, which is converted to ``None``."""
 
     name = "integer or auto"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """Return the number of tasks; ``None`` for ``auto``."""
+        """Return the number of tasks, or ``None`` if *value* is ``auto``."""
         return None if value == "auto" else click.IntRange(min=0).convert(value, param, ctx)
 
 
 class OperatorGroup(Command, click.Group):
-    """The group of all commands, which finds them by file name and imports only those in use.
+    """Group of all commands, which finds commands by file name and imports only the ones used.
 
-    It overrides the list of commands in ``--help``, completion and the suggestions for mistyped
-    names, for which click would import every operator.
+    The group writes the list of commands in ``--help``, completes command names and suggests names
+    for mistyped ones itself, because click would import every operator for these purposes.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; without any, show the help and exit with 0."""
+        """Parse the arguments; if there are none, print the help and exit with code 0."""
         return super().parse_args(ctx, args or ["--help"])
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -92,7 +92,10 @@ class OperatorGroup(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the next command, by its current or older name, or suggest similar names."""
+        """Return name, command and arguments of the next command, given its current or older name.
+
+        For an unknown name, fail with a message that suggests similar names.
+        """
         from chunkflow_py.cli import older_spellings
         from chunkflow_py.cli.command_parts import note_tail
 
@@ -112,7 +115,7 @@ class OperatorGroup(Command, click.Group):
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write a table for each section; summaries are short enough for 80 columns."""
+        """Write a table of command names and summaries for each section of the help."""
         for title, entries in catalog.by_section().items():
             with formatter.section(title):
                 formatter.write_dl([(entry.name, entry.summary) for entry in entries])
@@ -129,7 +132,7 @@ class OperatorGroup(Command, click.Group):
         return matches + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command line; turn an error into one sentence and an exit code."""
+        """Run the command line; convert an error into a one-sentence message and an exit code."""
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -168,20 +171,20 @@ class OperatorGroup(Command, click.Group):
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Resolution level of volumes, for commands without a level of their own.",
+    help="Resolution level of volumes, for commands without a --mip of their own.",
 )
 @click.option(
     "--dry-run/--real-run",
     default=False,
     show_default=True,
-    help="Skip the commands that save.",
+    help="Run the pipeline without saving anything, or run it completely.",
 )
 @click.option(
     "--in-place/--not-in-place",
     default=False,
     show_default=True,
-    help="Allow saving to the volume that is loaded; not for runs and queues, which may do a "
-    "task twice.",
+    help="Allow a pipeline to save to the volume that it loads. Not for runs and queues, where a "
+    "task may be executed twice.",
 )
 @click.option(
     "--verbose/--quiet",
@@ -206,8 +209,8 @@ class OperatorGroup(Command, click.Group):
     type=Ahead(),
     default="auto",
     show_default=True,
-    help="Tasks to prefetch per stage (read, compute, write); 0: one thread; auto: 1 if memory "
-    "allows it, else 0.",
+    help="Tasks to prefetch per stage (read, compute, write); 0: run all stages in one thread; "
+    "auto: 1 if memory allows it, else 0.",
 )
 @click.option(
     "--debug/--no-debug",
@@ -234,7 +237,7 @@ def cli(
     log_file: str | None,
     **_: object,
 ) -> None:
-    """Set up the allocator and logging; `run_pipeline` does the work."""
+    """Set up the memory allocator and logging; `run_pipeline` then runs the commands."""
     from chunkflow_py.cli import logs
     from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
 
@@ -265,7 +268,7 @@ def run_pipeline(
     log_json: bool,
     **_: object,
 ) -> None:
-    """Run the pipeline and exit with 1 if a task failed, or let the subcommand act."""
+    """Run the subcommand, or run the pipeline and exit with code 1 if a task failed."""
     from chunkflow_py.cli.command_parts import check_source_first, operators_of, parts_of
 
     if subcommand := _subcommand_of(commands):
@@ -318,17 +321,18 @@ def run_pipeline(
 
 
 _APPLIED_TWICE = (
-    "{0}: a task of {1} may be done twice, and --in-place would then apply the pipeline twice to "
-    "its box; leave --in-place out and save to another volume or mip, or run the pipeline behind "
-    "generate-tasks without {1}"
+    "{0} cannot be combined with --in-place: a task of {1} may be executed twice, and the pipeline "
+    "would then be applied twice to the box of the task; leave --in-place out and save to another "
+    "volume or mip, or start the pipeline with generate-tasks and without {1}"
 )
 
 
 def _subcommand_of(commands: Sequence[Operator | Source | Subcommand]) -> Subcommand | None:
-    """Return the subcommand of a command line, if it has one.
+    """Return the subcommand of a command line, or ``None`` if the line has only operators.
 
     Raises:
-        OptionError: the subcommand does not come first, or does not accept a pipeline after it.
+        OptionError: the subcommand does not come first, or operators follow a subcommand that takes
+            no pipeline.
     """
     from chunkflow_py.cli.subcommands import Subcommand
 
@@ -346,16 +350,16 @@ def _subcommand_of(commands: Sequence[Operator | Source | Subcommand]) -> Subcom
 
 
 class _Ending:
-    """Signal handling that ends the process `GRACE_S` after Ctrl-C or SIGTERM, at once after two.
+    """End the process `GRACE_S` seconds after Ctrl-C or SIGTERM; a second signal ends it instantly.
 
-    An interrupted pipeline waits for the threads of its stages, and so does Python at exit. A
-    forward pass or a slow download in such a thread must not delay the exit.
+    An interrupted pipeline waits for the threads of its stages, and Python waits for all threads at
+    exit. A forward pass or a slow download in such a thread must not delay the exit.
 
     Args:
-        log_json: whether the last message is a JSON line.
+        log_json: whether to write the last message as a JSON line.
 
     Attributes:
-        code: exit code of an interrupted process: 130, or 143 after SIGTERM.
+        code: exit code of the process if it is interrupted: 130, or 143 after SIGTERM.
     """
 
     def __init__(self, *, log_json: bool) -> None:
@@ -374,7 +378,7 @@ class _Ending:
             restore_signals(self._before)
 
     def stay(self) -> None:
-        """Cancel the end of the process."""
+        """Cancel the scheduled end of the process, and restore the signal handlers."""
         stay()
         restore_signals(self._before)
 
@@ -397,10 +401,10 @@ class _Ending:
 
 
 def _keep_modules() -> None:
-    """Collect garbage once and exempt all objects from later collections.
+    """Collect garbage once, and exempt all remaining objects from later collections.
 
-    At exit Python would search all objects several times while it tears down its modules, which
-    takes about a second with PyTorch.
+    Otherwise Python would examine all objects several times while it unloads its modules at exit,
+    which takes about a second if PyTorch is loaded.
     """
     gc.collect()
     gc.freeze()
@@ -415,10 +419,14 @@ def _last_line(code: int, error: str | None, log_json: bool) -> str | None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
+    """Run a command line and exit.
 
-    Exit codes: 0 done, 1 a task failed, 2 usage error, 130 interrupted, 143 ended by SIGTERM;
-    `work` and `run` also 70 and 75. A program that passes *args* may catch SystemExit and continue.
+    The exit code is 0 after success, 1 if a task failed, 2 after a usage error, 130 after Ctrl-C,
+    and 143 after SIGTERM. `work` and `run` also exit with 70 and 75, which their help explains.
+
+    Args:
+        args: command line without the program name (default: that of this process). A program that
+            passes *args* may catch SystemExit and continue.
     """
     if COMPLETE in os.environ:
         from chunkflow_py.cli import completing

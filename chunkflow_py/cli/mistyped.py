@@ -1,4 +1,4 @@
-"""Better messages for two usage errors: a value without its option, and one number for three."""
+"""Improve the messages of two usage errors: a value without its option, one number for three."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def explained(
     error: click.MissingParameter | click.BadOptionUsage, tail: Sequence[str]
 ) -> click.UsageError:
-    """Return *error* with a spelling that works.
+    """Return *error*, with a spelling that works added to its message if one is known.
 
     Args:
-        error: click's error: a required option is missing, or an option has too few values.
-        tail: arguments from the refused command to the end of the command line.
+        error: error of click: a required option is missing, or an option has too few values.
+        tail: arguments from the command with the error to the end of the command line.
     """
     if isinstance(error, click.MissingParameter):
         value = next(iter(tail[1:]), "-")

@@ -1,4 +1,4 @@
-"""Older names of commands and options: translated to the current names, with a log line."""
+"""Translate older names of commands and options to the current names, and log the change."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _NOTICES = "chunkflow_py.older_spellings"
 
 
 def modern_command(ctx: click.Context, name: str) -> str:
-    """Return the current name of the command that *name* once was.
+    """Return the current name of a command; *name* is its current or an older name.
 
     Raises:
-        OptionError: the command was removed; the message names the replacement.
+        OptionError: the command was removed; the message names a replacement.
     """
     if name in INSTEAD:
-        msg = f"{name} is not part of this program; {INSTEAD[name]}"
+        msg = f"{name} is not a command of this program; {INSTEAD[name]}"
         raise OptionError(msg)
     if name in COMMANDS:
         _log_renamed(ctx, name, COMMANDS[name])
@@ -41,15 +41,16 @@ def modern_command(ctx: click.Context, name: str) -> str:
 
 
 def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[str]) -> list[str]:
-    """Return *argv* with the current names of the options of *command*.
+    """Return *argv* with older names of the options of *command* replaced by the current names.
 
     Args:
         ctx: context of the command line.
-        command: command that *argv* belongs to.
-        argv: options of the command, then the commands after it, which do not change.
+        command: command whose options *argv* begins with.
+        argv: options of the command, followed by the rest of the command line, which is returned
+            unchanged.
 
     Raises:
-        OptionError: the option was removed; the message names the replacement.
+        OptionError: an option was removed; the message names a replacement.
     """
     older = OPTIONS.get(command.name or "", {})
     needless = OPTIONS_NEEDLESS.get(command.name or "", {})
@@ -80,13 +81,13 @@ def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[st
 
 
 def near_commands(typed: str, names: Collection[str]) -> list[str]:
-    """Return up to three of *names* that *typed* resembles, by their current or older names."""
+    """Return up to three of the commands *names* whose current or older name resembles *typed*."""
     older = [COMMANDS[name] for name in get_close_matches(typed, COMMANDS, n=1, cutoff=0.8)]
     return list(dict.fromkeys([*older, *get_close_matches(typed, names, n=3, cutoff=0.6)]))[:3]
 
 
 def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return *error* with the options that the typed one resembles, by current or older names."""
+    """Return *error* with a message that suggests options with a similar current or older name."""
     command = error.ctx.command.name if error.ctx else None
     older: Mapping[str, str] = OPTIONS.get(command or "", {})
     near = [older[name] for name in get_close_matches(error.option_name, older)]
@@ -100,7 +101,7 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def _log_renamed(ctx: click.Context, old: str, new: str | None) -> None:
-    """Log, once per command line, that *old* is now called *new* or (``None``) is not needed."""
+    """Log, once per command line, that *old* is now called *new* or, if ``None``, not needed."""
     logged: set[str] = ctx.meta.setdefault(_NOTICES, set())
     if old not in logged and not ctx.resilient_parsing:
         logged.add(old)

@@ -1,4 +1,4 @@
-"""Execution of a pipeline for a subcommand: progress, list of failed tasks, exit code."""
+"""Run a pipeline for a subcommand such as convert: show progress, and list the failed tasks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _MOST_SHOWN = 20  # failures to print
 
 
 def run_phase(make: Callable[..., Pipeline], description: str) -> None:
-    """Run a pipeline over all its tasks, even if some of them fail.
+    """Run a pipeline on all its tasks, even if some of the tasks fail.
 
     Args:
-        make: function of ``ahead``, ``listener`` and ``dry_run`` that returns the pipeline.
-        description: description of the phase for messages, such as ``converting em``.
+        make: function with the parameters ``ahead``, ``listener`` and ``dry_run`` that returns the
+            pipeline.
+        description: what the pipeline does, for messages, such as ``converting em``.
 
     Raises:
-        ChunkflowError: tasks failed; stderr lists the first ones.
+        ChunkflowError: tasks failed; the errors of the first 20 are printed on stderr.
     """
     from chunkflow_py.cli.progress_report import PipelineReport
     from chunkflow_py.run.whole_volume import run_all
@@ -42,7 +43,7 @@ def run_phase(make: Callable[..., Pipeline], description: str) -> None:
         if failed <= _MOST_SHOWN:
             echo(f"Error: {task.outcome}", err=True)
         elif failed == _MOST_SHOWN + 1:
-            echo(f"Error: further tasks failed; only the first {_MOST_SHOWN} are listed", err=True)
+            echo(f"Error: more tasks failed; only the first {_MOST_SHOWN} are listed", err=True)
     if failed:
         msg = (
             f"{description}: {failed} of {report.total} tasks failed, and the others are done; fix "

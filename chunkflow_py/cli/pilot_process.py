@@ -1,7 +1,7 @@
-"""Process of a pilot run, which executes some tasks and reports their memory and time.
+"""Process of a pilot run, which executes a few tasks and reports their memory and time.
 
-`chunkflow plan` starts it by ``python -m chunkflow_py.cli.pilot_process``. It reads the request as
-JSON from stdin and writes events to stdout, see `chunkflow_py.planning.pilot`.
+`chunkflow plan` starts the process with ``python -m chunkflow_py.cli.pilot_process``. The process
+reads a request as JSON from stdin and writes events to stdout, see `chunkflow_py.planning.pilot`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "chunkflow_py.cli.pilot_process"  # of this module
 
 
 def main() -> None:
-    """Read one request, run its tasks, and end the process."""
+    """Read a request from stdin, run the tasks that the request names, and end the process."""
     keep_freed_memory()
     sleep_while_waiting()
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")

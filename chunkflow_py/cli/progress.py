@@ -1,4 +1,4 @@
-"""Progress of a pipeline or a worker: counts, speeds, estimates, and the rows of its view.
+"""Progress of a pipeline or a worker: counts, speeds, remaining time, and rows of the view.
 
 ```
 events of a pipeline (pipeline.Listener) --> PipelineProgress --+
@@ -6,9 +6,10 @@ events of a pipeline (pipeline.Listener) --> PipelineProgress --+
 events of a worker (its listener)        --> WorkerProgress ----+
 ```
 
-Both count tasks in the same way. They learn differently which operators are running: from events,
-or from snapshots of the worker processes. They also estimate the remaining time differently: a
-pipeline does all its tasks itself, a worker shares them with other workers.
+`PipelineProgress` and `WorkerProgress` count tasks in the same way. `PipelineProgress` learns from
+events which operators are running, `WorkerProgress` from snapshots of the worker processes. They
+estimate the remaining time differently, because a pipeline executes all its tasks itself, but a
+worker shares the tasks with other workers.
 
 ```
 #######.............  35%  3 of 8 tasks, 1 skipped   1:02 elapsed, ends in 1:55, Tue 14:02
@@ -49,18 +50,18 @@ SAMPLES = 20  # steps that a speed is averaged over, at least: tasks may take mi
 
 
 class Pace:
-    """Recent speed of a quantity that grows in steps.
+    """Recent speed of a quantity that grows in steps, such as the number of finished voxels.
 
     Args:
-        amount: quantity at the beginning.
+        amount: value of the quantity at the beginning.
     """
 
     def __init__(self, amount: float = 0.0) -> None:
-        """Record *amount* as the first sample."""
+        """Record *amount* as the first sample of the quantity."""
         self._steps = deque([(time.monotonic(), amount)])
 
     def reached(self, amount: float) -> None:
-        """Record the current quantity."""
+        """Record that the quantity has now reached *amount*."""
         now = time.monotonic()
         self._steps.append((now, amount))
         while len(self._steps) > SAMPLES and self._steps[1][0] < now - WINDOW_S:
@@ -68,7 +69,10 @@ class Pace:
 
     @property
     def per_second(self) -> float | None:
-        """Speed up to now, which falls between steps; ``None`` before the first step."""
+        """Increase of the quantity per second until now; ``None`` before the first increase.
+
+        The value decreases while the quantity does not grow.
+        """
         if len(self._steps) < 2:
             return None
         (since, first), (_, last) = self._steps[0], self._steps[-1]
@@ -83,9 +87,9 @@ class Activity:
         operator: name of the operator.
         stage: stage of the operator: read, compute or write.
         box: box of the task.
-        since: time of the start, seconds of the monotonic clock.
-        done: finished units of work, such as patches.
-        total: units of work; 0 if the operator does not report progress.
+        since: time at which the operator started on the task, seconds of `time.monotonic`.
+        done: number of finished units of work, such as patches.
+        total: number of all units of work; 0 if the operator does not report progress.
     """
 
     operator: str
@@ -97,16 +101,16 @@ class Activity:
 
     @property
     def share(self) -> float:
-        """Share of the work that is done, in [0, 1]; 0 if unknown."""
+        """Share of the operator's work that is done, in [0, 1]; 0 if unknown."""
         return self.done / self.total if self.total else 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the operator started on the task."""
         return time.monotonic() - self.since
 
     def __str__(self) -> str:
-        """Return the text of a row of the view."""
+        """Return operator, box, progress and duration as text for a row of the view."""
         inside = f", {self.done} of {self.total}" if self.total else ""
         return f"{self.operator} {self.box}".strip() + f"{inside}, {duration(self.seconds)}"
 
@@ -115,14 +119,14 @@ class Progress(ABC):
     """Counts and speed of tasks, and the operators that are running; thread-safe.
 
     Args:
-        total: number of tasks, if known.
+        total: number of all tasks, if known.
 
     Attributes:
-        done, skipped, failed: numbers of tasks that ended this way in this process. A worker counts
-            a task as failed when it gives it up.
-        voxels: voxels in the boxes of done and skipped tasks.
-        written_bytes: bytes that these tasks stored, if the ledger counts them.
-        seconds: name of an operator -> seconds, summed over all tasks.
+        done, skipped, failed: numbers of tasks that ended in this process with this outcome. A
+            worker counts a task as failed when the worker gives the task up.
+        voxels: number of voxels in the boxes of done and skipped tasks.
+        written_bytes: bytes that done and skipped tasks stored; 0 for a pipeline without a ledger.
+        seconds: name of an operator -> seconds that it ran, summed over all tasks.
     """
 
     def __init__(self, total: int | None) -> None:
@@ -142,7 +146,7 @@ class Progress(ABC):
 
     @property
     def voxels_per_second(self) -> float | None:
-        """Recent speed; ``None`` before the first task with voxels has ended."""
+        """Recent speed in voxels per second; ``None`` before a task with voxels has ended."""
         with self._lock:
             return self._pace.per_second if self.voxels else None
 
@@ -153,26 +157,29 @@ class Progress(ABC):
 
     @abstractmethod
     def share(self) -> float | None:
-        """Return the share of the work that is done, in [0, 1]; ``None`` if unknown."""
+        """Return the share of all work that is done, in [0, 1]; ``None`` if unknown."""
 
     @abstractmethod
     def left_s(self) -> float | None:
-        """Return the estimated seconds until the end; ``None`` before there is an estimate."""
+        """Return the estimated seconds until all tasks have ended; ``None`` if unknown."""
 
     @abstractmethod
     def outside_network(self) -> float | None:
-        """Return the share of the time in which no network ran; ``None`` without a network."""
+        """Return the share of the time, in [0, 1], in which no network ran.
+
+        ``None`` if the pipeline has no network, or nothing was measured yet.
+        """
 
     @abstractmethod
     def counted(self) -> str:
-        """Return the counts of tasks as text."""
+        """Return the numbers of tasks as text, such as ``3 of 8 tasks, 1 skipped``."""
 
     @abstractmethod
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row for each stage or worker process, with its current activity."""
+        """Return a row of the view for each stage or worker process, with the running operators."""
 
     def _count(self, outcome: str, voxels: int) -> None:
-        """Count a task that ended; call it with the lock held."""
+        """Count a task that ended; the caller holds the lock."""
         setattr(self, outcome, getattr(self, outcome) + 1)
         if outcome != "failed":
             self.voxels += voxels
@@ -184,11 +191,11 @@ class Progress(ABC):
 
 
 class PipelineProgress(Progress):
-    """Progress of a pipeline in this process.
+    """Progress of a pipeline that runs in this process.
 
     Args:
         operators: operators of the pipeline, in order.
-        total: number of tasks, if known.
+        total: number of all tasks, if known.
     """
 
     def __init__(self, operators: Sequence[Operator] = (), total: int | None = None) -> None:
@@ -202,27 +209,27 @@ class PipelineProgress(Progress):
         self._finished: dict[int, int] = {}  # id of a running task -> finished operators
 
     def operator_started(self, name: str, task: Task) -> None:
-        """Record that an operator starts on a task."""
+        """Record that an operator has started on a task."""
         box = "" if task.region is None else str(task)
         with self._lock:
             activity = Activity(name, self._stage_of[name], box, time.monotonic())
             self._active[id(task), name] = activity
 
     def operator_progressed(self, name: str, task: Task, done: int, total: int) -> None:
-        """Record the units of work that an operator has finished."""
+        """Record how many of its *total* units of work an operator has finished."""
         with self._lock:
             if activity := self._active.get((id(task), name)):
                 activity.done, activity.total = done, total
 
     def operator_finished(self, name: str, task: Task, seconds: float) -> None:
-        """Record that an operator has finished a task."""
+        """Record that an operator has finished with a task, and add its seconds."""
         with self._lock:
             self._active.pop((id(task), name), None)
             self._finished[id(task)] = self._finished.get(id(task), 0) + 1
             self._add_seconds({name: seconds})
 
     def task_ended(self, task: Task) -> int | None:
-        """Count a task that has reached the end of the pipeline; return its voxels."""
+        """Count a task that has left the pipeline, and return its number of voxels."""
         voxels = task_voxels(task)
         outcome = "failed" if task.failed else "done" if task.outcome is None else "skipped"
         with self._lock:
@@ -237,20 +244,20 @@ class PipelineProgress(Progress):
 
     @property
     def network_s(self) -> float | None:
-        """Seconds for which the network has run; ``None`` without a network."""
+        """Seconds that the networks of the pipeline have run; ``None`` without a network."""
         if not self._networks:
             return None
         return sum(hooks.network_seconds for hooks in self._networks)
 
     def outside_network(self) -> float | None:
-        """Return the share of the time in which no network ran; ``None`` without a network."""
+        """Return the share of the elapsed time in which no network ran; ``None`` if unknown."""
         network_s = self.network_s
         if network_s is None or not self.elapsed_s:
             return None
         return max(0.0, 1 - network_s / self.elapsed_s)
 
     def share(self) -> float | None:
-        """Return the share of the work that is done; all operators of a task count alike."""
+        """Return the share of the work that is done, if all operators of a task count equally."""
         if not self.total or not self.operators:
             return None
         with self._lock:
@@ -260,9 +267,9 @@ class PipelineProgress(Progress):
         return min(1.0, tasks / self.total)
 
     def left_s(self) -> float | None:
-        """Return the estimated seconds until the end; ``None`` before there is an estimate."""
+        """Return the estimated seconds until all tasks have ended; ``None`` if unknown."""
         share = self.share()
-        if self.total == 1:  # operators differ, so estimate each by its own progress
+        if self.total == 1:  # operators differ in speed: use the progress of the running ones only
             known = [activity for activity in self.active() if activity.done]
             return max(
                 (each.seconds * (each.total / each.done - 1) for each in known), default=None
@@ -270,20 +277,20 @@ class PipelineProgress(Progress):
         return self.elapsed_s * (1 / share - 1) if share and self.ended else None
 
     def active(self, stage: str | None = None) -> list[Activity]:
-        """Return the running operators, of one stage or of all, in the order of their starts."""
+        """Return the running operators of one stage (default: of all), earliest start first."""
         with self._lock:
             chosen = [each for each in self._active.values() if stage in (None, each.stage)]
         return sorted(chosen, key=lambda activity: activity.since)
 
     def counted(self) -> str:
-        """Return the counts of tasks as text."""
+        """Return the numbers of tasks as text, such as ``3 of 8 tasks, 1 skipped``."""
         total = "" if self.total is None else f" of {self.total}"
         is_one = self.total == 1 or (self.total is None and self.ended == 1)
         counts = ((self.skipped, "skipped"), (self.failed, "failed"))
         return f"{self.ended}{total} task{'' if is_one else 's'}{_nonzero(counts)}"
 
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row for each stage of the pipeline."""
+        """Return a row of the view for each stage of the pipeline, with its running operators."""
         present = set(self._stage_of.values())
         for stage in STAGES:
             if stage in present:
@@ -293,7 +300,7 @@ class PipelineProgress(Progress):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is running."""
+        """Whether no task is in the pipeline."""
         return not (self._finished or self._active)
 
 
@@ -302,11 +309,11 @@ class WorkerProgress(Progress):
 
     Args:
         step: name of the step.
-        total: number of tasks of the step.
+        total: number of all tasks of the step.
 
     Attributes:
-        failures: number of failed attempts of this worker.
-        snapshot: current activity of the worker processes, if known.
+        failures: number of failed attempts at tasks, by this worker.
+        snapshot: running operators of each worker process; ``None`` if not known yet.
     """
 
     total: int
@@ -321,7 +328,7 @@ class WorkerProgress(Progress):
         self._tasks = Pace()
 
     def task_ended(self, record: Record) -> int:
-        """Count a task that this worker has recorded; return its voxels."""
+        """Count a task whose outcome this worker has recorded, and return its number of voxels."""
         from chunkflow_py.monitor.run_facts import voxels_of  # here: pipelines do not need it
 
         voxels = voxels_of(record)
@@ -335,7 +342,7 @@ class WorkerProgress(Progress):
         return voxels
 
     def recorded(self, number: int) -> None:
-        """Record the number of tasks that the ledger has of all workers."""
+        """Set the number of tasks of all workers that the ledger records."""
         with self._lock:
             is_first = self._recorded is None
             self._recorded = number, self.ended
@@ -351,7 +358,10 @@ class WorkerProgress(Progress):
 
     @property
     def by_all(self) -> int | None:
-        """Number of tasks that all workers recorded; ``None`` before the ledger was read."""
+        """Number of tasks that all workers have recorded; ``None`` before the ledger is first read.
+
+        Includes the tasks that this worker has recorded since the ledger was last read.
+        """
         with self._lock:
             return self._by_all() if self._recorded is not None else None
 
@@ -360,12 +370,12 @@ class WorkerProgress(Progress):
         return min(self.total, number + self.ended - own)
 
     def share(self) -> float | None:
-        """Return the share of the step's tasks that are recorded; ``None`` if unknown."""
+        """Return the share of the step's tasks that workers have recorded; ``None`` if unknown."""
         done = self.by_all
         return None if done is None or not self.total else done / self.total
 
     def left_s(self) -> float | None:
-        """Return the seconds until the end of the step at the recent pace of all workers."""
+        """Return the seconds until the step ends if all workers keep their recent speed."""
         done = self.by_all
         with self._lock:
             pace = self._tasks.per_second
@@ -373,7 +383,7 @@ class WorkerProgress(Progress):
         return left / pace if left and pace else None
 
     def outside_network(self) -> float | None:
-        """Return the share of process time in which no network ran; ``None`` without a network."""
+        """Return the share of the processes' time in which no network ran; ``None`` if unknown."""
         processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:
@@ -382,7 +392,7 @@ class WorkerProgress(Progress):
         return max(0.0, 1 - running / sum(each.seconds or 0.0 for each in known))
 
     def counted(self) -> str:
-        """Return the counts of tasks as text."""
+        """Return the numbers of tasks as text, preceded by the name of the step."""
         by_all = self.by_all
         text = f"{self.step}: {self.ended if by_all is None else by_all} of {self.total} tasks"
         if by_all is not None and by_all != self.ended:
@@ -392,12 +402,12 @@ class WorkerProgress(Progress):
         return text + _nonzero(counts)
 
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row for each worker process."""
+        """Return a row of the view for each worker process, with its running operators."""
         return [_process_row(each) for each in self.snapshot.processes] if self.snapshot else []
 
 
 def task_voxels(task: Task) -> int | None:
-    """Return the number of voxels in a task's box; without a box, in its largest chunk."""
+    """Return the number of voxels in a task's box or, if it has none, in its largest chunk."""
     if task.bbox is not None:
         return task.bbox.size.product()
     boxes = [getattr(item, "bbox", None) for item in task.items.values()]
@@ -408,7 +418,7 @@ def task_voxels(task: Task) -> int | None:
 
 
 def progress_rows(progress: Progress, gpu: GpuWatch) -> list[Row]:
-    """Return the rows of the view on a terminal."""
+    """Return the rows of the progress view: counts, speeds and running operators."""
     share, left_s = progress.share(), progress.left_s()
     done = "" if share is None else f"{bar(share)} {share:4.0%}  "
     end = "" if left_s is None else f", {end_in(left_s)}"
@@ -453,7 +463,7 @@ def bar(share: float, width: int = 20) -> str:
 
 
 def voxel_speed(per_second: float) -> str:
-    """Return voxels per second with an SI prefix, such as ``12.4 Mvoxel/s``."""
+    """Return a speed in voxels per second as text with an SI prefix, such as ``12.4 Mvoxel/s``."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if per_second >= factor:
             return f"{per_second / factor:.3g} {prefix}voxel/s"
@@ -461,7 +471,7 @@ def voxel_speed(per_second: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return ``4.2 s``, ``1:02`` (minutes), ``3:07:45`` or ``2 d 03:07``."""
+    """Return *seconds* as text: ``4.2 s``, ``1:02`` (min:s), ``3:07:45`` or ``2 d 03:07``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -472,6 +482,6 @@ def duration(seconds: float) -> str:
 
 
 def end_in(seconds: float) -> str:
-    """Return the remaining time, and the local time at the end."""
+    """Return the text ``ends in`` with a time in *seconds*, and the local time of the end."""
     end = time.localtime(time.time() + seconds)
     return f"ends in {duration(seconds)}, {time.strftime('%a %H:%M', end)}"

@@ -1,8 +1,8 @@
-"""Report of a running pipeline: view on a terminal, log lines, and a table of times.
+"""Report of a running pipeline: a progress view on a terminal, log lines, and a table of times.
 
-On a terminal a view is updated in place; elsewhere each task has a line. A table at the end shows
-the time of each operator. With ``--log-json`` the same information is written as JSON lines
-(docs/progress.md). `WorkerReport` does the same for a worker.
+On a terminal, a view is updated in place; elsewhere, one line is logged for each task. A table at
+the end shows the seconds of each operator. With ``--log-json``, the same information is written as
+JSON lines (docs/progress.md). `WorkerReport` is the corresponding report of a worker.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ LEDGER_S = 60.0  # between two reads of the ledger, which are made for a termina
 
 
 class ProgressReport(ABC):
-    """View of the progress of a pipeline or worker, and its table of times at the end.
+    """Show the progress of a pipeline or a worker, and print a table of times at the end.
 
     Args:
-        show_progress: whether to show the view, or a line for each task.
+        show_progress: whether to show the progress: a view on a terminal, else a line per task.
         show_table: whether to print the table of times at the end.
     """
 
     def __init__(self, *, show_progress: bool, show_table: bool) -> None:
-        """Accept the settings; nothing is shown yet."""
+        """Store the settings, without showing anything yet."""
         self.show_progress, self.show_table = show_progress, show_table
         self._shown = ExitStack()
 
     @property
     def shows_view(self) -> bool:
-        """Whether progress is shown as a view that is updated in place."""
+        """Whether progress is shown as a view on the terminal that is updated in place."""
         return self.show_progress and not writes_json() and is_terminal(sys.stderr)
 
     @property
     def shows_tasks(self) -> bool:
-        """Whether each task is reported on a line of its own."""
+        """Whether progress is shown as one log line per task."""
         return self.show_progress and not self.shows_view
 
     def _show(self, progress: Progress, gpu: GpuWatch) -> None:
@@ -68,7 +68,7 @@ class ProgressReport(ABC):
     def _report_end(
         self, event: str, progress: Progress, *, shows_table: bool, **fields: Any
     ) -> None:
-        """Erase the view, log the counts, and print the table."""
+        """Erase the view, log the numbers of tasks as *event*, and print the table of times."""
         self._shown.close()
         log_event(
             logger,
@@ -87,18 +87,19 @@ class ProgressReport(ABC):
 
     @abstractmethod
     def table(self) -> str:
-        """Return the table of times, without a line end."""
+        """Return the table of times as text, without a line break at the end."""
 
 
 class PipelineReport(ProgressReport, Listener):
     """Report of a pipeline that runs in this process.
 
     Args:
-        show_progress: whether to show the view, or a line for each task; ``None``: yes.
+        show_progress: whether to show the progress: a view on a terminal, else a line per task
+            (``None`` means yes).
         show_table: whether to print the table of times at the end.
 
     Attributes:
-        progress: counts of the pipeline's tasks.
+        progress: numbers of ended tasks, and the running operators.
     """
 
     def __init__(self, *, show_progress: bool | None, show_table: bool) -> None:
@@ -108,11 +109,11 @@ class PipelineReport(ProgressReport, Listener):
 
     @property
     def total(self) -> int | None:
-        """Number of tasks, if known."""
+        """Number of all tasks of the pipeline, if known."""
         return self.progress.total
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """Show the view, if stderr is a terminal."""
+        """Log the start of the pipeline and, if stderr is a terminal, show the view."""
         self.progress = PipelineProgress(operators, tasks)
         names = [operator.name for operator in operators]
         log_event(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
@@ -123,7 +124,7 @@ class PipelineReport(ProgressReport, Listener):
             self._show(self.progress, gpu)
 
     def operator_started(self, label: str, task: Task) -> None:
-        """Show the operator and its task."""
+        """Show in the view that an operator has started on a task."""
         if logger.isEnabledFor(logging.DEBUG):  # formatting may take longer than a small task
             text = f"{task}: {label} starts"
             fields = {"task": _name(task), "operator": label}
@@ -131,11 +132,11 @@ class PipelineReport(ProgressReport, Listener):
         self.progress.operator_started(label, task)
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
-        """Show the units of work that the operator has finished."""
+        """Show in the view how many of its *total* units of work an operator has finished."""
         self.progress.operator_progressed(label, task, done, total)
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
-        """Add the operator's time to the table."""
+        """Add the seconds that an operator spent on a task to the table of times."""
         if logger.isEnabledFor(logging.DEBUG):
             text = f"{task}: {label} took {seconds:.3f} s"
             fields = {"task": _name(task), "operator": label, "seconds": seconds}
@@ -143,7 +144,7 @@ class PipelineReport(ProgressReport, Listener):
         self.progress.operator_finished(label, task, seconds)
 
     def task_finished(self, task: Task) -> None:
-        """Count the task, and log it."""
+        """Count a task that has left the pipeline, and log its outcome."""
         voxels = self.progress.task_ended(task)
         text = ""
         # The table shows the times of a single task. The reason of a skip was logged before.
@@ -162,7 +163,7 @@ class PipelineReport(ProgressReport, Listener):
         )
 
     def run_finished(self) -> None:
-        """Erase the view, and print the table."""
+        """Erase the view, log the numbers of tasks, and print the table of times."""
         progress = self.progress
         network_s = progress.network_s
         self._report_end(
@@ -174,10 +175,10 @@ class PipelineReport(ProgressReport, Listener):
         )
 
     def table(self) -> str:
-        """Return a table of the seconds of each operator, summed over all tasks.
+        """Return a table of the seconds that each operator ran, summed over all tasks.
 
-        Stages overlap, so the sum over operators may exceed the elapsed time. So may the seconds of
-        a single operator that works on several tasks at once.
+        The sum over all operators may exceed the elapsed time, because stages overlap. The seconds
+        of a single operator may exceed it if the operator works on several tasks simultaneously.
         """
         progress = self.progress
         rows = dict(progress.seconds)
@@ -186,7 +187,7 @@ class PipelineReport(ProgressReport, Listener):
         return "\n".join(table_lines(rows, progress) + self._traffic_lines())
 
     def _traffic_lines(self) -> list[str]:
-        """Return a line for each loader: bytes read, decoded and needed, and missing blocks."""
+        """Return lines on each loader: bytes read, decoded and needed, and its missing blocks."""
         lines = []
         for operator in self.progress.operators:
             traffic = operator.hooks.traffic
@@ -197,19 +198,19 @@ class PipelineReport(ProgressReport, Listener):
                     f"{operator.name} read {_amount(traffic.stored_bytes)} and decoded "
                     f"{_amount(traffic.decoded_bytes)}, "
                     f"{share:{'.2f' if share < 100 else ',.0f'}} times the "
-                    f"{_amount(traffic.needed_bytes)} that were needed; {hits} "
-                    f"block{'' if hits == 1 else 's'} were kept from earlier tasks"
+                    f"{_amount(traffic.needed_bytes)} that tasks needed; {hits} "
+                    f"block{'' if hits == 1 else 's'} came from the cache of earlier tasks"
                 )
             if traffic is not None and traffic.missing_blocks:
                 many = traffic.missing_blocks
                 lines.append(
-                    f"{operator.name} found no data for {many} block{'' if many == 1 else 's'}, "
-                    f"which w{'as' if many == 1 else 'ere'} read as the fill value (--fill-missing)"
+                    f"{operator.name} found {many} block{'' if many == 1 else 's'} missing in the "
+                    "volume and used the fill value instead (--fill-missing)"
                 )
         return lines
 
     def print_failure(self, task: Task, *, debug: bool) -> None:
-        """Print the error of a task and the number of tasks that were not run."""
+        """Print the error of a failed task, and the numbers of tasks that were done and not run."""
         # The message is the last output: erase the view, and print no table after it.
         self._shown.close()
         self.show_table = False
@@ -225,7 +226,7 @@ class PipelineReport(ProgressReport, Listener):
 
 
 def task_times(seconds: Mapping[str, float], voxels: int | None) -> str:
-    """Return the seconds of a task, in total and by operator, and its speed as one line."""
+    """Return one line with the seconds of a task, in total and for each operator, and its speed."""
     total = sum(seconds.values())
     parts = ", ".join(f"{name} {each:.2f}" for name, each in seconds.items())
     speed = f", {voxel_speed(voxels / total)}" if voxels and total else ""
@@ -233,7 +234,12 @@ def task_times(seconds: Mapping[str, float], voxels: int | None) -> str:
 
 
 def table_lines(seconds: Mapping[str, float], progress: Progress) -> list[str]:
-    """Return a table of the seconds of each operator; its last line counts the tasks."""
+    """Return the lines of a table of the seconds of each operator; the last line counts the tasks.
+
+    Args:
+        seconds: name of an operator -> seconds.
+        progress: elapsed time and numbers of tasks and voxels.
+    """
     elapsed_s, ended, voxels = progress.elapsed_s, progress.ended, progress.voxels
     width = max([len("operator"), *(len(name) for name in seconds)])
     lines = [f"{'operator':<{width}}   seconds  of elapsed"]
@@ -262,5 +268,5 @@ def _outcome(task: Task) -> dict[str, str | None]:
 
 
 def _amount(size: int) -> str:
-    """Return a size as text, in bytes if it is below 0.1 MB."""
+    """Return a size with its unit as text, in bytes if it is below 0.1 MB."""
     return describe_bytes(size) if size >= 1e5 else f"{size:,} bytes"

@@ -1,4 +1,4 @@
-"""Pipelines of the steps of a run: parsed from the command line, and rebuilt in workers."""
+"""Parse the pipelines of the steps of a run from a command line, and rebuild them in workers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ THEN = "then"  # the subcommand that separates the steps of a run
 def step_pipelines(
     parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
 ) -> list[StepPipeline]:
-    """Return the pipelines of a run, which the subcommand ``then`` separates.
+    """Return the pipeline of each step of a run; on the command line, ``then`` separates the steps.
 
     Args:
-        parts: commands of the command line after the subcommand.
-        first: name of the first step (default: that of its main operator).
+        parts: commands that follow the subcommand on the command line.
+        first: name of the first step (default: the name of the step's main operator).
         mip: value of the global option ``--mip``.
-        device_class: ``same`` or ``any``.
+        device_class: value of ``--device-class``: ``same`` or ``any``.
 
     Raises:
-        OptionError: a step is empty, or does not begin with a source.
+        OptionError: a step has no operators, does not begin with a source, contains a subcommand,
+            or sends its tasks to a queue or file.
     """
     groups: list[tuple[str | None, list[Part]]] = [(first, [])]
     for part in parts:
@@ -52,14 +53,14 @@ def step_pipelines(
         if others := [command.name for command in commands if isinstance(command, Subcommand)]:
             msg = (
                 f"step {number} contains {', '.join(others)}, which cannot be part of a "
-                "pipeline; leave it out"
+                f"pipeline; leave out {', '.join(others)}"
             )
             raise OptionError(msg)
         if not commands or not isinstance(commands[0], Source):
             problem = f"begins with {commands[0].name}" if commands else "is empty"
             msg = (
-                f"step {number} {problem}; a step of a run must begin with generate-tasks, "
-                "followed by the operators for each task"
+                f"step {number} {problem}; begin each step of a run with generate-tasks, "
+                "followed by the operators to apply to each task"
             )
             raise OptionError(msg)
         check_source_first(commands)
@@ -67,8 +68,8 @@ def step_pipelines(
         operators = tuple(operators_of(commands))
         if not operators:
             msg = (
-                f"step {number} ends with {commands[0].name} and has no operator; add the "
-                "operators that each task needs"
+                f"step {number} has no operator after {commands[0].name}; add the operators "
+                "to apply to each task"
             )
             raise OptionError(msg)
         argv = tuple(part.argv for part in group if any(operators_of([part.command])))
@@ -87,10 +88,10 @@ def step_pipelines(
 
 
 def _check_tasks_stay(source: Source) -> None:
-    """Refuse a source that sends its tasks to a queue or a file, because the run sends them.
+    """Refuse a source that writes its tasks to a queue or a file, because submit sends the tasks.
 
     Raises:
-        OptionError: --queue-name or --file-path is given.
+        OptionError: the source has the option --queue-name or --file-path.
     """
     body = source.body
     if not isinstance(body, TaskGenerator):
@@ -98,14 +99,14 @@ def _check_tasks_stay(source: Source) -> None:
     for option, place in (("--queue-name", body.queue_name), ("--file-path", body.file_path)):
         if place:
             msg = (
-                f"{source.name} {option} {place} is not allowed in a pipeline after submit, which "
-                f"sends the tasks itself; leave {option} out and name the queue with submit --queue"
+                f"{source.name} {option} {place} is not allowed in the pipeline of a run, because "
+                f"submit sends the tasks; leave {option} out and name the queue with submit --queue"
             )
             raise OptionError(msg)
 
 
 def _name(operators: Sequence[Operator], taken: set[str]) -> str:
-    """Return the name of a step: that of its main operator, numbered if it is taken."""
+    """Return a name for a step: the name of its main operator, with a number if *taken* has it."""
     computing = [each for each in operators if each.stage == "compute"]
     network = [each for each in computing if each.hooks.placement is not None]
     main = (network or computing or list(operators))[-1].name.partition("#")[0]
@@ -114,10 +115,14 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
 
 
 def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
-    """Return the checked pipeline of a step; called in worker processes.
+    """Return the pipeline of a step that a worker process will run, after checking the pipeline.
+
+    Args:
+        stored: command line of the pipeline, plan and settings, from the spec of the run.
+        feed: source that passes tasks from the worker to the pipeline.
 
     Raises:
-        OptionError: the pipeline has an error, or would run code although --no-code is set.
+        OptionError: the pipeline has an error, or runs code of the user although --no-code is set.
     """
     enter_folder(stored.folder)
     expect_outputs(stored.earlier)
@@ -134,17 +139,18 @@ def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
 
 
 def sent_again(count: int, run: RunDirectory) -> str:
-    """Return the message of a subcommand that sent *count* tasks of a run again."""
+    """Return the message that *count* tasks of a run were sent to workers again."""
     tasks = "task" if count == 1 else "tasks"
     if run.spec.queue:
         return f"sent {count} {tasks} again to {run.spec.queue}"
-    return f"reset {count} {tasks}; repeat the same chunkflow run --on dask://… to do them"
+    return f"reset {count} {tasks}; to do them, run the same chunkflow run --on dask://… again"
 
 
 def _refuse_code(code: tuple[str, ...]) -> None:
     if code:
         msg = (
-            f"--no-code refuses this pipeline because it runs {', '.join(code)}, which the run's "
-            "spec does not declare; find out who made the run before you trust it"
+            f"--no-code refuses this pipeline because it runs {', '.join(code)}, although the spec "
+            "of the run does not declare this code; find out who submitted the run before you "
+            "trust it"
         )
         raise OptionError(msg)

@@ -1,4 +1,4 @@
-r"""A view of a few terminal lines that are updated in place, below all other output.
+r"""Show a view on a terminal: a few lines that are updated in place, below all other output.
 
 ```
 INFO: what was printed before
@@ -8,12 +8,13 @@ compute  inference  31 of 68
 ```
 
 A line that this or another process prints appears at the cursor, and the view is drawn again below
-it. Erasing everything below the cursor erases the view, even if a resized terminal has wrapped its
-lines. If the process dies without erasing the view, the shell's prompt appears above it. Each
-drawing is one write, which newer terminals show atomically (mode 2026), so nothing flickers.
+that line. To erase the view, everything below the cursor is erased, which works even if a resized
+terminal has wrapped the lines. If the process dies without erasing the view, the shell's prompt
+appears above the view. The view is drawn with a single write, which newer terminals show atomically
+(mode 2026), so the view does not flicker.
 
-The control sequences are those of ECMA-48. ``?7`` (wrap lines) and ``?2026`` are private modes;
-terminals without them ignore them.
+The control sequences are those of ECMA-48. ``?7`` (wrap lines) and ``?2026`` (atomic updates) are
+private modes, which terminals that do not support them ignore.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Row(NamedTuple):
     """One line of a view.
 
     Attributes:
-        text: text of the line, cut at the width of the terminal.
-        style: ``bold``, ``dim``, ``red`` or empty.
+        text: text of the line, which is cut to the width of the terminal.
+        style: ``bold``, ``dim``, ``red``, or empty for plain text.
     """
 
     text: str
@@ -49,15 +50,15 @@ class Row(NamedTuple):
 
 
 class Screen:
-    """View on a terminal, drawn by a background thread.
+    """View on a terminal that a background thread redraws every `PERIOD_S` seconds.
 
     Args:
-        stream: stream of the terminal.
-        rows: function that returns the lines to show; several threads call it.
+        stream: output stream that writes to the terminal.
+        rows: thread-safe function that returns the lines to show.
     """
 
     def __init__(self, stream: TextIO, rows: Callable[[], Sequence[Row]]) -> None:
-        """Prepare the view; entering it shows it."""
+        """Prepare the view without showing it; enter the context to show it."""
         self._stream, self._rows = stream, rows
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -65,14 +66,14 @@ class Screen:
         self._is_styled = not os.environ.get("NO_COLOR")
 
     def __enter__(self) -> Screen:
-        """Show the view and start the thread."""
+        """Show the view and start the thread that redraws it."""
         _shown.append(self)
         self.draw()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Erase the view and stop the thread."""
+        """Erase the view and stop the thread that redraws it."""
         with self._lock:
             if self._ended.is_set():
                 return
@@ -82,7 +83,7 @@ class Screen:
         self._thread.join(1)
 
     def draw(self) -> None:
-        """Draw the current rows."""
+        """Draw the view with its current rows, unless the view was already erased."""
         rows = self._rows()
         with self._lock:
             if not self._ended.is_set():
@@ -90,7 +91,7 @@ class Screen:
 
     @contextmanager
     def above(self) -> Iterator[None]:
-        """Print the output of the ``with`` block above the view."""
+        """Return a context in which printed text appears above the view."""
         with self._lock:
             self._write("" if self._ended.is_set() else _ERASE)
             yield
@@ -125,7 +126,7 @@ class Screen:
 
 
 def clipped(text: str, columns: int) -> str:
-    """Return *text* without control characters, cut with an ellipsis to fit into *columns*."""
+    """Return *text* without control characters, shortened with ``…`` to fit into *columns*."""
     from unicodedata import category, combining, east_asian_width
 
     kept: list[str] = []
@@ -143,12 +144,12 @@ def clipped(text: str, columns: int) -> str:
 
 
 def above_view() -> AbstractContextManager[None]:
-    """Return a context in which output appears above the view, if there is one."""
+    """Return a context in which printed text appears above the view, if a view is shown."""
     return _shown[-1].above() if _shown else nullcontext()
 
 
 def erase_view() -> None:
-    """Erase the view, if there is one; for a thread that is about to end the process."""
+    """Erase the view, if one is shown, without waiting for locks, before the process is ended."""
     if _shown:
         with suppress(OSError):
             os.write(2, _ERASE.encode())

@@ -15,30 +15,34 @@ if TYPE_CHECKING:
 
 
 def run_option() -> Decorator:
-    """Declare ``--run``, the run directory of a pipeline that is submitted."""
+    """Declare ``--run``, the address of the run directory of a submitted pipeline."""
     return click.option(
         "--run",
         metavar="URL",
-        help="Address of the run directory.  [default: beside the output, OUTPUT.run]",
+        help="Address of the run directory.  [default: OUTPUT.run, beside the output]",
     )
 
 
 def clear_output_option() -> Decorator:
-    """Declare ``--clear-output``, which deletes output of other runs."""
+    """Declare ``--clear-output``, which deletes the output of other runs."""
     return click.option(
         "--clear-output",
         is_flag=True,
-        help="Delete the output of other runs inside the boxes of this run's tasks.",
+        help="Delete what other runs stored inside the boxes of this run's tasks.",
     )
 
 
 def json_option(help: str = "Print one JSON object.") -> Decorator:
-    """Declare the flag ``--json``, given to the command as ``as_json``."""
+    """Declare the flag ``--json``, which the command receives as the parameter ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 def price_options(price_help: str) -> Decorator:
-    """Declare the options for the price of a worker; `check_spot` checks them."""
+    """Declare the options that determine the price of a worker; `check_spot` checks their values.
+
+    Args:
+        price_help: help of the option ``--price``.
+    """
     options = (
         click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS", help=price_help),
         click.option(
@@ -59,16 +63,16 @@ def price_options(price_help: str) -> Decorator:
 
 
 def price_file_option() -> Decorator:
-    """Declare ``--price-file``, a table of prices of machine types."""
+    """Declare ``--price-file``, the file of a price table of machine types."""
     return click.option(
         "--price-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Table of prices instead of the built-in one.",
+        help="JSON file with prices, instead of the built-in price table.",
     )
 
 
 def check_spot(instance: str | None, *, spot: bool) -> None:
-    """Refuse --spot without a machine type.
+    """Refuse --spot if no machine type is given.
 
     Raises:
         OptionError: *spot* is set, but *instance* is ``None``.
@@ -79,15 +83,19 @@ def check_spot(instance: str | None, *, spot: bool) -> None:
 
 
 def parallel_option(*short: str) -> Decorator:
-    """Declare ``--parallel`` of a subcommand that reads and writes volumes."""
+    """Declare ``--parallel``, for a subcommand that reads and writes volumes.
+
+    Args:
+        short: short names of the option.
+    """
     return click.option(
         "--parallel",
         *short,
         type=click.IntRange(min=1),
-        help="Blocks to encode or decode at the same time.  [default: one per core]",
+        help="Number of blocks to encode or decode at the same time.  [default: one per core]",
     )
 
 
 def task_size_option(help: str) -> Decorator:
-    """Declare ``--task-size``, the extent of the tasks of a subcommand."""
+    """Declare ``--task-size``, the size of the boxes of a subcommand's tasks."""
     return zyx_option("--task-size", minimum=1, help=help)

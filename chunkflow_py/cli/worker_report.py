@@ -1,4 +1,4 @@
-"""Reports of a worker: view on a terminal, log lines, and metrics for Prometheus."""
+"""Reports of a worker: a progress view on the terminal, log lines, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LEDGER_S = 60.0  # between two reads of the ledger, which are made for a termina
 
 
 class WorkerReport(ProgressReport, WorkerListener):
-    """Report of the progress of a worker, and server of its metrics.
+    """Report the progress of a worker, and serve its metrics.
 
     Args:
-        run_directory: run directory of the worker's run.
-        options: ``verbose`` and ``progress`` of the command line; ``worker_name``,
-            ``metrics_port`` and ``metrics_address`` of the subcommand.
+        run_directory: run directory that the worker takes tasks from.
+        options: values of the global options ``verbose`` and ``progress``, and of the subcommand's
+            options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 
     Attributes:
-        progress: counts of the current step.
+        progress: numbers of tasks and voxels of the current step that have ended.
     """
 
     def __init__(self, run_directory: RunDirectory, options: dict[str, Any]) -> None:
-        """Accept the options; nothing is shown or served yet."""
+        """Store the options; entering the report shows the view and serves the metrics."""
         is_verbose, progress = options["verbose"], options["progress"]
         super().__init__(
             show_progress=is_verbose if progress is None else progress, show_table=is_verbose
@@ -58,10 +58,10 @@ class WorkerReport(ProgressReport, WorkerListener):
         self._run = ExitStack()  # open for the whole run; self._shown for a step
 
     def __enter__(self) -> WorkerReport:
-        """Start serving metrics, if a port is given.
+        """Start the metrics server, if a port is given.
 
         Raises:
-            OptionError: the port is not available.
+            OptionError: the port cannot be used, for example because another program uses it.
             MissingExtraError: prometheus_client is not installed.
         """
         run = without_secrets(self._run_directory.url)
@@ -77,12 +77,12 @@ class WorkerReport(ProgressReport, WorkerListener):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Erase the view, and stop serving metrics."""
+        """Erase the progress view, and stop the metrics server."""
         self._shown.close()
         self._run.close()
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Show the view of the step."""
+        """Show the progress view of a step that begins."""
         self.progress = WorkerProgress(stage, tasks)
         add_json_fields(stage=stage)
         log_event(logger, logging.INFO, "stage_started", tasks=tasks)
@@ -95,11 +95,11 @@ class WorkerReport(ProgressReport, WorkerListener):
             self._show(self.progress, self._gpu)
 
     def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
-        """Log that a worker process is ready, with its compute profile."""
+        """Log that a worker process is ready, with its backend, device, threads and precision."""
         log_event(logger, logging.INFO, "process_ready", process=number, profile=profile)
 
     def task_ended(self, record: Record) -> None:
-        """Count the task, and log it."""
+        """Count a task whose outcome was recorded, and log the outcome."""
         voxels = self.progress.task_ended(record)
         if self._metrics is not None:
             self._metrics.task_ended(record)
@@ -126,13 +126,16 @@ class WorkerReport(ProgressReport, WorkerListener):
         )
 
     def task_failed(self, failure: FailedAttempt) -> None:
-        """Count the failed attempt."""
+        """Count a failed attempt of a task."""
         self.progress.failures += 1
         if self._metrics is not None:
             self._metrics.task_failed(failure)
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
-        """Take a snapshot of the worker, at most every `SNAPSHOT_S` unless it is the last."""
+        """Update view and metrics with a new snapshot of the worker, at most every `SNAPSHOT_S` s.
+
+        If *is_last*, take the snapshot in any case.
+        """
         now = time.monotonic()
         if now < self._next_snapshot and not is_last:
             return
@@ -143,7 +146,7 @@ class WorkerReport(ProgressReport, WorkerListener):
             self._metrics.gpus((use.number, use.busy, use.used_bytes) for use in self._gpu.now)
 
     def stage_ended(self, outcome: WorkerOutcome) -> None:
-        """Erase the view, and print the table."""
+        """Erase the progress view, and print the table of times of the step."""
         progress = self.progress
         self._report_end(
             "stage_finished",
@@ -157,7 +160,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         )
 
     def table(self) -> str:
-        """Return a table of the seconds of each operator, summed over the worker's processes."""
+        """Return a table of the seconds of each operator, summed over all worker processes."""
         progress = self.progress
         rows = dict(progress.seconds)
         if (outside := progress.outside_network()) is not None:
@@ -166,7 +169,7 @@ class WorkerReport(ProgressReport, WorkerListener):
 
 
 def report_exit(code: int, text: str) -> None:
-    """Print how a worker ended: on stdout if the exit code is 0, else on stderr."""
+    """Print *text*, the reason why a worker ended: to stdout if *code* is 0, else to stderr."""
     if code == 0:
         echo(text)
     elif writes_json():
@@ -184,15 +187,15 @@ class _LedgerReader(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Read every `LEDGER_S` until stopped; after an error, read again at the next turn."""
+        """Read the ledger every `LEDGER_S` s until `stop`; an error does not end the thread."""
         while not self._ended.is_set():
             try:
                 ledger = RunDirectory.parse(self._address).ledger(self._progress.step)
                 self._progress.recorded(ledger.ended())
             except ChunkflowError as error:
-                logger.debug("cannot read the ledger for now: %s", error)
+                logger.debug("the ledger could not be read and will be read again: %s", error)
             self._ended.wait(LEDGER_S)
 
     def stop(self) -> None:
-        """Ask the thread to stop."""
+        """Ask the thread to stop, without waiting for its end."""
         self._ended.set()

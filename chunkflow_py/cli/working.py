@@ -1,4 +1,4 @@
-"""Options of subcommands that execute a run, and the worker settings that they describe."""
+"""Declare the options of subcommands that execute a run, and convert them to worker settings."""
 
 from __future__ import annotations
 
@@ -26,54 +26,60 @@ class SecondsOr(click.ParamType["float | str"]):
     """Option type: a number of seconds, or a name such as ``auto``."""
 
     def __init__(self, *names: str) -> None:
-        """Accept these names besides numbers."""
+        """Accept *names* as values, in addition to numbers of seconds."""
         self._names = names
         self.name = " or ".join(("seconds", *names))
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
-        """Return the number of seconds, or the name."""
+        """Return the number of seconds, or *value* if it is one of the accepted names."""
         return value if value in self._names else float(_SECONDS.convert(value, param, ctx))
 
 
 # fmt: off
 _OPTIONS = (
     click.option("--processes", "-n", type=click.IntRange(min=1), default=1, show_default=True,
-                 help="Number of worker processes; with --gpus, per GPU."),
+                 help="Number of worker processes; with --gpus, number per GPU."),
     click.option("--gpus", metavar="LIST",
-                 help="GPUs to use: all, or numbers such as 0,1. Each process uses one."),
+                 help="GPUs to use: all, or numbers such as 0,1. Each process uses one GPU."),
     click.option("--threads", type=click.IntRange(min=1),
-                 help="Threads of each process for computing.  [default: OMP_NUM_THREADS, or all]"),
+                 help="Threads that each process computes with.  [default: OMP_NUM_THREADS, else "
+                      "all cores]"),
     click.option("--until-complete/--no-until-complete", default=True, show_default=True,
-                 help="Stop when the run is complete, or wait for more tasks."),
+                 help="Stop when the run is complete, or keep waiting for tasks."),
     click.option("--max-tasks", type=click.IntRange(min=1),
-                 help="Stop after this number of tasks."),
+                 help="Stop after this number of tasks.  [default: no limit]"),
     click.option("--walltime", type=SecondsOr("auto"),
-                 help="Seconds until the machine is preempted; start no task that would take "
-                      "longer. auto: the limit of the Slurm job."),
+                 help="Seconds after which this machine ends the worker; start no task that would "
+                      "take longer. auto: time limit of the Slurm job.  [default: no limit]"),
     click.option("--idle-exit", type=_SECONDS,
-                 help="Stop after this many seconds without a task."),
-    click.option("--max-cost", type=_SECONDS, help="Stop when this worker has cost this much."),
+                 help="Stop after receiving no task for this many seconds.  [default: never]"),
+    click.option("--max-cost", type=_SECONDS,
+                 help="Stop when this worker has cost this amount of money; needs "
+                      "--cost-per-hour."),
     click.option("--cost-per-hour", type=_SECONDS,
-                 help="Cost of this machine per hour, for --max-cost."),
+                 help="Cost of this machine per hour, in the currency of --max-cost."),
     click.option("--lease", type=click.FloatRange(min=1), default=120.0, show_default=True,
-                 help="Seconds until the task of a dead worker goes to another one."),
+                 help="Seconds until a task of a dead worker is given to another worker."),
     click.option("--grace", type=click.FloatRange(min=0), default=90.0, show_default=True,
-                 help="Seconds to finish running tasks after a request to stop."),
+                 help="Seconds in which running tasks may finish after a request to stop."),
     click.option("--task-limit", type=SecondsOr("auto", "none"), default="auto", show_default=True,
-                 help="Cut off a task that has run for this many seconds; auto: 6 h until 8 tasks "
-                      "have finished, then 20 times their median, but at least 1 h."),
+                 help="Kill a task that has run for this many seconds. auto: 6 h until 8 tasks "
+                      "have finished, then 20 times their median time, but at least 1 h."),
     click.option("--max-failures", type=click.IntRange(min=1), default=3, show_default=True,
-                 help="Failed attempts of a task before it becomes a dead letter."),
+                 help="Number of failed attempts after which a task is given up."),
     click.option("--no-code", is_flag=True,
-                 help="Refuse model files and plugins: built-in networks with weights only."),
+                 help="Refuse runs that execute model files or plugins; built-in networks with "
+                      "weight files are allowed."),
     click.option("--worker-name", default=f"{socket.gethostname()}-{os.getpid()}",
-                 help="Name of this worker in records.  [default: host and process]"),
+                 help="Name of this worker in the records.  [default: host name and process id]"),
     click.option("--metrics-port", type=click.IntRange(0, 65535),
-                 help="Port for Prometheus metrics; 0: any free port."),
+                 help="Port to serve Prometheus metrics on; 0: any free port.  [default: no "
+                      "metrics]"),
     click.option("--metrics-address", default="127.0.0.1", show_default=True,
-                 help="Address for --metrics-port; 0.0.0.0: reachable from other machines."),
+                 help="Network address to serve metrics on; 0.0.0.0 allows other machines to "
+                      "connect."),
 )
 # fmt: on
 _HEADINGS = {
@@ -93,7 +99,7 @@ _HEADINGS = {
 
 
 def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare the options of a worker; `working_from` reads them."""
+    """Declare the options of a worker, whose values `working_from` checks."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(_OPTIONS):
@@ -104,13 +110,13 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
-    """Check the options, and return a function that derives the worker settings from them.
+    """Check the options of `working_options`, and return a function that returns worker settings.
 
     Raises:
-        OptionError: two options contradict each other.
+        OptionError: only one of --max-cost and --cost-per-hour is given.
     """
     if (options["max_cost"] is None) != (options["cost_per_hour"] is None):
-        msg = "--max-cost and --cost-per-hour belong together; give both or none"
+        msg = "--max-cost and --cost-per-hour need each other; give both options or neither"
         raise OptionError(msg)
     root = click.get_current_context().find_root().params
 
@@ -153,7 +159,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
 
 
 def _devices(listed: str | None) -> tuple[str, ...]:
-    """Return the device of each process; empty if all processes may use all devices."""
+    """Return the GPUs that processes are assigned to; empty if every process may use all GPUs."""
     if listed is None:
         return ()
     if listed != "all":
@@ -170,6 +176,6 @@ def _devices(listed: str | None) -> tuple[str, ...]:
 
         devices = gpu_numbers()
     if not devices:
-        msg = "--gpus all: nvidia-smi lists no GPU on this machine; leave --gpus out"
+        msg = "--gpus all finds no GPU on this machine; leave --gpus out to use the CPU"
         raise OptionError(msg)
     return devices

@@ -1,1 +1,1 @@
-"""Data that every other package speaks of: boxes, chunks, points, tasks; and safe decoding."""
+"""Data types that all packages use (boxes, chunks, points, tasks), and safe decoding of files."""

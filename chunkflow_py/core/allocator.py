@@ -1,14 +1,14 @@
-"""Settings by which the C allocator keeps freed memory in the process.
+"""Settings that make the C allocator keep freed memory in the process.
 
 ```
 default       layer 1: map, fault page by page, unmap | layer 2: map, fault page by page, unmap
 kept memory   layer 1: allocate                       | layer 2: reuse the memory of layer 1
 ```
 
-The C library of Linux (glibc) maps each large buffer anew and unmaps it when it is freed. A network
-frees and allocates buffers of the same sizes all the time, so that the kernel may take up to half
-of the time of a forward pass to clear the same pages again. docs/performance.md has measurements
-and the alternatives that were tried.
+The C library of Linux (glibc) maps each large buffer anew and unmaps the buffer when it is freed. A
+network frees and allocates buffers of the same sizes all the time, so the kernel may need up to
+half of the time of a forward pass to clear the same pages again. docs/performance.md has
+measurements, and the alternatives that were tried.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _kept = False
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in this process for its next allocations.
+    """Keep freed memory in this process for later allocations.
 
-    Call it before other threads start and before anything large is allocated; the command line
-    does so. It affects the whole process, cannot be undone, and may be called again. The process
-    then stays as large as at its peak, and ``numpy.zeros`` writes the zeros itself instead of
-    relying on the kernel.
+    Call this function before other threads start and before anything large is allocated, as the
+    command line does. It affects the whole process, cannot be undone, and may be called again. From
+    then on, the process stays as large as at its peak, and ``numpy.zeros`` writes the zeros itself
+    instead of relying on the kernel.
 
     Returns:
-        Whether the settings were made: ``False`` if the C library is not glibc (macOS, Windows,
+        ``True`` if the settings were made; ``False`` if the C library is not glibc (macOS, Windows,
         Alpine Linux), because other allocators have no such settings.
     """
     global _kept  # noqa: PLW0603  (a setting of the process)
@@ -65,10 +65,10 @@ def keeps_freed_memory() -> bool:
 def sleep_while_waiting() -> None:
     """Make idle OpenMP threads sleep instead of spinning.
 
-    Call it before PyTorch is imported; the command line does. A spinning thread occupies a core
-    that threads which read or compress need, and the next operation waits for all of them: with one
-    other process on the same cores, blending took 6 to 12 s instead of 0.6 to 0.9 s. Without other
-    processes, sleeping has no measurable cost.
+    Call this function before PyTorch is imported, as the command line does. A spinning thread
+    occupies a core that threads which read or compress need, and the next operation waits for all
+    OpenMP threads: with one other process on the same cores, blending took 6 to 12 s instead of 0.6
+    to 0.9 s. Without other processes, sleeping has no measurable cost.
     Environment variables that are already set (GOMP_SPINCOUNT, OMP_WAIT_POLICY) take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -77,11 +77,12 @@ def sleep_while_waiting() -> None:
 
 @contextmanager
 def apart_from_heap() -> Iterator[None]:
-    """Allocate large buffers outside the heap within a block, as by default.
+    """Allocate large buffers outside the heap within the block, as glibc does by default.
 
-    Use it for the first forward pass of a network, in which libraries make small allocations that
-    are never freed: between temporary large buffers, they would fragment the heap. Measured with
-    RSUNet, the process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not thread-safe.
+    Use this for the first forward pass of a network, in which libraries make small allocations that
+    are never freed. Between large temporary buffers, these allocations would fragment the heap.
+    Measured with RSUNet, the process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not
+    thread-safe.
     """
     if not _kept:
         yield

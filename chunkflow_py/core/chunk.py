@@ -24,14 +24,14 @@ def check_no_nan(array: NDArray[Any]) -> None:
     """Raise an error if a voxel is NaN, which cannot be compared with a threshold.
 
     Raises:
-        ChunkError: there are NaN voxels; the message has their number.
+        ChunkError: voxels are NaN; the message contains the number of these voxels.
     """
     if array.dtype.kind != "f" or not np.isnan(array.min(initial=0)):  # NaN if one of them is
         return
     count = int(np.isnan(array).sum())
     msg = (
-        f"{count} of {array.size} voxels are NaN, which cannot be compared with anything; find "
-        "the operator that made them, or replace them by a plugin that calls numpy.nan_to_num"
+        f"{count} of {array.size} voxels are NaN, which cannot be compared with a threshold; find "
+        "the operator that makes NaN, or replace NaN in a plugin that calls numpy.nan_to_num"
     )
     raise ChunkError(msg)
 
@@ -41,7 +41,7 @@ def above(array: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
 
     Args:
         array: any shape, any real dtype.
-        threshold: threshold in the unit of the voxels; voxels equal to it are not above it.
+        threshold: threshold in the unit of the voxels; a voxel equal to it is not in the mask.
 
     Raises:
         ChunkError: a voxel is NaN.
@@ -54,14 +54,14 @@ def above(array: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
 
 
 class Voxels(NamedTuple):
-    """Dtype, channels and kind of an array that is not computed yet.
+    """Dtype, channels and kind of an array that has not been computed yet.
 
     Attributes:
-        dtype: name of the type.
+        dtype: name of the NumPy dtype.
         channels: number of channels.
-        kind: what the voxels mean.
-        has_channel_axis: whether the array is 4D even with a single channel.
-        channel_names: one name per channel, or none if they are unknown.
+        kind: kind of the voxels, as in `Chunk`; ``None`` if unknown.
+        has_channel_axis: whether the array is 4D even if it has a single channel.
+        channel_names: one name per channel; empty if the names are unknown.
     """
 
     dtype: str
@@ -80,7 +80,7 @@ class Chunk(NDArrayOperatorsMixin):
     ```
 
     NumPy functions work on the array: ``np.asarray(chunk)``, ``chunk + 1``, ``np.maximum(a, b)``.
-    A ufunc of two chunks requires equal boxes. ``chunk[box]`` cuts in global coordinates.
+    A ufunc of two chunks requires equal boxes. ``chunk[box]`` cuts out a box in global coordinates.
 
     Attributes:
         array: (z, y, x) or (c, z, y, x), any dtype, in this machine's byte order.
@@ -88,7 +88,7 @@ class Chunk(NDArrayOperatorsMixin):
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z),
             ``logit``, ``vector`` (channels are x, y, z), ``embedding``, or ``None`` when unknown.
-        domain: box of the volume the chunk was cut from (default: its own box).
+        domain: box of the volume that the chunk was cut from (default: the box of the chunk).
     """
 
     __slots__ = ("array", "domain", "kind", "voxel_offset", "voxel_size_nm")
@@ -136,7 +136,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        """3, or 4 with a channel axis."""
+        """Number of axes: 3, or 4 if the array has a channel axis."""
         return self.array.ndim
 
     @property
@@ -166,20 +166,21 @@ class Chunk(NDArrayOperatorsMixin):
         *,
         kind: Kind | Literal["same"] | None = "same",
     ) -> Chunk:
-        """Return a chunk of other voxels with the voxel size, domain and position of this one.
+        """Return a chunk of the voxels in *array*, with voxel size and position of this chunk.
 
         Args:
-            array: (z, y, x) or (c, z, y, x). Without *voxel_offset*, its extent must be the same.
-            voxel_offset: position of the first voxel (default: the same).
-            kind: kind of the new voxels (default: the same).
+            array: (z, y, x) or (c, z, y, x); the extent may differ only if *voxel_offset* is given.
+            voxel_offset: global position of the first voxel, zyx (default: that of this chunk).
+            kind: kind of the new voxels (default: the kind of this chunk).
 
         Raises:
-            ChunkError: the extent differs and no offset was given.
+            ChunkError: the extent differs from that of this chunk, and no offset is given.
         """
         if voxel_offset is None and tuple(array.shape[-3:]) != self.size:
             msg = (
-                f"an array of extent {tuple(array.shape[-3:])} cannot replace that of chunk "
-                f"{self.bbox} of extent {self.size} (zyx, voxels); give its voxel_offset"
+                f"an array of extent {tuple(array.shape[-3:])} cannot replace the array of chunk "
+                f"{self.bbox}, which has extent {self.size} (zyx, voxels); give the voxel_offset "
+                "of the new array"
             )
             raise ChunkError(msg)
         offset = self.voxel_offset if voxel_offset is None else Zyx.of(voxel_offset)
@@ -193,7 +194,7 @@ class Chunk(NDArrayOperatorsMixin):
         )
 
     def astype(self, dtype: DTypeLike) -> Chunk:
-        """Return the chunk with its voxels in another type, converted as NumPy does."""
+        """Return a chunk with the voxels converted to *dtype*, as NumPy does."""
         return self.with_array(self.array.astype(dtype))
 
     def min(self) -> Any:
@@ -205,7 +206,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self.array.max()
 
     def cut(self, bbox: BoundingBox) -> Chunk:
-        """Return the part inside *bbox* as a view, in global coordinates.
+        """Return the part of the chunk inside *bbox* (global coordinates), without copying it.
 
         Raises:
             GeometryError: part of the box is outside the chunk.
@@ -214,7 +215,7 @@ class Chunk(NDArrayOperatorsMixin):
         if self.bbox.intersection(bbox) != bbox:
             msg = (
                 f"box {bbox} reaches outside of chunk {self.bbox}; "
-                f"the part inside is {bbox.intersection(self.bbox)}"
+                f"the part of the box inside the chunk is {bbox.intersection(self.bbox)}"
             )
             raise GeometryError(msg)
         view = self.array[(..., *bbox.slices(self.voxel_offset))]
@@ -225,7 +226,7 @@ class Chunk(NDArrayOperatorsMixin):
     @overload
     def __getitem__(self, key: Any) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
-        """Cut by a box in global coordinates, or index the array as NumPy does."""
+        """Cut out a box in global coordinates, or index the array as NumPy does."""
         return self.cut(key) if isinstance(key, BoundingBox) else self.array[key]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -239,7 +240,7 @@ class Chunk(NDArrayOperatorsMixin):
         *inputs: Any,
         **kwargs: Any,
     ) -> Any:
-        """Apply a ufunc to the arrays; the result of an elementwise one is a chunk again."""
+        """Apply a ufunc to the arrays of the chunks; an elementwise ufunc returns a chunk."""
         chunks = [value for value in inputs if isinstance(value, Chunk)]
         outs = kwargs.get("out", ())
         chunks += [value for value in outs if isinstance(value, Chunk)]
@@ -248,7 +249,7 @@ class Chunk(NDArrayOperatorsMixin):
             if other.bbox != first.bbox:
                 msg = (
                     f"{ufunc.__name__} of chunks with different boxes, {first.bbox} and "
-                    f"{other.bbox}; cut both to {first.bbox.intersection(other.bbox)}"
+                    f"{other.bbox}; cut both chunks to {first.bbox.intersection(other.bbox)}"
                 )
                 raise ChunkError(msg)
         if outs:

@@ -1,16 +1,17 @@
 """Decompress untrusted data, never to more bytes than expected.
 
 The metadata of a volume determine the number of bytes of a block. Compressed data may expand to a
-thousand times as many, so every decoder here raises an error for data that exceed the expected
-size. No other module of this package calls a decompressor.
+thousand times as many bytes, so every decoder in this module raises an error if the decoded data
+exceed the expected size. No other module of this package calls a decompressor.
 
-| format                        | limited by                                                      |
-|-------------------------------|-----------------------------------------------------------------|
-| bz2, xz; gzip, zlib by zlib   | the decoder, which stops after the expected number of bytes     |
-| brotli, lzf, zlib             | the size of the output buffer                                   |
-| blosc, gzip by libdeflate, lz4| the length in the data, by which the decoder allocates          |
-| zstd                          | the same; without a length, by the size of the output buffer    |
-| npy, npz                      | the lengths and headers of the array files                      |
+| format                           | how the decoded size is limited                              |
+|----------------------------------|--------------------------------------------------------------|
+| bz2, xz; gzip, zlib with zlib    | the decoder stops after the expected number of bytes         |
+| brotli, lzf, zlib                | the output buffer has the expected size                      |
+| blosc, gzip with libdeflate, lz4 | the length stored in the data is checked before decoding     |
+| zstd                             | the stored length is checked; without it, the output buffer  |
+|                                  | has the expected size                                        |
+| npy, npz                         | the lengths and the headers of the array files are checked   |
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ _header_lock = threading.Lock()
 
 
 def packed_most(size: int) -> int:
-    """Return the largest encoded size, in bytes, of *size* decoded bytes.
+    """Return the largest size, in bytes, to which *size* bytes of voxels may be encoded.
 
-    Compressors add little to noise. Compressed segmentation with one voxel per object, and JPEG of
-    noise, grow the most.
+    Most compressors enlarge noise only slightly. Compressed segmentation with one voxel per object
+    and JPEG of noise enlarge the data most.
     """
     return 4 * size + (1 << 20)
 
@@ -61,9 +62,9 @@ def decode(codec: str, data: Any, most: int) -> bytes:
     """Decompress *data* to at most *most* bytes.
 
     Args:
-        codec: one of `CODECS`.
-        data: an object with a buffer.
-        most: largest decoded size that is accepted, bytes.
+        codec: name of a codec in `CODECS`.
+        data: compressed data: bytes or another object with a buffer.
+        most: largest accepted size of the decoded data, bytes.
 
     Raises:
         TooLargeError: the decoded data are larger.
@@ -77,7 +78,7 @@ class TooLargeError(ValueError):
 
     def __init__(self, most: int) -> None:
         """Build the message from the largest size that is accepted, bytes."""
-        super().__init__(f"it decodes to more than the expected {most} bytes")
+        super().__init__(f"the data decode to more than the expected {most} bytes")
 
 
 def _raw(data: Any, most: int) -> Any:
@@ -114,7 +115,7 @@ def _gunzip() -> Any:
 
 
 def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = False) -> bytes:
-    """Decode one stream, or several concatenated ones unless *alone*."""
+    """Decode one stream or, unless *alone* is true, several concatenated streams."""
     parts: list[bytes] = []
     room = most + 1
     for _ in range(_STREAMS):
@@ -124,12 +125,12 @@ def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = Fals
         if room <= 0:
             raise TooLargeError(most)
         if not stream.eof:
-            msg = "it ends in the middle of a stream"
+            msg = "the data end in the middle of a stream"
             raise ValueError(msg)
         data = stream.unused_data
         if alone or not data:
             return b"".join(parts)
-    msg = f"it has more than {_STREAMS} streams"
+    msg = f"the data have more than the {_STREAMS} streams allowed"
     raise ValueError(msg)
 
 
@@ -137,14 +138,14 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
     """Decode lzma streams.
 
     Args:
-        data: the streams.
-        most: largest decoded size that is accepted, bytes.
+        data: compressed data, one or more streams.
+        most: largest accepted size of the decoded data, bytes.
         format_: a ``FORMAT_*`` constant of the module `lzma`.
         filters: the filter chain of a raw stream, which has no header.
 
     Raises:
         TooLargeError: the decoded data are larger.
-        ValueError: a filter has a larger dictionary than any preset.
+        ValueError: a filter has a dictionary of more than 128 MiB; that of every preset is smaller.
         Exception: the data are damaged.
     """
     if format_ != lzma.FORMAT_RAW:
@@ -153,7 +154,10 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
         )
     for each in filters or ():
         if int(each.get("dict_size") or 0) > _DICTIONARY_BYTES:
-            msg = f"its dictionary has {each['dict_size']} bytes, more than {_DICTIONARY_BYTES}"
+            msg = (
+                f"the lzma dictionary has {each['dict_size']} bytes, more than the "
+                f"{_DICTIONARY_BYTES} allowed"
+            )
             raise ValueError(msg)
     room = most + 1
     found = lzma.LZMADecompressor(format_, filters=filters).decompress(data, room)
@@ -163,7 +167,7 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
 
 def _in_room(decoder: Callable[..., Any], data: Any, most: int, **room: int) -> bytes:
-    """Decode *data* by a codec of imagecodecs; *room* is the size of its output buffer."""
+    """Decode *data* with a codec of imagecodecs; *room* is the size of the output buffer."""
     try:
         return bytes(decoder(data, **room))
     except RuntimeError as error:
@@ -224,7 +228,7 @@ def _blosc(data: Any, most: int) -> bytes:
 
     (length,), (stored,) = struct.unpack_from("<I", data, 4), struct.unpack_from("<I", data, 12)
     if stored != len(data):  # blosc does not check this
-        msg = f"it has {len(data)} bytes, but its blosc header states {stored}"
+        msg = f"the data have {len(data)} bytes, but their blosc header states {stored} bytes"
         raise ValueError(msg)
     if length > most:
         raise TooLargeError(most)
@@ -256,9 +260,9 @@ def mapped_npy(path: Path) -> Any:
         The array, or `numpy.lib.npyio.NpzFile` for an archive of arrays.
 
     Raises:
-        ValueError, EOFError: it is damaged, contains Python objects, or its header is longer than
-            64 KiB.
-        OSError: it cannot be read.
+        ValueError, EOFError: the file is damaged, contains Python objects, or has a header of more
+            than 64 KiB.
+        OSError: the file cannot be read.
     """
     import numpy as np
 
@@ -266,7 +270,7 @@ def mapped_npy(path: Path) -> Any:
         head = file.read(12)
     length = int.from_bytes(head[8:12], "little")
     if head[:6] == b"\x93NUMPY" and head[6:7] > b"\1" and length > _LONGEST_HEADER:
-        msg = f"its header has {length} bytes, more than {_LONGEST_HEADER}"
+        msg = f"the header has {length} bytes, more than the {_LONGEST_HEADER} allowed"
         raise ValueError(msg)
     with _header_lock:
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -276,7 +280,7 @@ def npy(data: bytes, most: int) -> NDArray[Any]:
     """Return the array of a .npy file; no object is unpickled.
 
     Raises:
-        ValueError: it is damaged, or its header says that the array has more than *most* bytes.
+        ValueError: the file is damaged, or its header declares an array of more than *most* bytes.
     """
     import numpy as np
 
@@ -289,12 +293,15 @@ def npy(data: bytes, most: int) -> NDArray[Any]:
         shape, is_fortran, dtype = read(file, max_header_size=_LONGEST_HEADER)
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
-        msg = "it contains Python objects, not numbers"
+        msg = "the array contains Python objects, not numbers"
         raise ValueError(msg)
     if size > most:
         raise TooLargeError(most)
     if size != len(data) - file.tell():
-        msg = f"it has {len(data) - file.tell()} bytes, not the {size} of {shape} {dtype}"
+        msg = (
+            f"the array has {len(data) - file.tell()} bytes, but shape {shape} of {dtype} needs "
+            f"{size}"
+        )
         raise ValueError(msg)
     order: Literal["F", "C"] = "F" if is_fortran else "C"
     return np.ndarray(shape, dtype, data, file.tell(), order=order).copy(order="K")
@@ -304,8 +311,8 @@ def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
     """Return the arrays of a .npz file by name; no object is unpickled.
 
     Raises:
-        ValueError, EOFError, zipfile.BadZipFile, zlib.error: it is damaged, contains more than
-            *most* bytes, or more than 64 arrays.
+        ValueError, EOFError, zipfile.BadZipFile, zlib.error: the file is damaged, or contains more
+            than *most* bytes or more than 64 arrays.
     """
     import zipfile
 
@@ -313,7 +320,7 @@ def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         if len(members) > _ARRAYS:
-            msg = f"it contains {len(members)} arrays, more than {_ARRAYS}"
+            msg = f"the file contains {len(members)} arrays, more than the {_ARRAYS} allowed"
             raise ValueError(msg)
         for member in members:
             if member.file_size > most:
@@ -333,19 +340,19 @@ def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
     """Return the content of a JSON document.
 
     Args:
-        data: the document.
-        most: largest length in bytes; ``None`` for data of any length, such as a list of
-            synapses.
+        data: the whole document.
+        most: largest accepted length in bytes; ``None`` for documents of any length, such as lists
+            of synapses.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, is longer than *most*, or nested too deeply. A byte
-            order mark is an error, as it is for other parsers.
+        ValueError: the document is not JSON in UTF-8, is longer than *most*, or is nested too
+            deeply. A byte order mark is an error, as it is for other parsers.
     """
     if most is not None and len(data) > most:
-        msg = f"it has {len(data)} bytes, more than the {most} that a document may have"
+        msg = f"the JSON has {len(data)} bytes, more than the {most} allowed"
         raise ValueError(msg)
     try:
         return json.loads(data if isinstance(data, str) else bytes(data).decode("utf-8"))
     except RecursionError:
-        msg = "it is nested too deeply"
+        msg = "the JSON is nested too deeply"
         raise ValueError(msg) from None

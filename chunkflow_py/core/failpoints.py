@@ -6,7 +6,7 @@ They have no effect unless a test sets one of these environment variables:
 |-------------------------|------------------------------------------------------------------------|
 | ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; comma-separated|
 |                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep forever;           |
-|                         | kill-all, stop-all: SIGKILL, SIGSTOP to the whole process group,       |
+|                         | kill-all: SIGKILL, stop-all: SIGSTOP, both to the whole process group, |
 |                         | that is to a worker and its worker processes                           |
 | ``CHUNKFLOW_UNSAFE``    | names of disabled safeguards, comma-separated                          |
 """
@@ -45,7 +45,7 @@ class FailPointError(RuntimeError):
 
 
 def reached(point: Point) -> None:
-    """Mark that execution has reached *point*; act if a test asked for it."""
+    """Perform the action that a test has set for *point*, now that execution has reached it."""
     if point not in _points():
         return
     _passed[point] += 1

@@ -87,11 +87,11 @@ class Zyx(NamedTuple):
         return Zyx(-self.z, -self.y, -self.x)
 
     def low(self, other: Iterable[int]) -> Zyx:
-        """Return the elementwise minimum."""
+        """Return the elementwise minimum of this triple and *other*."""
         return self._zip(other, min)
 
     def high(self, other: Iterable[int]) -> Zyx:
-        """Return the elementwise maximum."""
+        """Return the elementwise maximum of this triple and *other*."""
         return self._zip(other, max)
 
     def product(self) -> int:
@@ -163,7 +163,7 @@ class BoundingBox:
 
     @property
     def voxels(self) -> int:
-        """The number of voxels inside."""
+        """The number of voxels in the box."""
         return self.size.product()
 
     @property
@@ -172,7 +172,7 @@ class BoundingBox:
         return self.voxels == 0
 
     def slices(self, origin: Iterable[int] = (0, 0, 0)) -> tuple[slice, slice, slice]:
-        """Return the slices of this box in an array whose first voxel is *origin*."""
+        """Return the slices of this box in an array whose first voxel is at *origin*."""
         start, stop = self.start - origin, self.stop - origin
         return slice(start.z, stop.z), slice(start.y, stop.y), slice(start.x, stop.x)
 
@@ -187,11 +187,11 @@ class BoundingBox:
         return BoundingBox(self.start - before, self.stop + after)
 
     def contains(self, other: BoundingBox) -> bool:
-        """Return whether every voxel of *other* is inside; an empty box is inside every box."""
+        """Return whether all voxels of *other* are in this box; empty boxes are in every box."""
         return other.is_empty or self.intersection(other) == other
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
-        """Return the box common to both, which is empty if they share no voxel."""
+        """Return the box of the voxels that this box and *other* share, which may be empty."""
         start = self.start.high(other.start)
         return BoundingBox(start, self.stop.low(other.stop).high(start))
 
@@ -200,10 +200,10 @@ class BoundingBox:
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
     def coarser(self, factor: Iterable[int]) -> BoundingBox:
-        """Return the smallest box around this one in voxels that are *factor* times larger.
+        """Return the smallest box around this box in voxels that are *factor* times larger.
 
-        Coarse voxel k covers the fine voxels from k·factor up to, but not including, (k+1)·factor,
-        wherever the box begins. So the start is rounded down and the stop up.
+        Wherever the box begins, coarse voxel k covers the fine voxels from k·factor up to, but not
+        including, (k+1)·factor. Therefore, the start is rounded down and the stop is rounded up.
         """
         return BoundingBox(self.start // factor, -(-self.stop // factor))
 
@@ -233,7 +233,7 @@ class BoundingBox:
 
 
 def same_size_nm(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether two voxel sizes agree to 0.1 %; (1, 1, 1) nm, unknown, agrees with any."""
+    """Return whether two voxel sizes agree to 0.1 %; (1, 1, 1) nm (unknown) agrees with any."""
     if (1, 1, 1) in (tuple(first), tuple(second)):
         return True
     return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(first, second, strict=True))
@@ -270,7 +270,7 @@ class Region:
         return cls(BoundingBox.parse(box), None if time is None else int(time))
 
     def with_box(self, bbox: BoundingBox) -> Region:
-        """Return the same time index with another box."""
+        """Return a region with the same time index and another box."""
         return replace(self, bbox=bbox)
 
     def __str__(self) -> str:
@@ -295,7 +295,7 @@ class BoxGrid:
         size: extent of a box, voxels.
         stride: distance from one box to the next, voxels.
         count: number of boxes along each axis.
-        clip_stop: position at which boxes are cut off, or ``None`` to keep all at full size.
+        clip_stop: position at which boxes are cut off, or ``None`` to keep all boxes at full size.
     """
 
     start: Zyx
@@ -354,7 +354,7 @@ class BoxGrid:
         return self.count.product()
 
     def intervals(self, axis: int) -> list[tuple[int, int]]:
-        """Return (start, stop) of the boxes along one axis (0 = z)."""
+        """Return the (start, stop) of each box along one axis, in voxels (axis 0 is z)."""
         result = []
         for k in range(self.count[axis]):
             low = self.start[axis] + k * self.stride[axis]
@@ -377,9 +377,9 @@ class BoxGrid:
         return self.box((*divmod(rest, self.count.y), x))
 
     def cell_of(self, point: Zyx) -> Zyx | None:
-        """Return the index of the box that contains *point*; ``None`` if no box does.
+        """Return the grid index (z, y, x) of the box that contains *point*; ``None`` if none does.
 
-        If several boxes contain the point, the last one along each axis is returned.
+        If several boxes contain the point, the last of them along each axis is chosen.
         """
         cell = ((point - self.start) // self.stride).low(self.count - 1)
         if cell.low((0, 0, 0)) != (0, 0, 0):
@@ -389,7 +389,7 @@ class BoxGrid:
         return cell if is_inside else None
 
     def box(self, cell: Iterable[int]) -> BoundingBox:
-        """Return the box at index *cell* of the grid."""
+        """Return the box at the grid index *cell* (z, y, x)."""
         start = self.start + self.stride * cell
         stop = start + self.size
         return BoundingBox(start, stop if self.clip_stop is None else stop.low(self.clip_stop))

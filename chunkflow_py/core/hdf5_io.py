@@ -72,7 +72,7 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             links += 1
             target = str(link.path)
             if links > _LINKS:
-                msg = f"{path} of {what} leads through more than {_LINKS} links; name its target"
+                msg = f"{path} of {what} leads through more than {_LINKS} links; give the target"
                 raise VolumeError(msg)
             if target.startswith("/"):
                 found = file
@@ -108,8 +108,8 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
     """Raise an error if a dataset cannot be read safely.
 
     Raises:
-        VolumeError: its voxels are in another file, it has an unknown combination of filters, or
-            its blocks are too large.
+        VolumeError: the voxels are in another file, the combination of filters is not supported,
+            or the blocks are too large.
     """
     import h5py
 
@@ -134,9 +134,9 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
     packing = [code for code in codes if code in (_DEFLATE, _LZF, _SZIP)]
     if any(code not in _FILTERS for code in codes) or len({*codes}) < len(codes) or packing[1:]:
         msg = (
-            f"{name} is compressed by the HDF5 filters {codes}, but only one of gzip (1), szip (4) "
-            "and lzf (32000) can be read, with shuffle (2) and fletcher32 (3), and no plugin is "
-            "loaded; store it again by h5repack -f GZIP=1"
+            f"{name} uses the HDF5 filters {codes}, but may use only one of gzip (1), szip (4) and "
+            "lzf (32000), with or without shuffle (2) and fletcher32 (3); convert the file with "
+            "h5repack -f GZIP=1"
         )
         raise VolumeError(msg)
     size = dataset.dtype.itemsize
@@ -145,7 +145,7 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
     if dataset.chunks is not None and size > BLOCK_BYTES:
         msg = (
             f"{name} has blocks of {dataset.chunks} {dataset.dtype}, which are {size} bytes, more "
-            f"than the limit of {BLOCK_BYTES}; store it again in smaller blocks"
+            f"than the limit of {BLOCK_BYTES}; save the dataset again in smaller blocks"
         )
         raise VolumeError(msg)
 
@@ -201,12 +201,11 @@ def attribute(
         owner: dataset or file that has the attribute.
         name: name of the attribute.
         what: name of the file, for messages.
-        data: the whole file if it is in memory (default: it is opened by its name).
+        data: content of the whole file, if it is in memory (default: the file is opened by name).
 
     Raises:
-        VolumeError: it has more than `SMALL` numbers, more than one text, or a text of more than
-            1 MiB; or the owner's attributes are so large that searching them would take much
-            memory.
+        VolumeError: the attribute has more than `SMALL` numbers, more than one text, or a text of
+            more than 1 MiB; or all attributes of *owner* together take more than 16 MiB.
     """
     import h5py
 
@@ -216,7 +215,7 @@ def attribute(
     if total > _ATTRIBUTES_BYTES:
         msg = (
             f"the attributes of {owner.name} in {what} take {total} bytes, more than the "
-            f"limit of {_ATTRIBUTES_BYTES}; remove the largest"
+            f"limit of {_ATTRIBUTES_BYTES}; remove the largest attributes"
         )
         raise VolumeError(msg)
     if name not in owner.attrs:
@@ -229,7 +228,7 @@ def attribute(
     if count > (1 if is_text else SMALL) or size > _TEXT_BYTES:
         msg = (
             f"attribute {name} of {what} has {count} values in {size} bytes, more than the limit "
-            f"of {SMALL} numbers or one text; remove it"
+            f"of {SMALL} numbers or one text of {_TEXT_BYTES} bytes; remove the attribute"
         )
         raise VolumeError(msg)
     if not held.dtype.hasobject:
@@ -244,10 +243,10 @@ def attribute(
 def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -> Any:
     """Return an attribute of variable length, such as a text written by h5py.
 
-    Such an attribute holds the length of the text and its place in a heap of the file. HDF5 has no
-    function for the length; it allocates that many bytes and then reads the whole heap. Therefore,
-    the length is taken from the bytes that HDF5 reads to find the attribute, and large reads are
-    refused.
+    Such an attribute holds the length of the text and its position in a heap of the file. HDF5 has
+    no function for the length; it allocates that many bytes and then reads the whole heap.
+    Therefore, the length is taken from the bytes that HDF5 reads to find the attribute, and large
+    reads raise an error.
 
     Raises:
         _LargeTextError: the text or its heap is too large, or its length is unknown.
@@ -344,15 +343,15 @@ class _WatchedFile:
 
 
 def small(dataset: h5py.Dataset, what: str) -> NDArray[Any]:
-    """Return the content of a dataset that is used as an attribute.
+    """Return the content of a small dataset that serves as an attribute.
 
     Raises:
-        VolumeError: it is empty, or has more than `SMALL` numbers.
+        VolumeError: the dataset is empty, or has more than `SMALL` numbers.
     """
     if dataset.size is None or dataset.size > SMALL:
         msg = (
             f"dataset {dataset.name} of {what} has {dataset.size or 'no'} values, but must have 1 "
-            f"to {SMALL}; write it again"
+            f"to {SMALL}; save the file again"
         )
         raise VolumeError(msg)
     return read(dataset, [slice(0, n) for n in dataset.shape], what)
@@ -363,8 +362,8 @@ class _Blocks:
 
     Attributes:
         packer: codec of `decode` for the blocks, or ``None`` if they are not compressed.
-        is_direct: whether `unpacked` returns the voxels of a block; if not, it only checks the
-            block, and HDF5 has to read it.
+        is_direct: whether `unpacked` returns the voxels of a block. If not, `unpacked` only checks
+            the block, and HDF5 must read the voxels.
         extent: extent of a block, voxels.
         fill: value of the voxels of blocks that are not stored.
     """
@@ -404,7 +403,7 @@ class _Blocks:
         self._stored: set[tuple[int, ...]] | None = None
 
     def _find_lzf(self) -> None:
-        """Choose a decoder for lzf; the one of h5py trusts the size that a block declares."""
+        """Choose a decoder for lzf; the decoder of h5py trusts the size that a block declares."""
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
             with needs_extra("image", f"{self._what}, whose blocks are larger than {most} bytes"):
@@ -422,10 +421,10 @@ class _Blocks:
         return product(*ranges)
 
     def unpacked(self, start: tuple[int, ...]) -> NDArray[Any] | None:
-        """Return a block; ``None`` if it is not stored, or HDF5 has to read it.
+        """Return a block; ``None`` if the block is not stored, or if HDF5 must read it.
 
         Raises:
-            VolumeError: it is damaged, or decodes to more than its size.
+            VolumeError: the block is damaged, or decodes to more than its expected size.
         """
         import numpy as np
 
@@ -436,7 +435,7 @@ class _Blocks:
                 return None
             reason = str(error)
             if isinstance(error, ValueError):  # the block is larger than the buffer
-                reason = f"it is stored in more than {len(self._room)} bytes"
+                reason = f"the block is stored in more than {len(self._room)} bytes"
             raise self._damage(start, reason) from error
         try:
             content = self._content(mask, data)
@@ -445,7 +444,7 @@ class _Blocks:
         if not self.is_direct:
             return None
         if len(content) != self._size:
-            raise self._damage(start, f"it has {len(content)} bytes, not {self._size}")
+            raise self._damage(start, f"it decodes to {len(content)} bytes, not {self._size}")
         if _SHUFFLE in self._codes and not mask >> self._codes.index(_SHUFFLE) & 1:
             planes = np.frombuffer(content, np.uint8).reshape(self._dtype.itemsize, -1)
             content = np.ascontiguousarray(planes.T)
@@ -483,7 +482,7 @@ class _Blocks:
     def _damage(self, start: tuple[int, ...], reason: str) -> VolumeError:
         return VolumeError(
             f"cannot read {self._what}, which seems damaged: block {start} of "
-            f"{self._dataset.name}: {reason}; write it again"
+            f"{self._dataset.name}: {reason}; save the file again"
         )
 
 
@@ -515,12 +514,12 @@ def unpack(
 
     Args:
         data: the whole file.
-        what: its name, for messages.
-        attributes: names of the attributes to return; ``None`` is returned for a missing one.
+        what: name of the file, for messages.
+        attributes: names of the attributes to return; missing attributes are returned as ``None``.
 
     Raises:
-        VolumeError: it is not an HDF5 file, is damaged, refers to other files, or its datasets are
-            much larger than the file.
+        VolumeError: the data are not an HDF5 file, are damaged, refer to other files, or have
+            datasets that are much larger than the file.
     """
     import h5py
 
@@ -534,7 +533,7 @@ def unpack(
             if size > _RATIO * len(data) + _RATIO_FROM:
                 msg = (
                     f"the datasets of {what} have {size} bytes, more than {_RATIO} times the size "
-                    f"of the file, {len(data)} bytes; write it again"
+                    f"of the file, {len(data)} bytes; save the file again"
                 )
                 raise VolumeError(msg)
             arrays = {
@@ -546,7 +545,7 @@ def unpack(
         if isinstance(error, VolumeError):
             raise
         reason = str(error).strip("'\"").splitlines()[0]
-        msg = f"cannot read {what}, which seems damaged: {reason}; write it again"
+        msg = f"cannot read {what}, which seems damaged: {reason}; save the file again"
         raise VolumeError(msg) from error
 
 

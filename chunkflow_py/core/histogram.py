@@ -1,8 +1,8 @@
 """Histograms of intensities: exact for integers, binned for floating point.
 
-The histograms of the parts of a volume add up to that of the whole. For integers, counts, mean,
-standard deviation and percentiles do not depend on how the volume is divided. With bins, the
-counts do not either, and mean and standard deviation agree up to rounding.
+The histograms of the parts of a volume add up to the histogram of the whole volume. For integers,
+counts, mean, standard deviation and percentiles do not depend on how the volume is divided. With
+bins, the counts do not depend on it either, and mean and standard deviation agree up to rounding.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ class Histogram:
         return len(self.counts)
 
     def whole(self) -> Histogram:
-        """Return one histogram of all sections together."""
+        """Return a single histogram for all sections together, per channel."""
         counts = self.counts.sum(axis=1, keepdims=True)
         moments = None if self.moments is None else _joined(self.moments)
         return replace(self, counts=counts, moments=moments)
 
     def section(self, index: int) -> Histogram:
-        """Return the histogram of one section."""
+        """Return the histogram of section number *index*, per channel."""
         moments = None if self.moments is None else self.moments[:, index : index + 1]
         counts = self.counts[:, index : index + 1]
         return replace(self, counts=counts, moments=moments, not_finite=0)
 
     def __add__(self, other: Histogram) -> Histogram:
-        """Add the counts of a histogram with the same channels, sections and bins."""
+        """Return the sum of two histograms, which must have equal channels, sections and bins."""
         lowest = min(self.lowest, other.lowest)
         ends = [h.lowest + h.counts.shape[2] for h in (self, other)]
         counts = np.zeros((*self.counts.shape[:2], max(ends) - lowest), np.int64)
@@ -97,7 +97,7 @@ class Histogram:
         ).trimmed()
 
     def trimmed(self) -> Histogram:
-        """Drop the values at both ends that no voxel has."""
+        """Return the histogram without the values at both ends that no voxel has."""
         if self.bins is not None:
             return self
         present = np.flatnonzero(self.counts.any(axis=(0, 1)))
@@ -132,7 +132,7 @@ def histogram_of(
         array: (z, y, x) or (c, z, y, x), any real dtype.
         bins: required for floating point and for integers in a wide range (default: count each
             value).
-        mask: (z, y, x); voxels where it is false are not counted (default: all are).
+        mask: (z, y, x); voxels where the mask is false are not counted (default: count all).
         per_section: count each section (z) separately instead of all together.
 
     Raises:
@@ -145,7 +145,7 @@ def histogram_of(
     if array.dtype.kind not in "iu":
         msg = (
             f"voxels of type {array.dtype} cannot be counted value by value; give the range of "
-            "the bins by --range LOW HIGH"
+            "the bins with --range LOW HIGH"
         )
         raise ChunkError(msg)
     info = np.iinfo(array.dtype)
@@ -157,7 +157,7 @@ def histogram_of(
             msg = (
                 f"voxels of type {array.dtype} range from {lowest} to {highest}, more than the "
                 f"{_MOST_VALUES} values that can be counted one by one; give the range of the "
-                "bins by --range LOW HIGH"
+                "bins with --range LOW HIGH"
             )
             raise ChunkError(msg)
     counts = value_counts(channels, lowest, number, mask, per_section=per_section)
@@ -176,13 +176,13 @@ def value_counts(
 
     Args:
         channels: (c, z, y, x), integers.
-        lowest: the least value.
+        lowest: the first value to count.
         number: number of values to count (default: all values of the type from 0 on).
-        mask: (z, y, x); voxels where it is false are not counted.
+        mask: (z, y, x); voxels where the mask is false are not counted.
         per_section: count each section (z) separately instead of all together.
 
     Returns:
-        (c, z, number), or (c, 1, number).
+        Counts of shape (c, z, number), or (c, 1, number) if sections are counted together.
     """
     number = int(np.iinfo(channels.dtype).max) + 1 if number is None else number
     counts = np.zeros((len(channels), channels.shape[1] if per_section else 1, number), np.int64)
@@ -236,7 +236,7 @@ def _in_bins(
 
 
 def _joined(moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the moments (c, 1, 5) of all parts of (c, s, 5); by Chan, Golub and LeVeque 1983."""
+    """Join moments (c, s, 5) to those of the whole, (c, 1, 5); Chan, Golub and LeVeque 1983."""
     number, mean, squares, least, largest = np.moveaxis(moments, 2, 0)
     total = number.sum(axis=1)
     some = np.maximum(total, 1)

@@ -31,8 +31,8 @@ class OperatorMemory:
     Attributes:
         size: extent of the largest chunk that the operator makes for a task, voxels, zyx; ``None``
             if that is the extent of its first input.
-        work: bytes that it needs in addition to chunks while it works on one task.
-        held: bytes that it keeps for all tasks together, by purpose.
+        work: bytes that the operator needs in addition to chunks while it works on one task.
+        held: purpose -> bytes that the operator keeps for all tasks together.
         complete: whether the estimate covers all memory of the operator.
     """
 
@@ -61,8 +61,8 @@ def resident_bytes(proc: Path = _PROC) -> int:
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
     """Return the total memory that this process may use, including its present use.
 
-    The limit is the kernel's MemAvailable, or that of the container or job (control groups, version
-    1 and 2) if it is lower. Cached file pages do not count as used.
+    The limit is the kernel's MemAvailable, or the limit of the container or job (control groups,
+    version 1 and 2) if that is lower. Cached file pages do not count as used.
 
     Args:
         proc: mount point of procfs.
@@ -89,7 +89,7 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
 
 
 def check_fits(size: int, what: str) -> None:
-    """Check that an array fits in memory before it is allocated; file headers may be wrong.
+    """Check, before an array is allocated, that it fits in memory; file headers may be wrong.
 
     Args:
         size: bytes of the array.

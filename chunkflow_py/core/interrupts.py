@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that a worker handles: `STOP`, without SIGHUP if nohup ignores it."""
+    """Return the signals that a worker handles: `STOP`, without SIGHUP if it runs under nohup."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in STOP if not (is_ignored and number == signal.SIGHUP)]
 
@@ -41,8 +41,8 @@ def stop_signals() -> list[signal.Signals]:
 def on_stop_signals(handler: Callable[[int], None]) -> dict[int, Any]:
     """Call *handler*, in the main thread, with each signal that asks this process to stop.
 
-    When a terminal closes, shell and kernel may each send a SIGHUP; the second one does not
-    count as another request.
+    When a terminal closes, the shell and the kernel may each send a SIGHUP; the second SIGHUP does
+    not count as another request.
 
     Returns:
         The previous handlers by signal number, for `restore_signals`.
@@ -75,7 +75,7 @@ def leave_within(seconds: float, leave: Callable[[], None]) -> None:
 
 
 def stay() -> None:
-    """Cancel `leave_within`, because a program that called the command line continues."""
+    """Cancel `leave_within`, because the program that called the command line continues."""
     while _planned:
         _planned.pop().cancel()
 
@@ -106,10 +106,10 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 
 
 def keep_signals() -> None:
-    """Keep the first signal that asks this process to stop; the second one ends it at once.
+    """Keep the first signal that asks this process to stop; the second ends the process at once.
 
-    The handlers stay until the process ends: code that replaces them must restore them. At exit,
-    after Python has removed its handlers, these signals are ignored.
+    The handlers stay until the process ends; code that installs other handlers must restore these.
+    At exit, after Python has removed its handlers, the signals are ignored.
     """
     for number in on_stop_signals(_keep):
         atexit.register(signal.signal, number, signal.SIG_IGN)
@@ -142,7 +142,7 @@ def _keep(number: int) -> None:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Raise `Interrupted` for ctrl-C in a block; a plain KeyboardInterrupt then comes from code.
+    """Raise `Interrupted` for ctrl-C in the block, unlike a KeyboardInterrupt that code raises.
 
     Has no effect outside the main thread, or where another handler is installed.
     """

@@ -1,7 +1,8 @@
 """Scale of probability and affinity maps: the largest value of an integer type stands for 1.
 
-An option that is a fraction of the full scale, in [0, 1], is multiplied by `full_scale`. An option
-in the unit of the voxels is compared with them directly, after `check_threshold`.
+The value of an option that is a fraction of the full scale, in [0, 1], is multiplied by
+`full_scale`. The value of an option in the unit of the voxels is compared with the voxels directly,
+after `check_threshold`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BOUNDED = ("probability", "affinity")  # kinds of chunks with values in [0, 1]
 
 
 def full_scale(dtype: DTypeLike) -> float:
-    """Return the value that stands for 1 in a map: the largest of an integer type, else 1.0."""
+    """Return the value that stands for 1 in a map: the maximum of an integer type, else 1.0."""
     import numpy as np
 
     kind = np.dtype(dtype)
@@ -27,22 +28,22 @@ def full_scale(dtype: DTypeLike) -> float:
 def check_threshold(
     threshold: float, dtype: DTypeLike, kind: str | None, option: str = "--threshold"
 ) -> None:
-    """Raise an error for a fractional threshold of a map of integers.
+    """Raise an error if a map of integers is to be compared with a threshold between 0 and 1.
 
     Args:
-        threshold: value that voxels will be compared with, in their unit.
+        threshold: value that voxels will be compared with, in the unit of the voxels.
         dtype: type of the voxels.
         kind: kind of the chunk, see `chunkflow_py.core.chunk.Chunk`.
         option: name of the option, for the message.
 
     Raises:
-        OptionError: the chunk is a map of integers and the threshold a fraction.
+        OptionError: the chunk is a map of integers, and the threshold is between 0 and 1.
     """
     top = full_scale(dtype)
     if kind in BOUNDED and top > 1 and 0 < threshold < 1:
         msg = (
             f"{option} {threshold:g} is compared with {kind} values of type {dtype}, in which "
-            f"{top:.0f} stands for 1; {threshold:g} of full scale is "
+            f"{top:.0f} stands for 1; for {threshold:g} of full scale, write "
             f"{option} {threshold * top:.17g}"
         )
         raise OptionError(msg)

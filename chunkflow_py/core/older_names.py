@@ -82,35 +82,37 @@ OPTIONS_NEEDLESS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 _EXPAND = (
-    "expand both sides by --expand-margin-size, then remove one side by crop-margin --margin-size"
+    "expand both sides with --expand-margin-size, then remove one with crop-margin --margin-size"
 )
-_SKIPPED = "make tasks only inside the mask by generate-tasks --mask URL"
+_SKIPPED = "make tasks only inside the mask with generate-tasks --mask URL"
 
 # command -> removed option -> what to do instead
 OPTIONS_INSTEAD = {
     "generate-tasks": dict.fromkeys(
         ("--overlap", "-o"),
-        "tasks do not overlap: remove it, and read a margin around tasks by --expand-margin-size",
+        "tasks do not overlap: remove it, and read a margin around tasks with --expand-margin-size",
     ),
     "inference": {
         "--original-num-output-channels": "give the number of channels that the network returns "
-        "by --num-output-channels",
+        "with --num-output-channels",
         "--output-key": "let the network return one tensor, or write a model file whose "
         "PatchInferencer picks that output, and give --framework universal",
     },
-    "load-h5": {"--zero-filling": "skip tasks without a file by skip-task-by-file --mode missing"},
+    "load-h5": {
+        "--zero-filling": "skip tasks that have no file with skip-task-by-file --mode missing"
+    },
     "load-precomputed": dict.fromkeys(("--expand-direction", "-d"), _EXPAND),
     "mask": dict.fromkeys(("--check-all-zero", "--skip-to"), _SKIPPED),
-    "mesh-manifest": {"-i": "give the number of the task itself by --prefix"},
+    "mesh-manifest": {"-i": "give the number of the task itself with --prefix"},
 }
 
 # removed command -> what to do instead
 INSTEAD = {
-    "cutout-dvid-label": "read labels of DVID from a precomputed or zarr copy of them: "
+    "cutout-dvid-label": "convert the labels of DVID to precomputed or zarr, and read the copy: "
     "load-volume -v URL",
     "czann-inference": "export the network to ONNX or to a BioImage package and give that to "
     "inference --convnet-model",
-    "remap-segmentation": "give objects ids that are unique in the volume when they are made: "
+    "remap-segmentation": "label objects with ids that are unique in the volume from the start: "
     "connected-components --global-ids or agglomerate --global-ids",
     "napari-pixel-classifier": "train a classifier in napari, and call it from your own file: "
     "plugin -f my_classifier.py (see docs/extending.md)",

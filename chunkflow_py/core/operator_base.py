@@ -1,8 +1,8 @@
-"""`OperatorBase` and `SourceBase`: every hook of operators and sources, with its default.
+"""`OperatorBase` and `SourceBase`: all hooks of operators and sources, with their defaults.
 
 A hook is a method or attribute through which an operator informs the pipeline, such as
-``required_input``. All are optional. A subclass marks the hooks that it overrides, so that a
-mistyped name fails when the class is defined:
+``required_input``. All hooks are optional. A subclass marks the hooks that it overrides, so that a
+mistyped name raises an error when the class is defined:
 
 ```
 class Smoother(OperatorBase):
@@ -17,8 +17,8 @@ class Smoother(OperatorBase):
     def destination(self): ...                          # a property
 ```
 
-A field of a dataclass that is a hook is declared by ``field(metadata=HOOK)``. A function that is an
-operator declares hooks by the decorator ``with_hooks(keeps_voxels=True)``.
+A hook that is a field of a dataclass is declared with ``field(metadata=HOOK)``. A function that is
+an operator declares its hooks with the decorator ``with_hooks(keeps_voxels=True)``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _HookValue:
     def __get__(self, owner: object, kind: type) -> Any:
         if self.values:
             return self.values[0]
-        msg = f"{kind.__name__} declares the hook {self.name} but has not assigned it"
+        msg = f"{kind.__name__} declares the hook {self.name}, but has not assigned a value to it"
         raise AttributeError(msg)
 
 
@@ -97,7 +97,7 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
 if not TYPE_CHECKING:
 
     class default_value:  # noqa: N801  (a decorator)
-        """The default of a hook that is an attribute; subclasses and objects may replace it."""
+        """The default value of a hook that is an attribute; subclasses and objects may set it."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function
@@ -111,7 +111,7 @@ class WritersByPlace(Protocol):
     """Finds the task of a plan that writes a voxel; see `chunkflow_py.run.task_boxes`."""
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
-        """Return the number of the task that writes a voxel of the operator's input, if any."""
+        """Return the number of the task that writes *voxel* (of the operator's input), if any."""
 
 
 def _is_marked(attribute: object) -> bool:
@@ -132,15 +132,15 @@ def _check(owner: str, marked: set[str], names: set[str], known: frozenset[str])
         raise TypeError(msg)
     for name in sorted((names & known) - marked):
         msg = (
-            f"{owner}.{name} has the name of a hook without its mark: put @hook above the "
+            f"{owner}.{name} has the name of a hook but is not marked: put @hook above the "
             f"function (below @property), write {name} = hook_value(...), or, for the field of a "
-            "dataclass, field(metadata=HOOK); rename it if it is not a hook"
+            f"dataclass, field(metadata=HOOK); if it is not a hook, rename {name}"
         )
         raise TypeError(msg)
 
 
 class HookBase:
-    """Base of `OperatorBase` and `SourceBase`, which checks that overridden hooks are marked.
+    """Base class of `OperatorBase` and `SourceBase`; checks that overridden hooks are marked.
 
     Raises:
         TypeError: a hook is not marked, or a marked name is not the name of a hook.
@@ -153,7 +153,7 @@ class HookBase:
         """Check the hooks that the class and its base classes override.
 
         Args:
-            adds_hooks: make the public names of this class the hooks of its subclasses.
+            adds_hooks: whether the public names of this class are the hooks of its subclasses.
             settings: class arguments of other base classes.
         """
         super().__init_subclass__(**settings)
@@ -177,35 +177,36 @@ class HookBase:
         """Raise a `TypeError` for a hook that the class does not declare."""
         if name in self.hook_names and name not in self.declared_hooks:
             kind = type(self).__name__
-            msg = f"{kind} assigns the hook {name}; declare it there by {name} = hook_value()"
+            msg = f"{kind} assigns the hook {name}; declare it in {kind} with {name} = hook_value()"
             raise TypeError(msg)
         object.__setattr__(self, name, value)
 
     def declares(self, name: str) -> bool:
-        """Return whether the hook *name* is overridden."""
+        """Return whether the class or the object overrides the hook *name*."""
         return name in self.declared_hooks
 
 
 class OperatorBase(HookBase, adds_hooks=True):
     """Base class of operators: every hook, with the default for operators that do not override it.
 
-    If some hooks are not overridden, the pipeline makes an assumption instead, which it does not
-    make for an operator that returns ``None``, "unknown"; `declares` tells the two cases apart.
+    If an operator does not override certain hooks, the pipeline makes an assumption. If an operator
+    overrides such a hook and returns ``None``, "unknown", the pipeline makes no assumption.
+    `declares` distinguishes the two cases.
     """
 
     # --- before the first task, in the order of the pipeline --------------------------------------
 
     def prepare(self, outline: Outline) -> None:
-        """Check the known facts about tasks and input; must not process any task.
+        """Check, before the first task, that the operator can process the tasks and its input.
 
         Raises:
-            ChunkflowError: the operator cannot process them.
+            ChunkflowError: the operator cannot process such tasks or such an input.
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Receive the function (task box, domain) -> box of the input that later operators need.
+        """Receive the function (task box, domain) -> input box that the later operators need.
 
-        Called after `prepare`, for ``--expand-margin-size auto``.
+        Called after `prepare`, if the pipeline uses ``--expand-margin-size auto``.
         """
 
     def create_output(self) -> str | None:
@@ -222,7 +223,7 @@ class OperatorBase(HookBase, adds_hooks=True):
     # --- boxes ------------------------------------------------------------------------------------
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box needed for output *box* of a volume with bounds *domain*."""
+        """Return the input box that the output box *box* needs; *domain*: bounds of the volume."""
         del domain
         return box
 
@@ -230,7 +231,8 @@ class OperatorBase(HookBase, adds_hooks=True):
     def face_offsets(self) -> tuple[Zyx, Zyx] | None:
         """Offsets that the operator adds to the start and the stop of the task's box.
 
-        They are in voxels of its first input or, if it has none, of the pipeline's input.
+        The offsets are in voxels of the operator's first input or, if it has no input, in voxels of
+        the pipeline's input.
         """
         return None
 
@@ -243,9 +245,9 @@ class OperatorBase(HookBase, adds_hooks=True):
     def shrinks_by(self) -> Zyx | None:
         """Size of an output voxel in voxels of the first input, zyx.
 
-        Regions of tasks stay in voxels of the pipeline's input, because tasks are named after them.
-        Later operators get boxes in voxels of their own first input: in their `Outline`, as
-        ``Task.bbox``, and in `required_input`.
+        The regions of tasks stay in voxels of the pipeline's input, because tasks are named after
+        their regions. Later operators get boxes in voxels of their own first input: in their
+        `Outline`, as ``Task.bbox``, and in `required_input`.
         """
         return None
 
@@ -258,17 +260,17 @@ class OperatorBase(HookBase, adds_hooks=True):
     def is_local(self) -> bool:
         """Whether an output voxel depends only on the input within its `required_input`.
 
-        A local operator computes the same value for a voxel in whatever chunk or task it is.
-        ``False`` if unknown. An operator that makes no item is local without declaring it, see
-        `chunkflow_py.pipeline.operator.Operator.is_local`.
+        A local operator computes the same value for a voxel in every chunk or task that contains
+        the voxel. ``False`` if unknown. An operator that makes no item is local even if it does not
+        declare this hook, see `chunkflow_py.pipeline.operator.Operator.is_local`.
         """
         return False
 
     @default_value
     def cut_remedy(self) -> str | None:
-        """Remedy to suggest for an operator whose result depends on all of its first input.
+        """Remedy to suggest if the result depends on the whole first input, as for a distance map.
 
-        Logged once if that input is only a part of a volume.
+        The remedy is logged once if the first input is only a part of a volume.
         """
         return None
 
@@ -292,7 +294,8 @@ class OperatorBase(HookBase, adds_hooks=True):
     def bounds(self) -> BoundingBox | None:
         """For a loader: return the bounds of its volume; ``None`` if they depend on the task.
 
-        Called after `prepare`. Operators that do not override it keep the bounds of their input.
+        Called after `prepare`. Operators that do not override this hook keep the bounds of their
+        input.
         """
         return None
 
@@ -302,22 +305,23 @@ class OperatorBase(HookBase, adds_hooks=True):
         return None
 
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """For a loader: return the voxel size, nm, zyx; ``None`` if it depends on the task.
+        """For a loader: return the voxel size, nm, zyx; ``None`` if the size depends on the task.
 
-        Operators that do not override it multiply the voxel size of their input by `shrinks_by`.
+        For operators that do not override this hook, the voxel size of the output is that of their
+        input, multiplied by `shrinks_by`.
         """
         return None
 
     @default_value
     def any_voxel_size(self) -> bool:
-        """Whether the inputs may differ in voxel size; the pipeline refuses it by default."""
+        """Whether inputs may differ in voxel size; by default, the pipeline raises an error."""
         return False
 
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
-        """Return dtype, channels and kind of the output; by item name for several chunks.
+        """Return dtype, channels and kind of the output; for several chunks, name -> `Voxels`.
 
-        ``None`` if they are not known before a task runs. If an operator does not override this,
-        the pipeline uses `keeps_voxels` and `voxels_from`.
+        ``None`` if they are not known before a task runs. If an operator does not override this
+        hook, the pipeline uses `keeps_voxels` and `voxels_from`.
         """
         return None
 
@@ -327,20 +331,20 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of the output for a first input of *read*."""
+        """Return dtype, channels and kind of the output if the first input has those of *read*."""
         del read
         return None
 
     @default_value
     def labelling(self) -> Labelling | None:
-        """For an operator that labels objects: how it labels them; read after `prepare`.
+        """For an operator that labels objects: how ids are assigned; read after `prepare`.
 
         ``None`` if ids are not unique in the volume, or if no object is cut by a task boundary.
         """
         return None
 
     def stored_type(self) -> str | None:
-        """For a saver: return the dtype that it stores, if known before `prepare`."""
+        """For a saver: return the dtype of the stored voxels, if known before `prepare`."""
         return None
 
     @default_value
@@ -376,7 +380,7 @@ class OperatorBase(HookBase, adds_hooks=True):
     def stores(self) -> tuple[Output, ...] | None:
         """Return the outputs that the record of each task must list; called after `prepare`.
 
-        ``None`` stands for everything at `destinations`.
+        ``None`` means that the record must list everything at `destinations`.
         """
         return None
 
@@ -391,7 +395,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def kept(self) -> str | None:
-        """Address of the output by which the operator recognizes the finished tasks that it skips.
+        """Address of the output that shows the operator which tasks are finished, to skip them.
 
         ``None`` if a marker file stands for all outputs of a task; empty if the operator does not
         skip finished tasks.
@@ -414,7 +418,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         """Return the memory estimate for a first input of extent *size*; ``None`` if unknown.
 
         Called after the context managers of all operators have been entered. An operator that does
-        not override this is assumed to make chunks as large as its first input.
+        not override this hook is assumed to make chunks as large as its first input.
         """
         del size
         return None
@@ -423,19 +427,19 @@ class OperatorBase(HookBase, adds_hooks=True):
         """Check that a pipeline that needs *line_bytes* in total fits in memory.
 
         Raises:
-            OptionError: it does not fit; the message names options that would.
+            OptionError: the pipeline does not fit; the message names options with which it fits.
         """
 
     @default_value
     def expected(self) -> MemoryEstimate | None:
-        """For a loaded network: its memory on host and device."""
+        """For a loaded network: the estimate of the memory that it needs on host and device."""
         return None
 
     # --- running ----------------------------------------------------------------------------------
 
     @default_value
     def thread_safe(self) -> bool:
-        """Whether several threads may call it at the same time."""
+        """Whether several threads may call the operator at the same time."""
         return False
 
     def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
@@ -454,7 +458,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def backend_is_open(self) -> bool:
-        """For a network: whether the backend of ``--backend auto`` has still to be chosen."""
+        """For a network with ``--backend auto``: whether no backend has been chosen yet."""
         return False
 
     def choose_backend(self) -> str:
@@ -465,7 +469,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Files that workers need besides the volumes: path as typed -> ``code`` or ``data``."""
+        """Files that workers need besides volumes: path as the user gives it -> code or data."""
         return {}
 
     @default_value
@@ -475,20 +479,20 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def profile(self) -> dict[str, str] | None:
-        """Everything about the machine that the output bytes depend on; ``None`` until it is known.
+        """Compute profile: the backend, device, threads and precision that determine output bytes.
 
-        This is the compute profile: backend, device, threads and precision.
+        ``None`` until the profile is known.
         """
         return None
 
     @default_value
     def network_seconds(self) -> float:
-        """For a network: total seconds that it has run; read from any thread."""
+        """For a network: total run time of the network so far, in seconds; read from any thread."""
         return 0.0
 
     @default_value
     def traffic(self) -> Traffic | None:
-        """Bytes read since the start, if the operator counts them."""
+        """Totals of all reads of the operator since its start, such as bytes, if it counts them."""
         return None
 
 
@@ -516,22 +520,22 @@ class SourceBase(HookBase, adds_hooks=True):
         return None
 
     def create_output(self) -> str | None:
-        """Create output volumes before workers start; return the address of the first, if new."""
+        """Create output volumes before workers start; return the first new address, if any."""
         return None
 
     def stop(self) -> None:
         """Stop making tasks; called from another thread, even while the source is blocked."""
 
     def settle(self, task: Task) -> None:
-        """Receive a task at the end of the pipeline, whatever its outcome.
+        """Receive each task at the end of the pipeline, whether it is done, skipped or failed.
 
-        Declared by a source that leases its tasks, such as a queue. A failed task does not end
-        the pipeline of such a source.
+        A source that leases its tasks, such as a queue, declares this hook. A failed task does not
+        end the pipeline of such a source.
         """
 
 
 class _Wrapped(OperatorBase):
-    """The hooks of a plain function: those declared by `with_hooks`, and defaults."""
+    """The hooks of a plain function: the values given to `with_hooks`, and defaults."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         vars(self).update(values, declared_hooks=frozenset(values))
@@ -545,7 +549,7 @@ def hooks_of(operator: object) -> OperatorBase:
     """Return the object with the hooks of an operator: itself, or a wrapper of a function.
 
     Raises:
-        TypeError: an attribute has the name of a hook, but the object is no `OperatorBase`.
+        TypeError: an attribute has the name of a hook, but the object is not an `OperatorBase`.
     """
     if isinstance(operator, OperatorBase):
         return operator
@@ -562,7 +566,7 @@ def source_hooks_of(source: object) -> SourceBase:
     """Return the object with the hooks of a source: itself, or defaults for a plain iterable.
 
     Raises:
-        TypeError: an attribute has the name of a hook, but the object is no `SourceBase`.
+        TypeError: an attribute has the name of a hook, but the object is not a `SourceBase`.
     """
     if isinstance(source, SourceBase):
         return source

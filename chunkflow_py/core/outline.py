@@ -1,6 +1,7 @@
 """`Outline`: the facts about tasks and volumes that operators get before the first task.
 
-Also here: functions that transform the boxes of all tasks, a grid or a list, between operators.
+The functions of this module transform the boxes of all tasks, given as a grid or a list, from one
+operator to the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Boxes = BoxGrid | Sequence[BoundingBox]
 
 @dataclass(frozen=True)
 class Outline:
-    """The facts that are known before the first task, from the view of one operator.
+    """What is known about tasks and volumes before the first task, from one operator's view.
 
     Attributes:
         boxes: the boxes of all tasks, in voxels of the operator's first input; ``None`` if
@@ -57,7 +58,7 @@ class Outline:
 
     @property
     def bounds(self) -> BoundingBox | None:
-        """The smallest box around domain and tasks, which a new output volume has to cover."""
+        """The smallest box around the domain and all tasks; a new output volume must cover it."""
         if self.domain is None or self.region is None:
             return self.domain or self.region
         return self.domain.hull(self.region)

@@ -43,7 +43,8 @@ def is_digits(text: str) -> bool:
 def bounded(text: str, most: int) -> str:
     """Return *text*, or its first *most* characters and an ellipsis.
 
-    An address at the cut is dropped: a password in a part of it could not be recognised.
+    An address that would be cut is dropped as a whole, because a password in the remaining part
+    could not be recognised.
     """
     if len(text) <= most:
         return text
@@ -55,5 +56,5 @@ def bounded(text: str, most: int) -> str:
 
 
 def tail(text: str, most: int) -> str:
-    """Return *text*, or at most its last *most* characters, from the start of a line."""
+    """Return *text*, or at most its last *most* characters, beginning at the start of a line."""
     return text if len(text) <= most else text[-most:].partition("\n")[2]

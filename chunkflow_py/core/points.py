@@ -59,7 +59,7 @@ class Points:
         return np.multiply(self.positions + 0.5, self.voxel_size_nm)
 
     def inside(self, bbox: BoundingBox) -> Points:
-        """Return the points in *bbox* (voxels, half-open), in their order."""
+        """Return the points in *bbox* (voxels, half-open), without changing their order."""
         keep = ((self.positions >= bbox.start) & (self.positions < bbox.stop)).all(axis=1)
         confidences = None if self.confidences is None else self.confidences[keep]
         return replace(self, positions=self.positions[keep], confidences=confidences)
@@ -79,11 +79,11 @@ class Points:
 
         Args:
             data: the whole file.
-            what: its name, for messages.
+            what: name of the file, for messages.
 
         Raises:
-            VolumeError: it is not an HDF5 file, is damaged, or has no dataset ``points``.
-            ChunkError: the shapes of its arrays do not match.
+            VolumeError: the data are not an HDF5 file, are damaged, or have no dataset ``points``.
+            ChunkError: the shapes of the arrays in the file do not match.
         """
         arrays, _ = unpack(data, what)
         if "points" not in arrays:

@@ -25,7 +25,7 @@ _NO_RADIUS = -1.0
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """The centre line of one object; a task carries several, by the ids of their objects.
+    """The centre line of one object; a task carries a dict, object id -> skeleton.
 
     Attributes:
         vertices_nm: (n, 3) float32, zyx, nanometres; voxel k reaches from k to k + 1 voxel sizes.
@@ -61,11 +61,14 @@ class Skeleton:
         if len(made.radii_nm) != count or len(made.types) != count:
             msg = (
                 f"{count} vertices have {len(made.radii_nm)} radii and {len(made.types)} types; "
-                "give one for each"
+                "give one radius and one type for each vertex"
             )
             raise ChunkError(msg)
         if ends.size and ends.max() >= count:
-            msg = f"an edge refers to vertex {ends.max()}, but there are {count}, numbered from 0"
+            msg = (
+                f"an edge refers to vertex {ends.max()}, but there are only {count} vertices, "
+                "numbered from 0"
+            )
             raise ChunkError(msg)
         return made
 
@@ -80,16 +83,16 @@ class Skeleton:
         return float(np.linalg.norm(a - b, axis=1).sum())
 
     def moved(self, shift_nm: Iterable[float]) -> Skeleton:
-        """Return the skeleton moved by *shift_nm*, zyx."""
+        """Return the skeleton moved by *shift_nm* (zyx, nanometres)."""
         shift = np.array([*shift_nm], np.float64)
         return Skeleton.of(self.vertices_nm + shift, self.edges, self.radii_nm, self.types)
 
     def consolidated(self) -> Skeleton:
-        """Merge vertices at the same position, and sort vertices and edges.
+        """Return the skeleton with sorted vertices and edges, and one vertex at each position.
 
-        A merged vertex gets the largest radius and type. Vertices are sorted by position; edges are
-        sorted with the lower index first, without duplicates. So the bytes of a skeleton do not
-        depend on the order in which it was assembled.
+        A merged vertex gets the largest radius and the largest type of its vertices. Vertices are
+        sorted by position. Each edge has its lower index first; edges are sorted, without
+        duplicates. Therefore, the bytes of a skeleton do not depend on the order of assembly.
         """
         vertices, places = np.unique(self.vertices_nm, axis=0, return_inverse=True)
         places = places.ravel()
@@ -106,7 +109,8 @@ class Skeleton:
     def to_precomputed(self) -> bytes:
         """Encode the skeleton in Neuroglancer's format, with radius and type of each vertex.
 
-        Format: Neuroglancer, ``datasource/precomputed/skeletons.md``; vertices are x, y, z there.
+        Neuroglancer describes the format in ``datasource/precomputed/skeletons.md``. In this
+        format, the coordinates of a vertex are x, y, z.
         """
         counts = np.array([len(self), len(self.edges)], "<u4")
         arrays = (
@@ -150,12 +154,15 @@ class Skeleton:
                 place += number * dtype.itemsize
             made = cls.of(vertices[:, ::-1], ends, found.get("radius"), found.get("vertex_types"))
         except (ValueError, LookupError, TypeError) as error:
-            msg = f"{what} is not a valid skeleton: {error} (of {len(data)} bytes); make it again"
+            msg = (
+                f"{what} is not a valid skeleton: {error} (in a file of {len(data)} bytes); create "
+                "the skeleton again"
+            )
             raise VolumeError(msg) from error
         if place != len(data):
             msg = (
                 f"{what} is not a valid skeleton: it should have {place} bytes, but has "
-                f"{len(data)}; make it again"
+                f"{len(data)}; create the skeleton again"
             )
             raise VolumeError(msg)
         return made
@@ -163,8 +170,9 @@ class Skeleton:
     def to_swc(self) -> str:
         """Return the text of an SWC file: id, type, x, y, z, radius, parent; nanometres.
 
-        Each connected component is a tree; its root is the first vertex that has one edge. SWC
-        cannot represent loops: the edge that closes a loop is left out.
+        Each connected component is written as a tree. The root of a tree is the first vertex with
+        exactly one edge, or else the first vertex. SWC cannot represent loops, so the edge that
+        closes a loop is left out.
         """
         neighbours: list[list[int]] = [[] for _ in range(len(self))]
         for a, b in self.edges.tolist():

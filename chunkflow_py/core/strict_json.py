@@ -1,4 +1,4 @@
-"""Strict JSON: refuses documents that different parsers would read differently."""
+"""Read strict JSON: raise an error for documents that other parsers might read differently."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ def loads(text: str | bytes) -> Any:
     """Return the content of a JSON document.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, repeats a name, contains a number that is not finite
-            or an integer of more than 32 digits, or is nested too deeply for Python's parser.
+        ValueError: the document is not JSON in UTF-8, repeats a name in an object, contains a
+            number that is not finite or an integer of more than 32 digits, or is nested too deeply
+            for Python's parser.
     """
     try:
         return json.loads(
@@ -25,7 +26,7 @@ def loads(text: str | bytes) -> Any:
             parse_constant=_constant,
         )
     except RecursionError:
-        msg = "it is nested too deeply"
+        msg = "the JSON is nested too deeply"
         raise ValueError(msg) from None
 
 
@@ -34,14 +35,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        msg = f"it contains the name {twice[:80]!r} twice"
+        msg = f"the JSON contains the name {twice[:80]!r} twice in one object"
         raise ValueError(msg)
     return found
 
 
 def _int(digits: str) -> int:
     if len(digits) > _DIGITS:
-        msg = f"it contains an integer of {len(digits)} digits, more than the {_DIGITS} allowed"
+        msg = f"the JSON has an integer of {len(digits)} digits, more than the {_DIGITS} allowed"
         raise ValueError(msg)
     return int(digits)
 
@@ -52,5 +53,5 @@ def _float(digits: str) -> float:
 
 
 def _constant(name: str) -> NoReturn:
-    msg = f"it contains the number {name[:80]}, which is not finite"
+    msg = f"the JSON contains the number {name[:80]}, which is not finite"
     raise ValueError(msg)

@@ -12,8 +12,8 @@ File formats:
 |      | ``{"coord": […], "postsynapses": [[…], …]}``                                             |
 | JSON | a list of DVID's elements: ``Kind`` PreSyn and PostSyn, ``Pos`` (xyz), ``Prop``, ``Rels`` |
 
-The first column of ``post`` is the row of ``pre`` that the point belongs to; the other three are
-its position. The first two formats are written, all are read.
+The first column of ``post`` is the row of ``pre`` that the point belongs to; the other three
+columns are the position of the point. All four formats can be read; the first two are written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Synapses:
 
     Attributes:
         pre: (n, 3), zyx, voxels: indices of the voxels that contain the T-bars.
-        post: (m, 3), zyx, voxels, the same of the postsynaptic points.
+        post: (m, 3), zyx, voxels: indices of the voxels that contain the postsynaptic points.
         post_to_pre: (m,) row of *pre* that each postsynaptic point belongs to.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx, if known.
         pre_confidence: (n,) in [0, 1].
@@ -74,7 +74,7 @@ class Synapses:
         """Check the shapes and references of the arrays.
 
         Raises:
-            ChunkError: they do not match; the message names the array.
+            ChunkError: an array does not match the others; the message names this array.
         """
         for name in ("pre", "post"):
             points = getattr(self, name)
@@ -88,15 +88,18 @@ class Synapses:
         for name, count in (counts | {"post_to_pre": len(self.post)}).items():
             values = getattr(self, name)
             if values is not None and values.shape != (count,):
-                msg = f"{name} of synapses has shape {values.shape}, but there are {count} points"
+                msg = (
+                    f"{name} of synapses has shape {values.shape}, but must have shape ({count},): "
+                    "one value for each point"
+                )
                 raise ChunkError(msg)
         if len(self.post) and not 0 <= self.post_to_pre.min() <= self.post_to_pre.max() < len(
             self.pre
         ):
             msg = (
                 f"postsynaptic points refer to rows {self.post_to_pre.min()} to "
-                f"{self.post_to_pre.max()} of the presynaptic points, but there are "
-                f"{len(self.pre)}, numbered from 0"
+                f"{self.post_to_pre.max()} of the presynaptic points, but there are only "
+                f"{len(self.pre)} rows, numbered from 0"
             )
             raise ChunkError(msg)
 
@@ -119,7 +122,7 @@ class Synapses:
 
     @property
     def bbox(self) -> BoundingBox | None:
-        """The smallest box around all points, voxels; ``None`` without any."""
+        """The smallest box around all points, in voxels; ``None`` if there are no points."""
         points = np.concatenate([self.pre, self.post])
         if not len(points):
             return None
@@ -183,11 +186,11 @@ class Synapses:
         return arrays | {name: getattr(self, name) for name in (*_OF_PRE, *_OF_POST)}
 
     def to_hdf5(self) -> bytes:
-        """Return an HDF5 file with the datasets listed above; all positions are zyx."""
+        """Return an HDF5 file with the datasets listed at the top of this module, in zyx order."""
         return pack(self._arrays(), {"users": ";".join(self.users)} if self.users else {})
 
     def to_json(self) -> bytes:
-        """Return a JSON file with the names of the HDF5 datasets; all positions are zyx."""
+        """Return a JSON file with lists named like the HDF5 datasets, in zyx order."""
         values: dict[str, Any] = {k: v.tolist() for k, v in self._arrays().items() if v is not None}
         if self.users:
             values["users"] = list(self.users)
@@ -206,9 +209,10 @@ class Synapses:
 
         Args:
             data: the whole file.
-            what: its name, for messages.
-            voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
-            is_xyz: whether positions and voxel size of the file are xyz, if it does not say.
+            what: name of the file, for messages.
+            voxel_size_nm: voxel size that replaces the voxel size in the file, nanometres, zyx.
+            is_xyz: whether positions and voxel size in the file are xyz, if the file does not
+                state their order.
 
         Raises:
             VolumeError: the file has none of the formats.
@@ -239,7 +243,7 @@ def _fields(found: Mapping[str, Any], order: str) -> dict[str, Any]:
         z, y, x = (float(v) for v in np.ravel(size)[turn])
         size = (z, y, x)
         if not min(size) > 0:
-            msg = f"its resolution is {size}, not positive"
+            msg = f"the resolution must be positive (nm, zyx), but is {size}"
             raise ValueError(msg)
     fields: dict[str, Any] = {
         "pre": _voxels(np.asarray(found["pre"]).reshape(-1, 3)[:, turn]),
@@ -297,8 +301,9 @@ def _from_json(data: bytes, what: str) -> dict[str, Any]:
 def _from_dvid(elements: Sequence[Mapping[str, Any]], what: str) -> dict[str, Any]:
     """Return the arrays of a list of DVID elements (positions xyz).
 
-    A postsynaptic element belongs to the presynaptic element that its first relation names. It is
-    left out if that does not exist, for example because it was deleted.
+    A postsynaptic element belongs to the presynaptic element that its first relation names. If the
+    presynaptic element does not exist, for example because it was deleted, the postsynaptic element
+    is left out.
     """
     pres = [element for element in elements if "Pre" in element["Kind"]]
     rows = {tuple(element["Pos"]): row for row, element in enumerate(pres)}
@@ -311,7 +316,7 @@ def _from_dvid(elements: Sequence[Mapping[str, Any]], what: str) -> dict[str, An
                 partners.append(partner)
     lost = sum("Post" in element["Kind"] for element in elements) - len(posts)
     if lost:
-        logger.warning("%s: left out %d postsynaptic points, which have no T-bar", what, lost)
+        logger.warning("%s: left out %d postsynaptic points that have no T-bar", what, lost)
 
     def properties(found: Sequence[Mapping[str, Any]], name: str, default: Any) -> list[Any]:
         return [(element.get("Prop") or {}).get(name, default) for element in found]

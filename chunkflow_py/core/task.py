@@ -33,7 +33,7 @@ class Lease(Protocol):
         """Delete the message from the queue, because the task is finished."""
 
     def release(self) -> None:
-        """Return the task to the queue, so that another worker may take it at once."""
+        """Return the task to the queue, where another worker may receive it immediately."""
 
 
 @dataclass(slots=True)
@@ -43,10 +43,10 @@ class Task:
     Attributes:
         region: the box (and time index) of the task, or ``None`` if it has none.
         items: chunks and other results of operators, by name.
-        seconds: time spent, by operator label.
+        seconds: operator label -> seconds spent on the task.
         outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
-        lease: set when the task came from a queue.
-        written: records of the objects that operators have stored.
+        lease: lease of the task's message, if the task came from a queue.
+        written: records of the objects that operators have stored for the task.
         missing_blocks: number of blocks that are not stored, and were read as the fill value.
         scale: size of a voxel of the current operator's input in voxels of *region*, zyx; set by
             the pipeline around each operator.
@@ -75,7 +75,7 @@ class Task:
         return self.region and self.region.with_box(self.region.bbox.coarser(self.scale))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:
-        """Add *low* to the start and *high* to the stop of the box, in voxels of `bbox`."""
+        """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`."""
         if self.region is not None:
             start, stop = self.region.bbox.start, self.region.bbox.stop
             box = BoundingBox(start + low * self.scale, stop + high * self.scale)
@@ -152,11 +152,11 @@ class Output:
         kind: ``volume`` for the write units of one level of a volume that the saved box touches;
             ``file`` for one file per task, or one for all; ``objects`` for any number of objects,
             such as meshes.
-        url: address of the volume, as `open_volume` takes it; address of the file, with `BOX` in
+        url: address of the volume, as `open_volume` accepts it; address of the file, with `BOX` in
             place of the task's box; or common start of the addresses of the objects.
-        mip: level of the volume.
+        mip: resolution level of the volume; 0 is the finest.
         format: format of the volume, if the address does not determine it.
-        time: time index of the volume, if it is not the task's.
+        time: time index in the volume, if it differs from the time index of the task.
         shrink: size of a voxel of the volume in voxels of the operator's chunk, zyx.
     """
 

@@ -1,6 +1,7 @@
 """Inference on chunks: patches, windows, blending, backends, networks.
 
-It works on arrays and needs no storage library. Names are imported on first use:
+This package works on arrays and needs no storage library. Its public names are imported when they
+are first used:
 
     from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
 """

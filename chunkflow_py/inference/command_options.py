@@ -32,10 +32,10 @@ _FROM_SETTINGS = {
 
 
 def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Complete *options* from the BioImage Model Zoo package, if ``convnet_model`` is one.
+    """Complete *options*, if ``convnet_model`` is a package of the BioImage Model Zoo.
 
-    Channels and dimensions come from the package. Margin, normalisation, activation and voxel size
-    come from it unless the user chose them.
+    The package decides the number of channels and of dimensions. It also decides the margin, the
+    normalisation, the activation and the voxel size, unless the user chose them.
 
     Raises:
         ModelError: the package cannot be read, or needs an unsupported feature.
@@ -62,10 +62,11 @@ def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
-    """Return the engine settings; an option with the same name as a setting sets it.
+    """Return the engine settings that the options of the command ``inference`` specify.
 
     Args:
-        options: values of the options of ``inference``, by their Python names.
+        options: value of each option, keyed by its Python name. An option that has the name of a
+            setting sets it; the other settings are derived.
 
     Raises:
         OptionError: options contradict each other.
@@ -91,10 +92,11 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
 
 
 def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of `create_backend`; an option with the same name as one sets it.
+    """Return the keyword arguments for `create_backend` from the options of ``inference``.
 
     Args:
-        options: values of the options of ``inference``, by their Python names.
+        options: value of each option, keyed by its Python name. An option that has the name of an
+            argument sets it.
     """
     names = inspect.signature(create_backend).parameters.keys() - _FROM_SETTINGS
     return {name: options[name] for name in sorted(names) if name in options} | {

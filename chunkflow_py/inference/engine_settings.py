@@ -1,4 +1,4 @@
-"""Settings that, besides the network and the data, decide the output of an engine."""
+"""Settings of the inference engine, which decide the output together with network and data."""
 
 from __future__ import annotations
 
@@ -27,35 +27,37 @@ OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings that, besides the network and the data, decide the output.
+    """Settings of the inference engine, which decide the output together with network and data.
 
     Attributes:
         geometry: patch sizes and overlap.
-        num_input_channels: channels that the network takes.
-        num_output_channels: channels that the network returns, of all outputs together.
-        outputs: names, channels and kinds of the outputs of a network with several (default: one
-            output with all channels).
-        batch_size: patches in one forward pass; the last batch is padded, so that every pass has
-            the same shape.
+        num_input_channels: number of channels of the network's input.
+        num_output_channels: number of channels of all outputs of the network together.
+        outputs: name, number of channels and kind of each output, for a network with several
+            outputs (default: one output with all channels).
+        batch_size: number of patches in one forward pass. The last batch is padded, so every
+            forward pass has the same shape.
         bump: name of the blending window.
-        pad: how the input is padded outside the domain.
-        keep_stride: let the last patch reach into the padding (``--grid padded``).
-        normalizer: normalisation of the voxels before the network.
-        output_dtype: ``float32``, ``float16``, or ``uint8``: 255·p rounded half to even, after
-            clamping p to [0, 1]; ``argmax``: the channel with the largest value, uint8, one
-            channel.
-        output_kind: kind of the output; decides how augmentation maps it back, and whether the
-            first batch is checked to be in [0, 1].
-        activation: function applied to the network's output; softmax over the channels of each
-            output.
-        activate: when to apply it: ``before`` blending, to each patch, or ``after``.
-        augment: average over 16 flips and transposes.
-        mask_myelin_threshold: the last channel is a myelin map, which is dropped; the other
-            channels become zero where it is at least this value.
-        lower_batch: use smaller batches if the GPU runs out of memory, which changes the compute
-            profile.
-        skip_empty: do not run patches whose input is zero everywhere; their output is defined as
-            zero.
+        pad: how input patches are padded outside the bounds of the volume.
+        keep_stride: let the last patch along an axis reach into the padding, instead of moving it
+            back (``--grid padded``).
+        normalizer: normalisation of the voxels before they enter the network.
+        output_dtype: ``float32``; ``float16``; ``uint8``: 255·p rounded half to even, after
+            clamping p to [0, 1]; ``argmax``: index of the channel with the largest value, as a
+            single channel of uint8.
+        output_kind: kind of the output; decides how augmentation maps the output back, and whether
+            the first batch of outputs is checked to be in [0, 1].
+        activation: function to apply to the network's output; ``softmax`` is computed over the
+            channels of each output separately.
+        activate: when to apply the activation: ``before`` blending, to each patch, or ``after``
+            blending, to the mean of the patches.
+        augment: average the output over 16 flips and transposes of each patch.
+        mask_myelin_threshold: if given, the last channel is a myelin map. The other channels
+            become zero where the map is at least this value, and the map itself is dropped.
+        lower_batch: use smaller batches if the GPU runs out of memory. This changes the compute
+            profile, so results may differ by rounding.
+        skip_empty: do not run the network on patches whose input is zero everywhere; set their
+            output to zero.
     """
 
     geometry: PatchGeometry
@@ -77,10 +79,11 @@ class EngineSettings:
     skip_empty: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings against each other.
+        """Check that the settings are valid and compatible.
 
         Raises:
-            OptionError: a count is below 1, or options contradict each other.
+            OptionError: a number of channels or the batch size is below 1, or two settings
+                contradict each other.
         """
         for name in ("num_input_channels", "num_output_channels", "batch_size"):
             if getattr(self, name) < 1:
@@ -90,7 +93,8 @@ class EngineSettings:
         if self.augment and size.y != size.x:
             msg = (
                 f"--augment transposes y and x, so patches must be square in plane; the input "
-                f"patch is {size.y} x {size.x} (y, x, voxels)"
+                f"patch is {size.y} x {size.x} (y, x, voxels); change --input-patch-size, or leave "
+                "--augment out"
             )
             raise OptionError(msg)
         if self.mask_myelin_threshold is not None and self.num_output_channels < 2:
@@ -108,7 +112,8 @@ class EngineSettings:
         if total != self.num_output_channels:
             msg = (
                 f"the outputs {', '.join(o.name for o in self.outputs)} have {total} channels in "
-                f"all, but --num-output-channels is {self.num_output_channels}; set it to {total}"
+                f"all, but --num-output-channels is {self.num_output_channels}; use "
+                f"--num-output-channels {total}"
             )
             raise OptionError(msg)
         for option, given in (
@@ -126,7 +131,7 @@ class EngineSettings:
         for name, channels, kind in self.outputs:
             if names.count(name) > 1:
                 msg = (
-                    f"--output-names {','.join(names)} lists {name} twice; each chunk needs its "
+                    f"--output-names {','.join(names)} lists {name} twice; give each output its "
                     "own name"
                 )
                 raise OptionError(msg)
@@ -156,32 +161,32 @@ class EngineSettings:
 
     @property
     def _channels(self) -> int:
-        """Output channels of the network without the myelin map."""
+        """Number of output channels of the network, without the myelin map."""
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
 
     @property
     def output_channels(self) -> int:
-        """Channels of the output without the myelin map; 1 with ``argmax``."""
+        """Number of channels of the result, without the myelin map; 1 with ``argmax``."""
         return 1 if self.output_dtype == "argmax" else self._channels
 
     @property
     def stored_dtype(self) -> Literal["float32", "float16", "uint8"]:
-        """Dtype of the output's voxels; uint8 with ``argmax``."""
+        """Dtype of the voxels of the result; uint8 with ``argmax``."""
         return "uint8" if self.output_dtype == "argmax" else self.output_dtype
 
     @property
     def meaning(self) -> OutputKind:
-        """Kind of the output; by default affinity for three channels, else probability."""
+        """Kind of the network's output (default: affinity if it has 3 channels, else probability)."""
         if self.output_kind is not None:
             return self.output_kind
         return "affinity" if self._channels == 3 else "probability"
 
     @cached_property
     def window(self) -> NDArray[np.float32]:
-        """The blending window of an output patch.
+        """The blending window: the weight of each voxel of an output patch, (z, y, x).
 
         Raises:
-            OutOfMemoryError: the patch is too large for this machine.
+            OutOfMemoryError: the window does not fit into the memory of this machine.
         """
         size = self.geometry.output_patch_size
         need, there = size.product() * _WINDOW, available_host_bytes()
@@ -196,7 +201,7 @@ class EngineSettings:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the output chunk: that of the network's output, or segmentation with argmax."""
+        """Kind of the output chunk: segmentation with ``argmax``, else `meaning`."""
         return "segmentation" if self.output_dtype == "argmax" else self.meaning
 
     def grid(self, domain: BoundingBox) -> PatchGrid:

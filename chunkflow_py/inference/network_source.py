@@ -43,13 +43,13 @@ class NetworkSource:
 
     Attributes:
         model: name of a built-in network, or path of a file: Python code, TorchScript, an exported
-            program, or a package of the BioImage Model Zoo. All files can run code, so they must
-            be trusted like programs.
+            program, or a package of the BioImage Model Zoo. All of these files can run code, so
+            use only files that you would run as a program.
         weights: path of the weight file, or ``None`` if the model needs none.
-        num_input_channels: number of channels of a batch.
+        num_input_channels: number of channels of the network's input.
         num_output_channels: number of channels that the network must return.
-        trust_weights: unpickle any object in the weight file, which can run code.
-        in_memory: the network itself; *model* is then only its name.
+        trust_weights: unpickle all objects in the weight file, even those that can run code.
+        in_memory: the network itself, if it is already loaded; *model* is then only its name.
     """
 
     model: str
@@ -61,23 +61,23 @@ class NetworkSource:
 
     @cached_property
     def package(self) -> ModelPackage | None:
-        """The BioImage Model Zoo package, or ``None`` if the model is not one."""
+        """The BioImage Model Zoo package, or ``None`` if the model is not such a package."""
         if self.in_memory is not None or not is_package(self.model):
             return None
         return read_package(self.model)
 
     @property
     def is_program(self) -> bool:
-        """Whether the model is TorchScript or an exported program."""
+        """Whether the model is a compiled program, such as TorchScript, and not Python code."""
         if self.package is not None:
             return self.package.is_program
         return self.in_memory is None and Path(self.model).suffix in PROGRAM_SUFFIXES
 
     def run_file(self) -> ModuleType | None:
-        """Run the model file and return it as a module; ``None`` if it is not Python code.
+        """Execute the model file; return it as a module, or ``None`` if it is not Python code.
 
         Raises:
-            ModelError: the file does not exist, or failed when run.
+            ModelError: the file does not exist, or its code raised an exception.
         """
         if self.in_memory is not None or models.is_built_in(self.model) or self.package is not None:
             return None
@@ -94,10 +94,11 @@ class NetworkSource:
 
         Args:
             module: result of `run_file`.
-            device: device for an exported program, which must be loaded for one.
+            device: device onto which an exported program is loaded; ignored for other models.
 
         Raises:
-            ModelError: the model or its weights cannot be read, or do not match.
+            ModelError: the model or its weights cannot be read, or the weights belong to another
+                model.
         """
         if self.package is not None:
             return self.package.load(trust_weights=self.trust_weights)
@@ -123,7 +124,8 @@ class NetworkSource:
             load_weights(network, state, path=self.weights, model=self.model)
         elif module and isinstance(network, torch.nn.Module) and network.state_dict():
             logger.warning(
-                "no --convnet-weight-path: %s runs with the weights that its file created",
+                "without --convnet-weight-path, model %s runs with the weights that its own file "
+                "created",
                 self.model,
             )
         return network
@@ -131,8 +133,8 @@ class NetworkSource:
     def digest(self, network: torch.nn.Module) -> str:
         """Return a hash of everything that determines the results of the loaded *network*.
 
-        It covers the files named here, the Python files of the layers, and the weights. Converted
-        networks are cached under it.
+        The hash covers the model file, the weight file, the Python files that define the layers,
+        and the values of the weights. Converted networks are cached under this hash.
         """
         found = hashlib.sha256(f"{self.model} {network}".encode())
         files = {self.model, self.weights or ""}
@@ -150,7 +152,7 @@ class NetworkSource:
         return found.hexdigest()
 
     def _copied(self, network: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy on the CPU, because folding and precision change a network in place."""
+        """Return a copy on the CPU, because backends change the weights of a network in place."""
         network = copy.deepcopy(network).cpu()
         if self.weights is not None:
             state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
@@ -180,10 +182,13 @@ class NetworkSource:
         try:
             network = load(self.weights)
         except Exception as error:
-            msg = f"load_model of {self.model} failed: {type(error).__name__}: {error}"
+            msg = f"load_model of model file {self.model} failed: {type(error).__name__}: {error}"
             raise ModelError(msg) from error
         if not callable(network):
-            msg = f"load_model of {self.model} returned a {type(network).__name__}, not a network"
+            msg = (
+                f"load_model of model file {self.model} returned a {type(network).__name__}, which "
+                "cannot be called; let it return the network"
+            )
             raise ModelError(msg)
         return network
 
@@ -191,9 +196,9 @@ class NetworkSource:
         network = getattr(module, "InstantiatedModel", None)
         if network is None:
             other = (
-                "; it has PatchInferencer: use --framework universal"
+                ", but it defines PatchInferencer; use --framework universal"
                 if hasattr(module, "PatchInferencer")
-                else "; end it with InstantiatedModel = YourNetwork()"
+                else "; add InstantiatedModel = YourNetwork() at its end"
             )
             msg = f"model file {self.model} defines no InstantiatedModel{other}"
             raise ModelError(msg)
@@ -207,7 +212,7 @@ class NetworkSource:
 
 
 def check_network(network: dict[str, Any]) -> None:
-    """Check, before any work, that a network is given and its files exist.
+    """Check that a network is given and that its files exist, without reading them.
 
     Args:
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
@@ -229,7 +234,7 @@ def check_network(network: dict[str, Any]) -> None:
             msg = f"{option} {path} does not exist (looked in {Path.cwd()})"
             raise OptionError(msg)
         if path is not None and Path(path).is_dir() and not is_package(path):
-            msg = f"{option} {path} is a folder; name a file in it"
+            msg = f"{option} {path} is a folder; give the path of a file"
             raise OptionError(msg)
 
 
@@ -240,10 +245,11 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
 
     Returns:
-        Path of each file as the user typed it -> ``code`` (it can run code) or ``data``.
+        A dict from the path of each file, as the user typed it, to ``code`` if the file can run
+        code, else to ``data``.
 
     Raises:
-        OptionError: the network consists of several files, of which a run can take only one.
+        OptionError: the network consists of several files, but a run can store only one of them.
     """
     found = {}
     model, weights = network.get("model"), network.get("weights")
@@ -251,14 +257,16 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
         suffix = Path(model).suffix
         if is_package(model) and suffix != ".zip":
             msg = (
-                f"model package {model} is a folder, but a run can include only single files; zip "
-                "the folder, with the description at the top level, and give the .zip"
+                f"model package {model} is a folder, but a run can include only single files; pack "
+                "the folder into a .zip file, with the description at the top level, and give the "
+                ".zip file as --convnet-model"
             )
             raise OptionError(msg)
         if suffix == ".xml":
             msg = (
                 f"network {model} consists of two files (.xml and .bin), but a run can include "
-                "only one; give the .onnx file that it was converted from, with --backend openvino"
+                "only one; give the .onnx file from which the network was converted, and add "
+                "--backend openvino"
             )
             raise OptionError(msg)
         found[model] = "data" if suffix == ".onnx" else "code"
@@ -268,7 +276,7 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
 
 
 def network_code(network: dict[str, Any]) -> tuple[str, ...]:
-    """Describe the files of a network that can run code, for a warning."""
+    """Return a phrase for each file of a network that can run code, to show in a warning."""
     kinds = {network.get("model"): "the network", network.get("weights"): "pickled objects in"}
     files = network_files(network)
     return tuple(f"{kinds[path]} {path}" for path, role in files.items() if role == "code")

@@ -1,11 +1,15 @@
 """Find the task size that computes the fewest patches per voxel within a memory limit.
 
 ```
-patches   |------|                      size / stride + 1 patches touch a task whose boundaries
-               |------|                 are multiples of the stride, along an axis: large tasks
-                    |------|            waste less, but need more memory
+patches   |------|
+               |------|
+                    |------|
 task           |---------|
 ```
+
+Along an axis, size / stride + 1 patches touch a task whose boundaries are multiples of the stride
+(if patches overlap by at most the stride). Large tasks compute fewer voxels in vain, but need more
+memory.
 """
 
 from __future__ import annotations
@@ -36,8 +40,9 @@ class TaskSize:
 
     Attributes:
         size: size of a task's output, voxels, zyx.
-        margin: margin to read around it on each side, voxels, zyx.
-        memory_bytes: memory of chunks and sums of patches in a pipeline that reads one task ahead.
+        margin: margin to read around the output on each side, voxels, zyx.
+        memory_bytes: memory that chunks and sums of patches need in a pipeline that reads one task
+            ahead.
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
     """
@@ -51,17 +56,17 @@ class TaskSize:
 
 @dataclass(frozen=True)
 class TaskSizes:
-    """The task sizes that suit a volume and the patches of a network.
+    """Candidate task sizes for a volume and the patches of a network.
 
     Attributes:
         geometry: sizes of the patches.
         channels: number of channels of the output.
         item_bytes: bytes of one value of the output.
-        unit: sizes are multiples of this, voxels, zyx, or reach to the end of the volume.
+        unit: size of which all task sizes are multiples, voxels, zyx.
         extent: size of the volume, voxels, zyx.
         crop: voxels to crop from each side of a chunk's output, zyx. If given, patches are counted
-            from the corner of each chunk, not of the volume.
-        input_bytes: bytes of an input voxel, all channels together.
+            from the corner of each chunk, not from the corner of the volume.
+        input_bytes: bytes of one input voxel, all channels together.
     """
 
     geometry: PatchGeometry
@@ -75,16 +80,18 @@ class TaskSizes:
     def best(
         self, memory_bytes: int, is_usable: Callable[[Zyx], bool] = lambda _: True
     ) -> TaskSize:
-        """Return the size with the least amplification that fits; of equals, the smallest.
+        """Return the task size with the least amplification that fits into the memory.
 
-        The size along y and x is the same, so it may exceed the shorter axis of the volume.
+        Of several such sizes, the smallest is returned. The size along y and x is the same, so it
+        may exceed the shorter axis of the volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches.
-            is_usable: returns whether a size that fits may be used.
+            is_usable: called with a task size that fits; returns whether it may be used.
 
         Raises:
-            OptionError: no size is allowed, or the smallest does not fit.
+            OptionError: the patches and the crop allow no task size, or the smallest task does not
+                fit into the memory.
         """
         found, least = None, None
         for plane in self._lengths(1):
@@ -101,9 +108,10 @@ class TaskSizes:
                 break
         if least is None:
             msg = (
-                f"patches of {self.geometry.output_patch_size} with stride {self.geometry.stride} "
-                f"and crop {self.crop} allow no task size that is a multiple of {self.unit} (zyx, "
-                "voxels); leave --crop-chunk-margin out, or lower --max-mip and --thumbnail-mip"
+                f"output patches of {self.geometry.output_patch_size} with stride "
+                f"{self.geometry.stride} and crop {self.crop} allow no task size that is a "
+                f"multiple of {self.unit} (zyx, voxels); leave --crop-chunk-margin out, or lower "
+                "--max-mip and --thumbnail-mip"
             )
             raise OptionError(msg)
         if found is None:
@@ -117,7 +125,7 @@ class TaskSizes:
         return found
 
     def of(self, size: Zyx) -> TaskSize:
-        """Return margin, memory and amplification of tasks of *size*."""
+        """Return the margin, memory and amplification of tasks of *size* (voxels, zyx)."""
         patch, stride = self.geometry.output_patch_size, self.geometry.stride
         overlap, margin = self.geometry.output_patch_overlap, self.geometry.margin
         around, patches, shares = [], [], []
@@ -149,7 +157,7 @@ class TaskSizes:
         return next(self._lengths(0), 0)
 
     def _lengths(self, axis: int) -> Iterator[int]:
-        """Yield the lengths along an axis, up to the first that contains the whole volume."""
+        """Yield possible task lengths along an axis, up to the first that spans the volume."""
         unit = self.unit[axis]
         extent = self.extent.z if axis == 0 else max(self.extent.y, self.extent.x)
         most = min(_LARGEST, -(-extent // unit) * unit)

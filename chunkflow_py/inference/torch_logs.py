@@ -21,11 +21,11 @@ def quiet_torch() -> AbstractContextManager[None]:
 
 @contextmanager
 def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
-    """Silence messages below *level* inside a ``with`` block.
+    """Silence the messages of some loggers that are below *level*, inside a ``with`` block.
 
     Args:
         names: names of the loggers.
-        level: level of the standard library's `logging`.
+        level: lowest level that is still logged, a constant of the standard library's `logging`.
     """
     logs = [logging.getLogger(name) for name in names]
     before = [log.level for log in logs]

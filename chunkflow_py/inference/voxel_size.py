@@ -1,7 +1,7 @@
 """Check that the data have the voxel size that a network was trained with.
 
-A network recognises structures by their size in voxels; at another voxel size it silently finds
-fewer of them.
+A network recognises structures by their size in voxels. On data with another voxel size it
+silently finds fewer structures.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ def check_voxel_size(
     levels: Iterable[tuple[int, Sequence[float]]] = (),
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Refuse data whose voxel size differs from the network's, and name the mip that fits.
+    """Refuse data whose voxel size is not the one that the network was trained with.
+
+    The error message names the mip to load instead, if a mip has a suitable voxel size.
 
     Args:
-        model_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` along an
-            axis on which it does not matter, such as z for a network that takes single slices.
+        model_nm: voxel size that the network was trained with, nanometres, zyx. ``None`` along an
+            axis accepts any voxel size, for example along z if the network takes single slices.
         data_nm: voxel size of the data, nanometres, zyx.
-        mip: mip of the data, if they come from a pyramid.
-        levels: mips of the volume with their voxel sizes (nanometres, zyx), if known.
-        tolerance: largest difference along an axis, relative to the network's voxel size.
+        mip: mip level of the data, if they come from a pyramid.
+        levels: number and voxel size (nanometres, zyx) of each mip level of the volume, if known.
+        tolerance: largest accepted difference along an axis, as a fraction of the network's voxel
+            size.
 
     Raises:
-        OptionError: the difference along an axis exceeds *tolerance*, or *model_nm* is not
-            three positive numbers.
+        OptionError: the voxel sizes differ along an axis by more than *tolerance*, or *model_nm*
+            is not three positive numbers.
     """
     if len(model_nm) != 3 or not all(v is None or 0 < v < float("inf") for v in model_nm):
         msg = (
@@ -56,8 +59,8 @@ def check_voxel_size(
     )
     at = "" if mip is None else f" (mip {mip})"
     msg = (
-        f"the network was trained on voxels of {_text(model_nm)} nm (zyx), but the data{at} have "
-        f"{_text(data_nm)}, more than {tolerance:.0%} off along {off}; "
+        f"the network was trained on voxels of {_text(model_nm)} nm (zyx), but the voxels of the "
+        f"data{at} are {_text(data_nm)} nm, which differs by more than {tolerance:.0%} ({off}); "
         f"{_remedy(model_nm, data_nm, mip, list(levels), tolerance)}"
     )
     raise OptionError(msg)
@@ -80,11 +83,11 @@ def _remedy(
     if levels:
         for level, size in levels:
             if _fits(model_nm, size, tolerance):
-                return f"load with --mip {level}"
+                return f"load the data with --mip {level}"
         listed = ", ".join(f"mip {level} {_text(size)}" for level, size in levels)
         return (
-            f"no mip fits ({listed}); resample the data, or use a network that was trained at one "
-            "of these voxel sizes"
+            f"no mip of the volume fits ({listed} nm); resample the data, or use a network that "
+            "was trained with one of these voxel sizes"
         )
     for factors in _FACTORS:
         for steps in range(-_HALVINGS, _HALVINGS + 1):
@@ -94,12 +97,13 @@ def _remedy(
             made = "in plane" if factors[0] == 1 else "along all axes"
             if mip is None:
                 finer = "finer" if steps < 0 else "coarser"
-                return f"data {2 ** abs(steps)} times {finer} {made} would fit: load another mip"
+                return f"data {2 ** abs(steps)} times {finer} {made} would fit; load another mip"
             if mip + steps >= 0:
-                return f"load with --mip {mip + steps}, if each mip doubles the voxel size {made}"
+                level = f"--mip {mip + steps}"
+                return f"load the data with {level}, if each mip doubles the voxel size {made}"
     return (
-        "no mip at factors of 2 would fit; resample the data or use another network, or correct "
-        "--model-voxel-size-nm or the voxel size of the data (--voxel-size)"
+        "no mip would fit if each mip doubles the voxel size; resample the data or use another "
+        "network, or correct --model-voxel-size-nm or the voxel size of the data (--voxel-size)"
     )
 
 

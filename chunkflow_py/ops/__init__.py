@@ -5,7 +5,7 @@ In Python, call an operator by its name, with the options of the command as argu
     >>> from chunkflow_py import ops
     >>> ops.threshold(threshold=0.5)  # as `chunkflow threshold --threshold 0.5`
 
-To apply the function of an operator to a chunk, import it from the operator's module:
+To apply the function of an operator to a chunk, import the function from the operator's module:
 ``from chunkflow_py.ops.threshold import threshold``.
 """
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class OperatorModule(ModuleType):
-    """Module of an operator; calling the module makes the operator."""
+    """Module of an operator; calling the module returns the operator."""
 
     def __call__(self, **options: Any) -> Operator | Source:
-        """Return the operator with *options*; see `chunkflow_py.pipeline.keywords.called`."""
+        """Return the operator with these *options*; see `chunkflow_py.pipeline.keywords.called`."""
         from chunkflow_py.pipeline.keywords import called
 
         return called(self.command, options)
 
 
 class _OperatorPackage(ModuleType):
-    """Type of this package; makes each module with a command callable when it is imported."""
+    """Type of this package; makes the module of each operator callable when it is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and hasattr(value, "command"):
@@ -41,7 +41,7 @@ class _OperatorPackage(ModuleType):
 
     def __getattr__(self, name: str) -> ModuleType:
         if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
-            msg = f"there is no operator {name}; chunkflow --help lists them"
+            msg = f"there is no operator {name}; run chunkflow --help for the list of operators"
             raise AttributeError(msg)
         return import_module(f"{__name__}.{name}")
 

@@ -32,8 +32,8 @@ def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
     start, stop = bbox.start + low, bbox.stop + high
     if not all(a < b for a, b in zip(start, stop, strict=True)):
         msg = (
-            f"--corner-offset {low} {high} makes box {bbox} empty: it would begin at "
-            f"{start} and end at {stop} (zyx, voxels); move its faces by less"
+            f"--corner-offset {low} {high} makes box {bbox} empty: the new box would "
+            f"begin at {start} and end at {stop} (zyx, voxels); give smaller offsets"
         )
         raise GeometryError(msg)
     return BoundingBox(start, stop)
@@ -78,9 +78,9 @@ class BoxAdjuster(OperatorBase):
     "-c",
     nargs=6,
     type=int,
-    help="Voxels to add: z y x to the start, then z y x to the stop.  [default: none]",
+    help="Voxels to add to the start of the box (z y x), then to its stop (z y x).  [default: 0]",
 )
 def command(corner_offset: tuple[int, ...] | None) -> BoxAdjuster:
-    """Return the operator, with the six offsets split into those of start and stop."""
+    """Return the operator, with the six offsets split into three for start and three for stop."""
     values = corner_offset or (0,) * 6
     return BoxAdjuster((Zyx.of(values[:3]), Zyx.of(values[3:])))

@@ -3,10 +3,11 @@ r"""Centre each T-bar in its dark spot.
 Example: chunkflow load-synapses --file-path tbars.h5 load-h5 --file-name em.h5 \
   adjust-pre --img-threshold 60 save-synapses --file-path adjusted.h5
 
-A voxel is dark if it is below --img-threshold. Its depth is the distance to the nearest voxel that
-is not dark, at most --radius. Each T-bar moves to the deepest voxel within --radius along each
-axis; if several are equally deep, to the nearest of them. A T-bar without a dark voxel around it,
-or outside of the chunk, does not move. Tasks need a margin of twice the radius:
+A voxel is dark if its value is below --img-threshold. The depth of a dark voxel is its distance to
+the nearest voxel that is not dark, but at most --radius. Each T-bar moves to the deepest voxel that
+lies within --radius of the T-bar along each axis. If several voxels are equally deep, the T-bar
+moves to the nearest of them. A T-bar stays where it is if it lies outside of the chunk, or if no
+voxel around it is dark. Tasks need a margin of twice the radius: give the loader
 --expand-margin-size auto.
 """
 
@@ -39,7 +40,7 @@ _FAR = 1e6
 def adjust_pre(
     synapses: Synapses, image: Chunk, img_threshold: float = 60, radius: int = 4
 ) -> Synapses:
-    """Move the T-bars of *synapses* to the middle of dark spots.
+    """Return *synapses* with each T-bar moved to the middle of the dark spot around it.
 
     Args:
         synapses: synapses with positions in voxels of the image.
@@ -50,7 +51,7 @@ def adjust_pre(
 
     Raises:
         ChunkError: the image has several channels.
-        OptionError: the threshold is a fraction of 1 although the chunk is a map of integers.
+        OptionError: the threshold is between 0 and 1, but the chunk is a map of integers.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -59,7 +60,7 @@ def adjust_pre(
         from scipy.ndimage import distance_transform_edt
 
     if image.channels != 1:
-        msg = f"adjust-pre reads one channel, but chunk {image.bbox} has {image.channels}"
+        msg = f"adjust-pre needs one channel, but chunk {image.bbox} has {image.channels} channels"
         raise ChunkError(msg)
     check_threshold(img_threshold, image.dtype, image.kind, "--img-threshold")
     voxels = image.array.reshape(image.size)
@@ -97,11 +98,11 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by twice the radius, all voxels that can affect its T-bars."""
+        """Return *box* grown by twice the radius: all voxels that can affect its T-bars."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Move the T-bars; without synapses the result is ``None``."""
+        """Move the T-bars of the task; the result is ``None`` if the task has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:
@@ -114,9 +115,9 @@ class Adjuster(OperatorBase):
 
 
 @operator("compute")
-@input_option(help="Name of the image.")
+@input_option(help="Name of the image to search for dark spots.")
 @synapses_option()
-@output_option("--output-name", "-o", default="syns", help="Name of the result.")
+@output_option("--output-name", "-o", default="syns", help="Name of the moved T-bars.")
 @click.option("--img-threshold", type=float, default=60, show_default=True,
               help="Voxels below this value are dark.")  # fmt: skip
 @click.option("--radius", type=click.IntRange(min=1), default=4, show_default=True,

@@ -3,14 +3,15 @@ r"""Segment affinities: watershed, then merging.
 Example: chunkflow load-h5 --file-name affinity.h5 agglomerate --threshold 0.7 \
   save-h5 --file-name seg.h5
 
-Two segments are merged while 1 - the mean affinity of their shared face is below --threshold:
-0.7 merges above a mean affinity of 0.3, and a higher threshold merges more. The affinities are
-(3, z, y, x) in [0, 1] with channels x, y, z, each to the lower neighbour; integer types are
-divided by their maximum.
+Two segments are merged while 1 - the mean affinity of their shared face is below --threshold.
+A threshold of 0.7 merges segments with a mean affinity above 0.3; a higher threshold merges more.
+The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is the affinity of a
+voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
+their type.
 
-If tasks divide a volume, labels are unique in the volume (--global-ids), otherwise in the chunk. To
-give a segment that crosses task boundaries one label, let each task load a margin and run
-agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
+If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
+only in their chunk. To give a segment that crosses task boundaries one label, let each task load a
+margin and run agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ def agglomerate(
     """Return the segments of an affinity map.
 
     Args:
-        chunk: (3, z, y, x) affinities in [0, 1], see `segmentation.agglomerate.agglomerate`.
-        fragments: a chunk or array (z, y, x) of labels to merge, or the method that makes them,
-            ``waterz`` or ``seeded``; ``None`` is ``waterz``.
-        threshold: segments are merged while 1 - mean affinity is below it.
-        settings: further keyword arguments of `segmentation.agglomerate.agglomerate`.
+        chunk: (3, z, y, x) affinities in [0, 1], see `segmentation.labels.agglomerate.agglomerate`.
+        fragments: a chunk or array (z, y, x) of labels to merge, or the method that makes these
+            labels: ``waterz`` or ``seeded`` (``None`` selects ``waterz``).
+        threshold: two segments are merged while 1 - their mean affinity is below this value.
+        settings: further keyword arguments of `segmentation.labels.agglomerate.agglomerate`.
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N, 0 for background; uint32 or uint64.
 
     Raises:
-        ChunkError: the chunk does not hold affinities, or the fragments cover another box.
+        ChunkError: the chunk does not hold affinities, or the box of the fragments differs.
     """
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.segmentation.labels import agglomerate as engine
@@ -87,13 +88,13 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the tasks allow ids that are unique in the volume, if these are requested."""
+        """If ids must be unique in the volume, check that the tasks of *outline* allow such ids."""
         if self.numbering:
             self.numbering.prepare(outline)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return dtype, channels and kind of the labels."""
+        """Return dtype, number of channels and kind of the resulting labels."""
         numbering = self.numbering
         dtype = numbering.dtype if numbering and numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
@@ -101,7 +102,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Record of how segments are numbered, or ``None`` if ids are unique in a chunk only."""
+        """Record of how segments are labelled, or ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global
@@ -130,19 +131,23 @@ def _number(name: str, default: float, text: str) -> Decorator:
 
 
 @operator("compute")
-@_number("--threshold", 0.7, "Merge while 1 - mean affinity is below this; higher merges more.")
+@_number("--threshold", 0.7, "Merge segments while 1 - mean affinity is below this.")
 @_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this is background.")
-@_number("--aff-threshold-high", 0.9999, "Voxels joined by this or more share a fragment.")
-@_number("--interior-threshold", 0.7, "Mean affinity of a seed (--fragments seeded).")
+@_number("--aff-threshold-high", 0.9999, "Neighbours with at least this affinity share a fragment.")
+@_number("--interior-threshold", 0.7, "Seeds have a mean affinity above this (--fragments seeded).")
 @click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,
-              help="Order of the channels: x, y, z (flip) or z, y, x.")  # fmt: skip
+              help="Order of the channels: x, y, z (--flip-channel) or z, y, x.")  # fmt: skip
 @click.option(
-    "--scoring-function", default=MEAN_AFFINITY, show_default=True, help="C++ type of the score."
+    "--scoring-function",
+    default=MEAN_AFFINITY,
+    show_default=True,
+    help="C++ type of the score that waterz computes.",
 )
 @click.option("--fragments", type=click.Choice(["waterz", "seeded"]), default="waterz",
               show_default=True,
-              help="Watershed on the affinities, or from seeds inside the cells.")  # fmt: skip
-@click.option("--fragments-name", type=ItemName("in"), help="Name of a chunk of labels to merge.")
+              help="Watershed on all affinities, or from seeds inside the cells.")  # fmt: skip
+@click.option("--fragments-name", type=ItemName("in"),
+              help="Name of a chunk of labels to merge, instead of --fragments.")  # fmt: skip
 @numbering_options()
 @input_option()
 @output_option()
@@ -160,7 +165,10 @@ def command(
     check_affinity_thresholds(settings["aff_threshold_low"], settings["aff_threshold_high"])
     check_threshold(settings["threshold"], settings["scoring_function"])
     if fragments_name and fragments == "seeded":
-        msg = f"--fragments-name {fragments_name} replaces --fragments seeded; leave one out"
+        msg = (
+            f"--fragments-name {fragments_name} and --fragments seeded both give fragments; leave "
+            "one of them out"
+        )
         raise OptionError(msg)
     settings["fragments"] = fragments
     return Agglomerator(input_name, output_name, fragments_name, settings, numbering_from(settings))

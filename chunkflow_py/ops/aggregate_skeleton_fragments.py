@@ -3,12 +3,12 @@ r"""Join the skeleton fragments of each object.
 Example: chunkflow aggregate-skeleton-fragments --fragments-path precomputed://file:///data/seg \
   --prefix 12
 
-Run it after skeletonize has finished. The fragments of an object, which meet at task boundaries,
-become one skeleton, without the short pieces, branches and loops that cutting into tasks created.
---prefix selects objects by the first digits of their ids; an item of the task can also hold the
-prefix (--input-name).
+Run this command after skeletonize has finished all tasks. It joins the fragments of each object,
+which meet at task boundaries, and removes the short pieces, branches and loops that come from
+cutting objects into tasks. --prefix selects objects by the first digits of their ids. An item of
+the task can also hold the prefix (--input-name).
 
-In a run, --digits 2 takes the prefix from the task's box, 70-71_0-1_0-1 for 70:
+In a run, --digits 2 takes a prefix of two digits from the task's box: 70 from 70-71_0-1_0-1:
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
 aggregate-skeleton-fragments --fragments-path seg --digits 2
 """
@@ -35,11 +35,11 @@ SECTION = "objects"
 def aggregate_skeleton_fragments(
     fragments: Sequence[Skeleton], dust_threshold: float = 1000, tick_threshold: float = 3500
 ) -> Skeleton:
-    """Join the skeleton fragments of one object.
+    """Return the skeleton of one object, joined from its fragments.
 
     Args:
         fragments: fragments of the object; the result depends on their order.
-        dust_threshold: remove pieces shorter than this, nanometres.
+        dust_threshold: remove connected pieces shorter than this, nanometres.
         tick_threshold: remove branches shorter than this, nanometres.
 
     Raises:
@@ -56,38 +56,38 @@ def aggregate_skeleton_fragments(
     "-i",
     default="prefix",
     show_default=True,
-    help="Name of an item of the task that holds the prefix.",
+    help="Name of the item with the prefix, if the task has such an item.",
 )
 @click.option("--prefix", "-p", help="Join only objects whose ids start with this.  [default: all]")
 @click.option(
     "--digits",
     type=click.IntRange(1, 18),
-    help="Number of digits of the prefix, taken from the task's box.",
+    help="Take a prefix of this number of digits from the task's box.",
 )
 @click.option(
     "--fragments-path",
     "-f",
     required=True,
-    help="URL of the volume, or of the folder of its fragments.",
+    help="URL of the volume, or of the folder of its skeleton fragments.",
 )
 @click.option(
     "--output-path",
     "-o",
-    help="URL of a volume or folder for the skeletons.  [default: that of the fragments]",
+    help="URL of the volume or folder to write skeletons to.  [default: --fragments-path]",
 )
 @click.option(
     "--dust-threshold",
     type=click.FloatRange(min=0),
     default=1000,
     show_default=True,
-    help="Remove pieces shorter than this, nm.",
+    help="Remove connected pieces of a skeleton shorter than this, nm.",
 )
 @click.option(
     "--tick-threshold",
     type=click.FloatRange(min=0),
     default=3500,
     show_default=True,
-    help="Remove branches shorter than this, nm.",
+    help="Remove branches of a skeleton shorter than this, nm.",
 )
 def command(
     input_name: str,
@@ -98,13 +98,13 @@ def command(
     dust_threshold: float,
     tick_threshold: float,
 ) -> SkeletonAggregator:
-    """Check the prefix, and return the operator, which opens the folders when it starts."""
+    """Check the prefix, and return the operator, which opens the folders when it runs."""
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
     from chunkflow_py.volume.location import Location
 
     check_extra("skeleton", "aggregate-skeleton-fragments", "kimimaro")
     if prefix is not None and not is_digits(prefix.rstrip(":")):
-        msg = f"--prefix {prefix} must consist of the first digits of an id, such as 12"
+        msg = f"--prefix {prefix} is not a number; give the first digits of ids, such as 12"
         raise OptionError(msg)
     output = None if output_path is None else Location.parse(output_path).store_url
     source = Location.parse(fragments_path).store_url

@@ -2,7 +2,8 @@
 
 Example: chunkflow load-h5 --file-name classes.h5 channel-voting save-h5 --file-name labels.h5
 
-The first channel becomes label 1, because 0 is the background. The first of equal channels wins.
+A voxel gets the number of the channel with the highest value: 1 for the first channel, because 0 is
+the background. If several channels are equally high, the voxel gets the first of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _labels(read: Voxels) -> Voxels:
 
 @makes(_labels, is_local=True)
 def channel_voting(chunk: Chunk) -> Chunk:
-    """Return the number of the strongest channel of each voxel, counted from 1.
+    """Return, for each voxel, the number of the channel with the highest value, from 1.
 
     Args:
         chunk: (c, z, y, x), any real dtype.
@@ -34,7 +35,7 @@ def channel_voting(chunk: Chunk) -> Chunk:
         A chunk (z, y, x) of kind segmentation; uint8, or uint16 for more than 255 channels.
 
     Raises:
-        ChunkError: there is no channel axis, or a voxel is NaN.
+        ChunkError: the chunk has no channel axis, or a voxel is NaN.
     """
     import numpy as np
 
@@ -42,8 +43,8 @@ def channel_voting(chunk: Chunk) -> Chunk:
 
     if chunk.ndim != 4:
         msg = (
-            f"channel-voting compares channels, but chunk {chunk.bbox} has no channel axis, shape "
-            f"{chunk.shape}; give a chunk (c, z, y, x), such as the output of inference"
+            f"channel-voting compares channels, but chunk {chunk.bbox} has no channel axis (shape "
+            f"{chunk.shape}); give a chunk (c, z, y, x), such as the output of inference"
         )
         raise ChunkError(msg)
     winners = np.ones(chunk.size, "uint8" if chunk.channels < 256 else "uint16")

@@ -3,10 +3,11 @@ r"""Equalize contrast locally (CLAHE), in 2D or 3D.
 Example: chunkflow load-h5 --file-name raw.h5 clahe --clip-limit 0.02 \
   save-h5 --file-name equalised.h5
 
-Contrast limited adaptive histogram equalisation, by scikit-image. Its tiles are counted from the
-chunk's corner, and intensities are scaled by the darkest and brightest voxel of the chunk, so the
-result depends on the task grid. A margin of one tile (--expand-margin-size auto, cropped by
-crop-margin) softens the seams; normalize-contrast --levels and stretch-intensity make none.
+Contrast limited adaptive histogram equalisation, with scikit-image. Tiles are counted from the
+corner of the chunk, and intensities are scaled by the darkest and brightest voxel of each section
+(--whole: of the chunk). The result therefore depends on the task grid. A margin of one tile
+(--expand-margin-size auto, later cut off by crop-margin) softens the seams between tasks.
+normalize-contrast --levels and stretch-intensity make no seams.
 """
 
 from __future__ import annotations
@@ -37,30 +38,32 @@ def clahe(
     *,
     per_section: bool = True,
 ) -> Chunk:
-    """Return *chunk* with the histogram of each tile equalised, and blended between tiles.
+    """Return *chunk* with the contrast of each tile equalised, and blended between tiles.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), unsigned integers or floating point; channels are
             independent.
-        kernel_size: extent of a tile, voxels, zyx; z is used in 3D only.
-        clip_limit: contrast limit in (0, 1]; higher gives more contrast.
+        kernel_size: extent of a tile, voxels, zyx; z is used only if *per_section* is false.
+        clip_limit: contrast limit in (0, 1]; a higher limit gives more contrast.
         per_section: equalise each section (z) separately, instead of in 3D.
 
     Returns:
-        A chunk of the same shape and dtype, over the whole range of an integer type, or in [0, 1].
-        A section of constant intensity does not change.
+        A chunk of the same shape and dtype. Integers use the whole range of their type, and
+        floating-point values are in [0, 1]. A section of constant intensity does not change.
 
     Raises:
-        ChunkError: signed integers, or voxels that are NaN or infinite.
+        ChunkError: the voxels are signed integers, or some are NaN or infinite.
         MissingExtraError: scikit-image is not installed.
     """
     import numpy as np
 
     if chunk.dtype.kind not in "uf" or not np.isfinite(chunk.array).all():
-        problem = "holds NaN or infinity" if chunk.dtype.kind == "f" else f"is {chunk.dtype}"
+        problem = (
+            "holds NaN or infinity" if chunk.dtype.kind == "f" else f"holds {chunk.dtype} voxels"
+        )
         msg = (
-            "clahe takes unsigned integers or finite floating point, but chunk "
-            f"{chunk.bbox} {problem}; put rescale-intensity --dtype uint8 before it"
+            "clahe takes unsigned integers or finite floating-point values, but chunk "
+            f"{chunk.bbox} {problem}; put rescale-intensity --dtype uint8 before clahe"
         )
         raise ChunkError(msg)
     result = np.empty(chunk.shape, chunk.dtype)
@@ -110,7 +113,7 @@ class Equaliser(OperatorBase):
     per_section: bool = True
     keeps_voxels: ClassVar[bool] = hook_value(True)
     cut_remedy: ClassVar[str] = hook_value(
-        "normalize-contrast --levels and stretch-intensity do not"
+        "use normalize-contrast --levels or stretch-intensity instead of clahe"
     )
 
     @hook
@@ -126,12 +129,12 @@ class Equaliser(OperatorBase):
 
 @transform
 @zyx_option("--kernel-size", "-k", minimum=1, default=KERNEL_SIZE, show_default=True,
-            help="Extent of a tile, voxels, zyx; z counts with --whole only.")  # fmt: skip
+            help="Extent of a tile, voxels, zyx; z is used only with --whole.")  # fmt: skip
 @click.option("--clip-limit", "-l", type=click.FloatRange(0, 1, min_open=True), default=0.01,
               show_default=True,
-              help="Contrast limit; higher gives more contrast.")  # fmt: skip
+              help="Contrast limit; a higher limit gives more contrast.")  # fmt: skip
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="Equalise each section (z) separately, or in 3D.")  # fmt: skip
+              help="Equalise each section (z) separately, or the chunk in 3D.")  # fmt: skip
 def command(**options: Any) -> Equaliser:
     """Check that scikit-image is installed, and return the operator."""
     check_extra("segmentation", "clahe", "skimage")

@@ -2,9 +2,9 @@
 
 Example: chunkflow cleanup --dir flags/ --mode empty --suffix .h5
 
-Run cleanup as a pipeline of its own. It removes only files directly in the folder, not folders or
-links. With --dry-run before the command, it only lists them. The folder may be a URL, such as
-s3://bucket/flags.
+Run cleanup as a separate pipeline. It removes only files that lie directly in the folder, not
+folders or links. With --dry-run before the command, cleanup lists these files and removes nothing.
+The folder may be a URL, such as s3://bucket/flags.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ Mode = Literal["exist", "empty", "not-empty"]
 def cleanup(
     folder: str, mode: Mode = "exist", suffix: str = "", *, dry_run: bool = False
 ) -> tuple[list[str], int]:
-    """Remove files of a folder; return their names and the number of remaining files.
+    """Remove files of a folder; return the names removed and the number of files that remain.
 
     Links, folders, and temporary files of running writers are kept.
 
     Args:
         folder: path or URL.
-        mode: remove all files (``exist``), only ``empty`` or only ``not-empty`` ones.
+        mode: remove all files (``exist``), only empty files (``empty``), or only files with content
+            (``not-empty``).
         suffix: ending of the names of files to remove.
-        dry_run: remove nothing; return what would be removed.
+        dry_run: remove nothing; return the names that would be removed.
 
     Raises:
         VolumeError: the folder cannot be listed, or a file cannot be removed.
@@ -98,11 +99,14 @@ class Cleaner(OperatorBase):
             OptionError: the pipeline has tasks.
         """
         if outline.has_tasks:
-            msg = "cleanup would remove the same files for every task; run it in its own pipeline"
+            msg = (
+                "cleanup would remove the same files for every task; run cleanup in a pipeline of "
+                "its own"
+            )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Remove the files and print how many."""
+        """Remove the files and print their number."""
         removed, remaining = cleanup(self.folder, self.mode, self.suffix, dry_run=self.dry_run)
         for name in removed if self.dry_run else ():
             echo(name)
@@ -112,7 +116,8 @@ class Cleaner(OperatorBase):
 
 
 @operator("compute")
-@click.option("--dir", "-d", "folder", default="./", show_default=True, help="Folder or URL.")
+@click.option("--dir", "-d", "folder", default="./", show_default=True,
+              help="Path or URL of the folder.")  # fmt: skip
 @click.option(
     "--mode",
     "-m",
@@ -123,5 +128,5 @@ class Cleaner(OperatorBase):
 )
 @click.option("--suffix", "-s", help="Ending of the names of files to remove.  [default: any]")
 def command(folder: str, mode: Mode, suffix: str | None) -> Cleaner:
-    """Return the operator; a dry run removes nothing."""
+    """Return the operator, which removes nothing in a dry run."""
     return Cleaner(folder, mode, suffix or "", is_dry_run())

@@ -2,10 +2,10 @@
 
 Example: chunkflow create-chunk save-h5 --file-name chunk.h5 cloud-watch --log-name em-run
 
-Each operator before this one becomes a metric in seconds, named after the operator's label. The
-dimension compute_device is the GPU or processor, and --log-name is the namespace. Region and
-credentials come from the environment, as for any AWS client. If CloudWatch cannot be
-reached, a warning is logged; if it refuses the credentials, the task fails.
+The time of each operator before cloud-watch becomes a metric in seconds, named after the label of
+the operator. The dimension compute_device is the GPU or processor, and --log-name is the namespace.
+Region and credentials come from the environment, as for any AWS client. If CloudWatch cannot be
+reached, a warning is logged. If CloudWatch refuses the credentials, the task fails.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ SECTION = "view"
 
 
 def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
-    """Send the times of one log to CloudWatch.
+    """Send the operator times in the log of a task to CloudWatch.
 
     Args:
-        log: ``{"timer": {label: seconds}, "compute_device": name}``, as savers write it.
+        log: log of a task, as savers write it: ``{"timer": {label: seconds}, "compute_device":
+            name}``.
         log_name: the namespace of the metrics.
 
     Raises:
-        OptionError: region or credentials are not set, or the log has no timer.
+        OptionError: the AWS region or credentials are not set, or the log has no timer.
         VolumeRefusedError: CloudWatch refuses the credentials.
         MissingExtraError: boto3 is not installed.
     """
@@ -42,7 +43,8 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
 
     if not isinstance(log.get("timer"), dict):
         msg = (
-            f"a log needs a timer with seconds by label; this one has {', '.join(log) or 'nothing'}"
+            "the log needs the key timer (seconds by operator label); the keys of this log are "
+            f"{', '.join(log) or 'none'}"
         )
         raise OptionError(msg)
     service = CloudWatch(log_name)
@@ -52,7 +54,7 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
 
 @dataclass
 class CloudWatcher:
-    """Sends the times of every task.
+    """Sends the operator times of every task to CloudWatch.
 
     Attributes:
         log_name: the namespace of the metrics.
@@ -62,14 +64,14 @@ class CloudWatcher:
     _service: CloudWatch | None = field(default=None, repr=False)
 
     def __enter__(self) -> CloudWatcher:
-        """Check region and credentials before the first task."""
+        """Check the AWS region and credentials before the first task."""
         from chunkflow_py.ops.viewing.metrics import CloudWatch
 
         self._service = CloudWatch(self.log_name)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connections."""
+        """Close the connections to CloudWatch."""
         if self._service is not None:
             self._service.close()
 
@@ -90,7 +92,7 @@ class CloudWatcher:
     "-l",
     default="chunkflow",
     show_default=True,
-    help="Namespace of the metrics.",
+    help="CloudWatch namespace of the metrics.",
 )
 def command(log_name: str) -> CloudWatcher:
     """Return the operator, which connects to CloudWatch when the pipeline starts."""

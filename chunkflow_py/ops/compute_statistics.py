@@ -2,15 +2,16 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-path raw-statistics
 
-Each task stores its histogram as one small object below --statistics-path. `chunkflow
-sum-statistics URL` combines them into count, mean, standard deviation and percentiles, prints them,
-and writes the file for `inference --normalize-statistics`; `normalize-contrast --levels URL` uses
-the histograms of sections. A task that is killed or runs twice is counted once. Margins around its
-box are not counted.
+Each task stores its histograms as one small object below --statistics-path. `chunkflow
+sum-statistics URL` combines the objects into count, mean, standard deviation and percentiles,
+prints these, and writes the file for `inference --normalize-statistics`. `normalize-contrast
+--levels URL` uses the histograms of sections. A task that is killed or runs twice is counted once.
+The margin around a task's box is not counted.
 
 Integers are counted by value, so all results are exact. Floating-point values are counted in --bins
-equal bins from --range LOW to HIGH (0 to 1 for probability and affinity maps); percentiles are
-exact to one bin. Mean, standard deviation, minimum and maximum are computed from the voxels.
+equal bins from --range LOW to HIGH (0 to 1 for probability and affinity maps), so percentiles are
+exact to the width of a bin. Mean, standard deviation, minimum and maximum are computed from the
+values themselves.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class StatisticsCounter(OperatorBase):
-    """Stores the histograms of every task's chunk.
+    """Stores the histograms of the chunk of every task.
 
     Attributes:
-        store: destination of the histograms.
+        store: store to which the histograms are written.
         input_name: name of the chunk to count.
         mask_name: name of a chunk that is 0 at voxels to ignore, or ``None``.
-        span: lowest and highest value of the bins, or ``None``: integers by value, maps 0 to 1.
-        bins: number of bins in the span.
-        per_section: one histogram per section (z) instead of one per task.
+        span: lower limit of the first bin and upper limit of the last bin. ``None``: count integers
+            by value, and floating-point maps from 0 to 1.
+        bins: number of bins of equal width in the span.
+        per_section: store one histogram per section (z) instead of one per task.
     """
 
     store: CountStore
@@ -61,16 +63,16 @@ class StatisticsCounter(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """URL of the histograms."""
+        """URL of the folder or prefix of the histograms."""
         return self.store.place
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Check range and boxes before the first task.
+        """Check the range of values and the boxes of the tasks before the first task.
 
         Raises:
-            OptionError: voxels are floating point, and no range of values is given.
-            GeometryError: boxes of tasks overlap.
+            OptionError: the voxels are floating point, and their range of values is not known.
+            GeometryError: the boxes of two tasks overlap.
         """
         from chunkflow_py.store.task_counts import check_tasks
 
@@ -81,14 +83,14 @@ class StatisticsCounter(OperatorBase):
             and not self._bins(voxels.dtype, voxels.kind)
         ):
             msg = (
-                f"{voxels.dtype} voxels are counted in bins; give their limits with --range LOW "
-                "HIGH, such as --range 0 1"
+                f"{voxels.dtype} voxels are counted in bins; give the limits of the bins with "
+                "--range LOW HIGH, such as --range 0 1"
             )
             raise OptionError(msg)
         check_tasks(outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Store the histogram of the chunk within the task's box."""
+        """Store the histograms of the voxels that lie in the task's box."""
         from chunkflow_py.filters.volume_statistics import count_chunk
         from chunkflow_py.store.task_counts import counted_region
 
@@ -98,7 +100,7 @@ class StatisticsCounter(OperatorBase):
         bins = self._bins(str(chunk.dtype), chunk.kind)
         counts = count_chunk(chunk, region, mask, bins, per_section=self.per_section)
         task.written.append(self.store.put(counts))
-        logger.info("counted %s", region)
+        logger.info("stored the histograms of %s", region)
         return task
 
     def _bins(self, dtype: str, kind: Kind | None) -> Bins | None:
@@ -112,17 +114,18 @@ class StatisticsCounter(OperatorBase):
 
 # fmt: off
 @operator("write")
-@input_option(help="Name of the chunk to count.")
+@input_option(help="Name of the chunk to compute histograms of.")
 @click.option("--statistics-path", "-s", metavar="URL", required=True,
-              help="Folder or prefix for the histograms of all tasks, with nothing else in it.")
+              help="Folder or prefix for the histograms of all tasks; nothing else may be in it.")
 @click.option("--mask-name", "-m", type=ItemName("in"),
-              help="Name of a mask; do not count voxels where it is 0.")
+              help="Name of a mask; do not count voxels where the mask is 0.")
 @click.option("--range", "span", type=float, nargs=2, metavar="LOW HIGH",
-              help="Count in bins from LOW to HIGH.  [default: integers by value, maps 0 to 1]")
+              help="Count voxels in bins from LOW to HIGH.  [default: each value of integers, "
+                   "0 to 1 for maps]")
 @click.option("--bins", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Number of bins in the range.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="One histogram per section (z), as normalize-contrast needs, or per task.")
+              help="Store a histogram per section (z), for normalize-contrast, or per task.")
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check that the range is not empty, and return the operator."""
     # fmt: on
@@ -131,6 +134,6 @@ def command(statistics_path: str, **options: Any) -> StatisticsCounter:
 
     span = options["span"]
     if span is not None and not span[0] < span[1] < float("inf"):
-        msg = f"--range {span[0]:g} {span[1]:g} must be two numbers, the lower one first"
+        msg = f"--range {span[0]:g} {span[1]:g} is not a range; give the lower number first"
         raise OptionError(msg)
     return StatisticsCounter(CountStore(statistics_path, KIND), **options)

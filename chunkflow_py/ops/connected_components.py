@@ -3,11 +3,12 @@ r"""Label the connected components of a mask or map.
 Example: chunkflow load-h5 --file-name map.h5 connected-components --threshold 0.5 \
   save-h5 --file-name pieces.h5
 
-An affinity map of three channels is averaged over its channels before the threshold. Without
---threshold, neighbours of equal value are connected, and 0 is background.
+An affinity map of three channels is averaged over its channels before the threshold is applied.
+Without --threshold, neighbours of equal value are connected, and 0 is background.
 
-If tasks divide a volume, labels are unique in the volume (--global-ids), otherwise in the chunk.
-stitch-labels, or link-labels, solve-labels and relabel, join components across task boundaries.
+If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
+only in their chunk. To join components across task boundaries, run stitch-labels, or the sequence
+link-labels, solve-labels and relabel.
 """
 
 from __future__ import annotations
@@ -45,25 +46,26 @@ def connected_components(
     numbering: Numbering | None = None,
     bbox: BoundingBox | None = None,
 ) -> Chunk:
-    """Label each connected component of *chunk*.
+    """Return a label for each connected component of *chunk*.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x), any real dtype; with a threshold also the three channels
             of an affinity map, which are averaged.
-        threshold: in the unit of the voxels; voxels above it are foreground. Without one, the
-            chunk is a mask or a segmentation: neighbours of equal value are connected.
-        connectivity: 6 (neighbours share a face), 18 (or an edge) or 26 (or a corner).
+        threshold: voxels above this value are foreground, in the unit of the voxels. ``None``: the
+            chunk is a mask or a segmentation, and neighbours of equal value are connected.
+        connectivity: 6 (neighbours share a face), 18 (a face or an edge) or 26 (also a corner).
         numbering: rule that makes ids unique in the volume (default: unique in the chunk).
-        bbox: box of the task, which *numbering* uses (default: that of the chunk).
+        bbox: box of the task, which *numbering* needs (default: the box of the chunk).
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N without gaps, 0 for background;
-        uint32, or uint64 if they exceed it or are unique in the volume.
+        uint32, or uint64 if N is too large. If *numbering* makes ids unique in the volume, these
+        ids in the dtype of *numbering*.
 
     Raises:
-        OptionError: the connectivity is not 6, 18 or 26, or the threshold is a fraction of 1
+        OptionError: the connectivity is not 6, 18 or 26, or the threshold is between 0 and 1
             although the chunk is a map of integers.
-        ChunkError: the chunk has neither 1 nor 3 channels, or is a map without a threshold.
+        ChunkError: the chunk has neither 1 nor 3 channels, or is a map and no threshold is given.
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels import components
@@ -96,14 +98,14 @@ class Labeller(OperatorBase):
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return dtype, channels and kind of the labels."""
+        """Return dtype, number of channels and kind of the resulting labels."""
         dtype = self.numbering.dtype if self.numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
 
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Record of how objects are numbered, or ``None`` if ids are unique in a chunk only."""
+        """Record of how objects are labelled, or ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         if not self.numbering.makes_global:
@@ -121,7 +123,7 @@ class Labeller(OperatorBase):
     "-t",
     type=NUMBER,
     default=None,
-    help="Voxels above this value are foreground.  [default: label a mask or segmentation]",
+    help="Voxels above this value are foreground.  [default: connect equal values]",
 )
 @connectivity_option()
 @numbering_options()

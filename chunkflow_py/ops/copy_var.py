@@ -23,7 +23,7 @@ SECTION = "items"
 
 @dataclass
 class Copier(OperatorBase):
-    """Puts a copy of one item, or the same item, under another name."""
+    """Adds a copy of an item, or the item itself, to every task under a second name."""
 
     from_name: str
     to_name: str
@@ -45,8 +45,8 @@ class Copier(OperatorBase):
     "--deep-copy/--shallow-copy",
     default=True,
     show_default=True,
-    help="Copy the voxels, or share them under a second name.",
+    help="Copy the voxels, or let both names share the same voxels.",
 )
 def command(from_name: str, to_name: str, deep_copy: bool) -> Copier:
-    """Return the operator for the two names."""
+    """Return the operator that copies one item to a second name."""
     return Copier(from_name, to_name, deep_copy)

@@ -14,14 +14,14 @@ from chunkflow_py.tasks.task_grid import region_of
 
 
 def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) -> BoundingBox:
-    """Return the box from *start* to *stop*, or of extent *size* (voxels, zyx).
+    """Return the box from *start* to *stop*, or from *start* with extent *size* (voxels, zyx).
 
     Raises:
-        OptionError: neither stop nor size is given, they disagree, or no voxel lies inside.
+        OptionError: neither *stop* nor *size* is given, they disagree, or the box would be empty.
     """
     start, end = region_of(start, stop, size, names=("--start", "--stop", "--size"))
     if end is None:
-        msg = f"a box from --start {start} also needs --stop or --size"
+        msg = f"--start {start} does not give a whole box; also give --stop or --size"
         raise OptionError(msg)
     return BoundingBox(start, end)
 
@@ -31,5 +31,5 @@ def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) ->
 @zyx_option("--stop", "-p", help="End of the box (exclusive), voxels, zyx.")
 @zyx_option("--size", "-z", minimum=1, help="Extent of the box, voxels, zyx.")
 def command(start: Zyx, stop: Zyx | None, size: Zyx | None) -> TaskSource:
-    """Return the source of a single task, the box."""
+    """Return the source of a single task, which has the given box."""
     return TaskSource([create_bbox(start, stop, size)], is_divided=False)

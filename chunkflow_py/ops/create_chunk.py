@@ -1,6 +1,7 @@
 """Create a synthetic chunk: sine pattern, zeros or random.
 
-uint16, uint32 and uint64 make labels; the patterns sin and random have four of them.
+With --dtype uint16, uint32 or uint64, the chunk is a segmentation: the patterns sin and random then
+have the labels 1 to 4 and background.
 
 Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 --file-name random.h5
 """
@@ -34,16 +35,16 @@ def create_chunk(
     voxel_offset: Zyx = Zyx(0, 0, 0),
     voxel_size_nm: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Chunk:
-    """Return a synthetic chunk, identical at every call.
+    """Return a synthetic chunk; equal arguments give equal voxels.
 
     Args:
         size: extent, voxels, zyx.
         dtype: type of the voxels.
-        pattern: ``zero``, ``sin`` or ``random``. Floating point and uint8 make an image in
-            [0, 1] or [0, 255]: ``sin`` is a product of three sine waves (period 32 voxels of
-            global position), ``random`` is uniform and seeded. The other types make the labels
-            1 to 4, with 0 between them: ``sin`` makes slabs across the diagonal, as chunkflow
-            1.x did, ``random`` seeded blocks of 8×8×8 voxels.
+        pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the
+            chunk is an image in [0, 1] or [0, 255]: ``sin`` is a product of three sine waves
+            (period 32 voxels, in global positions), ``random`` is uniform noise. For other types,
+            the chunk has the labels 1 to 4 and 0: ``sin`` makes slabs across the diagonal, as
+            chunkflow 1.x did, ``random`` makes blocks of 8×8×8 voxels.
         voxel_offset: global position of the first voxel, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
     """
@@ -100,7 +101,7 @@ class ChunkMaker(OperatorBase):
 
     @hook
     def bounds(self) -> BoundingBox:
-        """Return the chunk's box, which is its own domain."""
+        """Return the box of the chunk, which is also the domain of its volume."""
         return BoundingBox.from_size(self.voxel_offset, self.size)
 
     @hook
@@ -110,7 +111,7 @@ class ChunkMaker(OperatorBase):
 
     @hook
     def voxels(self) -> Voxels:
-        """Return dtype, channels and kind of the chunk."""
+        """Return dtype, number of channels and kind of the chunk."""
         from chunkflow_py.core.chunk import Voxels
 
         return Voxels(self.dtype, 1, _meaning(self.dtype))
@@ -129,7 +130,7 @@ class ChunkMaker(OperatorBase):
 @click.option("--dtype", "-d", type=click.Choice(DTYPES), default="uint8", show_default=True,
               help="Type of the voxels.")  # fmt: skip
 @click.option("--pattern", "-p", type=click.Choice(["sin", "zero", "random"]), default="sin",
-              show_default=True, help="Pattern of the voxels.")  # fmt: skip
+              show_default=True, help="Values: sine waves, zeros or random.")  # fmt: skip
 @zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True,
             help="Global position of the first voxel, voxels, zyx.")  # fmt: skip
 @floats_option("--voxel-size", "-e", default=(1, 1, 1), show_default=True,
@@ -143,5 +144,5 @@ def command(
     voxel_size: tuple[float, float, float],
     output_name: str,
 ) -> ChunkMaker:
-    """Return the operator; the chunk is computed for each task."""
+    """Return the operator, which computes the chunk again for each task."""
     return ChunkMaker(size, dtype, pattern, voxel_offset, voxel_size, output_name)

@@ -3,7 +3,8 @@ r"""Create the info file of a precomputed volume.
 Example: chunkflow create-info --volume-path file://em --volume-size 64 512 512 --data-type uint8 \
   --voxel-size 40 4 4 --block-size 64 64 64
 
-Domain, voxel size, type and channels default to those of the chunk, if the pipeline has made one.
+If the pipeline has made a chunk, the domain, voxel size, data type and number of channels default
+to those of the chunk.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     "-v",
     default="file://.",
     show_default=True,
-    help="Volume, such as file://em or gs://bucket/em.",
+    help="Volume to create, such as file://em or gs://bucket/em.",
 )
 @click.option(
     "--channel-num",
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of channels, instead of the chunk's.",
+    help="Number of channels; if given, replaces that of the chunk.",
 )
 @layer_type_option(short="-t", default=None)
 @click.option("--data-type", "-d", type=click.Choice(PRECOMPUTED_DTYPES),
-              help="Type of the voxels.")  # fmt: skip
+              help="Data type of the voxels.")  # fmt: skip
 @encoding_option("the volume", "-e", choices=PRECOMPUTED_ENCODINGS, default="raw")
 @block_size_option("the volume", "--block-size", "-b", default=None)
 @creating_options()

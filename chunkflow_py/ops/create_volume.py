@@ -3,9 +3,10 @@ r"""Create an empty volume: precomputed, zarr or HDF5.
 Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 512 512 \
   --data-type uint8 --voxel-size 40 4 4 --block-size 64 64 64
 
-Properties without an option are copied from the volume that --like names, else from the chunk, if
-the pipeline has made one. --sharded --task-memory 8GB chooses the largest shards that a task can
-write within this memory and prints the size of such tasks; see docs/volumes.md.
+If no option gives a property, the property is copied from the volume --like. Without --like, it is
+copied from the chunk, if the pipeline has made one. --sharded --task-memory 8GB chooses the largest
+shards that a task can write within 8 GB of memory, and prints the generate-tasks command for tasks
+of one shard; see docs/volumes.md.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
         "Zarr": ("channel_names", "ome_version", "order", "plain"),
     }
 )
-@volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
-@click.option("--like", metavar="URL", help="Volume to copy the other properties from.")
+@volume_path_option("Volume to create, such as zarr://out.zarr or precomputed://s3://bucket/em.")
+@click.option("--like", metavar="URL",
+              help="Volume from which to copy the properties that no option gives.")  # fmt: skip
 @click.option("--like-mip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Resolution level of --like.")  # fmt: skip
+              help="Resolution level of --like to copy from; 0 is the finest.")  # fmt: skip
 @click.option("--use-https/--use-credential", default=False, show_default=True,
-              help="Read --like from a public bucket without credentials.")  # fmt: skip
+              help="Read --like over HTTPS without credentials, or use credentials.")  # fmt: skip
 @click.option("--channel-num", "-c", type=click.IntRange(min=1), help="Number of channels.")
 @click.option("--kind", "--layer-type", "-t", type=click.Choice(KINDS),
               help="Meaning of the voxels.")  # fmt: skip
@@ -60,8 +62,9 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @encoding_option("the volume", "-e")
 @block_size_option("the volume", "--block-size", "-b", default="up to 64")
 @shard_size_option("the volume")
-@click.option("--sharded", is_flag=True, help="Choose the largest shards for --task-memory.")
-@click.option("--task-memory", help="Memory limit of a task for --sharded, such as 8GB.")
+@click.option("--sharded", is_flag=True,
+              help="Choose the largest shards that a task can write in --task-memory.")  # fmt: skip
+@click.option("--task-memory", help="Memory limit of a task, such as 8GB; needs --sharded.")
 @click.option("--times", type=click.IntRange(min=1), help="Number of time points.")
 @click.option("--channel-names", type=NAMES, help="Names of the channels (OME-Zarr).")
 @click.option("--ome-version", type=click.Choice(["0.4", "0.5"]),

@@ -42,8 +42,9 @@ def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:
     """
     if any(a + b >= size for a, b, size in zip(low, high, chunk.size, strict=True)):
         msg = (
-            f"margins of {low} before and {high} after leave nothing of chunk {chunk.bbox} of "
-            f"extent {chunk.size} (zyx, voxels); together they must stay below the extent"
+            f"margins of {low} at the start and {high} at the end leave nothing of chunk "
+            f"{chunk.bbox} of extent {chunk.size} (zyx, voxels); give margins whose sum is below "
+            "the extent"
         )
         raise GeometryError(msg)
     return chunk.cut(BoundingBox(chunk.bbox.start + low, chunk.bbox.stop - high))
@@ -52,7 +53,7 @@ def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:
 def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
     """Return the part of *chunk* inside *bbox*, as a view.
 
-    If the box reaches beyond the end of the volume, its part inside of the volume is used.
+    If the box extends beyond the bounds of the volume, only the part inside the bounds is used.
 
     Raises:
         GeometryError: *bbox* is ``None``, or the chunk does not cover it.
@@ -71,7 +72,7 @@ _NO_BOX = (
 
 @dataclass
 class MarginCropper(OperatorBase):
-    """Crops one chunk of a task; with ``crop_bbox`` also the task's box."""
+    """Crops a chunk of every task and, if ``crop_bbox`` is true, the box of the task."""
 
     margins: tuple[Zyx, Zyx] | None
     crop_bbox: bool
@@ -91,20 +92,20 @@ class MarginCropper(OperatorBase):
     @property
     @hook
     def face_offsets(self) -> tuple[Zyx, Zyx]:
-        """Offsets of the low and the high faces of the task's box, voxels, zyx."""
+        """Voxels to add to the start and to the stop of the task's box, zyx."""
         if self.margins is None or not self.crop_bbox:
             return Zyx(0, 0, 0), Zyx(0, 0, 0)
         return self.margins[0], -self.margins[1]
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a pipeline whose tasks have no box to crop to."""
+        """Refuse a pipeline without tasks if the chunk is to be cropped to the task's box."""
         if self.margins is None and not outline.has_tasks:
             raise GeometryError(_NO_BOX)
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* with the margins that will be cut off."""
+        """Return *box* grown by the margins that this operator will cut off."""
         return box if self.margins is None else box.grow(*self.margins)
 
     def __call__(self, task: Task) -> Task:
@@ -130,7 +131,8 @@ class MarginCropper(OperatorBase):
     "-m",
     nargs=6,
     type=click.IntRange(min=0),
-    help="Voxels to cut off: z y x before, then z y x after.  [default: crop to the task's box]",
+    help="Voxels to cut off: z y x at the start, then z y x at the end.  "
+    "[default: crop to the task's box]",
 )
 @click.option(
     "--crop-bbox/--no-crop-bbox",
@@ -143,6 +145,6 @@ class MarginCropper(OperatorBase):
 def command(
     margin_size: tuple[int, ...] | None, crop_bbox: bool, input_name: str, output_name: str
 ) -> MarginCropper:
-    """Return the operator, with the six margins split into those before and after the chunk."""
+    """Return the operator, with the margins split into those at the start and those at the end."""
     margins = margin_size and (Zyx.of(margin_size[:3]), Zyx.of(margin_size[3:]))
     return MarginCropper(margins or None, crop_bbox, input_name, output_name)

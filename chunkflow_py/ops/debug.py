@@ -2,9 +2,9 @@
 
 Example: chunkflow --ahead 0 create-chunk debug threshold --threshold 128
 
-The task is called `task`: `task.items` are its chunks, `task.bbox` is its box. Type `c` to
-continue, `q` to quit. Without --ahead 0 other tasks run meanwhile. PYTHONBREAKPOINT chooses another
-debugger.
+In the debugger, the variable `task` is the task: `task.items` holds its chunks by name, `task.bbox`
+is its box. Type `c` to continue the task, `q` to end the pipeline. Without --ahead 0, other tasks
+run while the debugger waits. The environment variable PYTHONBREAKPOINT chooses another debugger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTION = "steer"
 
 
 def describe(task: Task) -> str:
-    """List the items of a task, one per line."""
+    """Return the items of a task as text, one item per line."""
     items = [f"  {name}: {item!r}" for name, item in task.items.items()]
     return "\n".join([f"task {task}:", *(items or ["  no items"])])
 
@@ -49,5 +49,5 @@ class Debugger:
 
 @operator("compute")
 def command() -> Debugger:
-    """Return the operator, which has no options."""
+    """Return the operator; the command has no options."""
     return Debugger()

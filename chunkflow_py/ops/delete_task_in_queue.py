@@ -1,7 +1,8 @@
 r"""Acknowledge the task's message.
 
-Without this operator, a task is acknowledged when the whole pipeline has finished it. With it, the
-task is not delivered again, even if a later operator fails.
+Without this operator, the message of a task is acknowledged when the whole pipeline has finished
+the task. With this operator, the queue does not deliver the task again, even if a later operator
+fails.
 
 Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
   save-zarr --store copy.zarr delete-task-in-queue
@@ -22,7 +23,7 @@ SECTION = "steer"
 
 
 def acknowledge(task: Task) -> Task:
-    """Acknowledge the message of *task*, if it came from a queue."""
+    """Acknowledge the message of *task*, if the task came from a queue."""
     if task.lease is not None:
         task.lease.acknowledge()
     return task

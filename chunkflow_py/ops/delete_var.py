@@ -45,8 +45,8 @@ class Deleter(OperatorBase):
     "-v",
     type=ItemNames("in"),
     required=True,
-    help="Names of the items, separated by commas.",
+    help="Names of the items to delete, separated by commas.",
 )
 def command(var_names: tuple[str, ...]) -> Deleter:
-    """Return the operator; a name that is given twice counts once."""
+    """Return the operator for the names, without names that are given twice."""
     return Deleter(tuple(dict.fromkeys(var_names)))

@@ -3,9 +3,10 @@ r"""Remove duplicate postsynaptic points.
 Example: chunkflow load-synapses --file-path synapses.h5 load-h5 --file-name segmentation.h5 \
   detect-duplicate-post --distance-threshold 10 save-synapses --file-path single.h5
 
-Points of one segment that are close to each other are one contact; the point nearest to its T-bar
-is kept. --max-distance and --max-post-num remove further points. With --user, only points of that
-user are removed, so points that others have checked are kept.
+Points in one segment that lie within --distance-threshold of each other count as one contact, of
+which only the point nearest to its T-bar is kept. --max-distance also removes points far from their
+T-bar, and --max-post-num removes surplus points of a T-bar. With --user, only points of that user
+are removed, so points that other users have checked are kept.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def duplicates(
 
     Args:
         synapses: synapses with positions in voxels of the segmentation.
-        segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of it are
-            never duplicates.
-        distance_threshold: points of one segment within this distance are one contact, voxels.
+        segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of this
+            chunk are never duplicates.
+        distance_threshold: points of one segment within this distance count as one contact, voxels.
         max_distance: remove points farther than this from their T-bar, voxels.
-        max_post_num: points to keep per T-bar, those with the least distance / confidence.
+        max_post_num: largest number of points to keep per T-bar: those with the smallest distance
+            divided by confidence.
         user: remove only points of this user (default: of all users).
 
     Raises:
@@ -92,7 +94,7 @@ class DuplicateRemover:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, task: Task) -> Task:
-        """Remove duplicates; without synapses the result is ``None``."""
+        """Remove the duplicates of the task; the result is ``None`` if the task has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         kept = removed = None
@@ -100,7 +102,7 @@ class DuplicateRemover:
             synapses = task.item(self.synapses_name, Synapses)
             marked = duplicates(synapses, task.chunk(self.input_name), **self.options)
             kept, removed = synapses.keep_post(~marked), synapses.keep_post(marked)
-            logger.info("%s: removed %d of %d points", task, marked.sum(), len(marked))
+            logger.info("%s: removed %d of %d postsynaptic points", task, marked.sum(), len(marked))
         task[self.output_name] = kept
         if self.duplicates_name is not None:
             task[self.duplicates_name] = removed
@@ -111,13 +113,14 @@ class DuplicateRemover:
 @input_option(help="Name of the segmentation.")
 @synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the remaining synapses.")
-@click.option("--duplicates-name", "-d", type=ItemName("out"), help="Name of the removed synapses.")
+@click.option("--duplicates-name", "-d", type=ItemName("out"),
+              help="Name of synapses with only the removed points.")  # fmt: skip
 @click.option("--distance-threshold", type=click.FloatRange(min=0), default=10.0, show_default=True,
-              help="Largest distance of points of one contact, voxels.")  # fmt: skip
+              help="Largest distance of the points of one contact, voxels.")  # fmt: skip
 @click.option("--max-distance", type=click.FloatRange(min=0),
-              help="Largest distance of a point from its T-bar, voxels.")  # fmt: skip
+              help="Remove points farther than this from their T-bar, voxels.")  # fmt: skip
 @click.option("--max-post-num", type=click.IntRange(min=1),
-              help="Largest number of points per T-bar.  [default: any]")  # fmt: skip
+              help="Largest number of points to keep per T-bar.  [default: any]")  # fmt: skip
 @click.option("--user", help="Remove only points of this user.  [default: of all users]")
 def command(
     input_name: str,

@@ -3,11 +3,12 @@ r"""Find the peaks of a map, such as cell centres.
 Example: chunkflow load-h5 --file-name map.h5 \
   detect-points --min-distance 10 --output-name point_cloud save-points --file-path points.h5
 
-A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher;
-the peak of a flat top is its middle. The threshold is a fraction of the map's full scale, not of
-the chunk's maximum. Each peak belongs to the task whose box it lies in. With a margin of three
-distances (--expand-margin-size auto) the peaks do not depend on the task grid, unless a flat top,
-such as in a saturated map, is larger than the distance: blur such a map first.
+A peak is a voxel above the threshold, with no higher voxel within --min-distance along each axis.
+If equal voxels touch (a flat top), the peak is the voxel in their middle. The threshold is a
+fraction of the map's full scale, not of the chunk's maximum. Each peak belongs to the task whose
+box contains the peak. With a margin of three times --min-distance (--expand-margin-size auto), the
+peaks do not depend on the task grid, unless a flat top is larger than --min-distance, as in a
+saturated map. Blur such a map first.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
     """Return the peaks of a map with their confidences, the highest first.
 
     Args:
-        chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
-        min_distance: smallest distance of two peaks along an axis, voxels.
-        threshold_rel: lower limit of peaks, fraction of the map's full scale, in [0, 1].
+        chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
+            largest possible value means 1.
+        min_distance: no voxel within this distance of a peak along each axis is higher, voxels.
+        threshold_rel: peaks are above this fraction of the map's full scale, in [0, 1].
 
     Raises:
-        OptionError: the distance is below 1, or the threshold not in [0, 1].
-        ChunkError: there are several channels, or a voxel is NaN.
+        OptionError: the distance is below 1, or the threshold is not in [0, 1].
+        ChunkError: the chunk has several channels, or a voxel is NaN.
         MissingExtraError: SciPy is not installed.
     """
     from chunkflow_py.segmentation.peaks import detect_peaks

@@ -3,10 +3,10 @@ r"""Find postsynaptic points of T-bars in a map.
 Example: chunkflow load-synapses --file-path tbars.h5 load-h5 --file-name post_map.h5 \
   detect-post-synapses save-synapses --file-path synapses.h5
 
-The map is the output of a network (inference). Each peak belongs to the nearest T-bar within
---max-distance; each T-bar keeps its --max-post-num peaks of the highest confidence. T-bars that
-already have postsynaptic points, such as manually annotated ones, keep these and get no others. The
-result of a task has the synapses whose T-bar lies in its box.
+The map is the output of a network (see inference). Each peak belongs to the nearest T-bar within
+--max-distance. Each T-bar keeps at most --max-post-num peaks, those of the highest confidence.
+T-bars that already have postsynaptic points, such as manually annotated points, get no more points.
+The result of a task contains the synapses whose T-bar lies in the task's box.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ def detect_post_synapses(
     max_distance: float = 50.0,
     max_post_num: int = 15,
 ) -> Synapses:
-    """Add the peaks of a map to *synapses* as postsynaptic points.
+    """Return *synapses* with the peaks of a map added as postsynaptic points.
 
     Args:
-        chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
-        synapses: synapses with T-bars, including those near the chunk that own points in it.
-        min_distance: smallest distance of two points along an axis, voxels.
-        threshold_rel: lower limit of points, fraction of the map's full scale, in [0, 1].
+        chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
+            largest possible value means 1.
+        synapses: synapses with T-bars in and near the chunk.
+        min_distance: no voxel within this distance of a peak along each axis is higher, voxels.
+        threshold_rel: peaks are above this fraction of the map's full scale, in [0, 1].
         max_distance: largest distance from a T-bar to its points, voxels.
         max_post_num: largest number of points per T-bar.
 
     Raises:
-        OptionError: the distance is below 1, or the threshold not in [0, 1].
-        ChunkError: there are several channels, or a voxel is NaN.
+        OptionError: *min_distance* is below 1, or *threshold_rel* is not in [0, 1].
+        ChunkError: the chunk has several channels, or a voxel is NaN.
         MissingExtraError: SciPy is not installed.
     """
     from chunkflow_py.segmentation.labels.partners import with_partners
@@ -63,7 +64,7 @@ def detect_post_synapses(
 
 @dataclass
 class PostDetector(OperatorBase):
-    """Gives the T-bars of every task their postsynaptic points."""
+    """Finds the postsynaptic points of the T-bars of every task."""
 
     input_name: str = "chunk"
     synapses_name: str = "syns"
@@ -72,14 +73,14 @@ class PostDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by the reach of its T-bars and of peak detection."""
+        """Return *box* grown by the largest T-bar distance and the margin of peak detection."""
         from chunkflow_py.segmentation.peaks import REACH
 
         reach = int(self.options["max_distance"]) + REACH * int(self.options["min_distance"])
         return box.grow((reach,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Find the points; without T-bars or map the result is ``None``."""
+        """Find the points of the task; the result is ``None`` if it has no T-bars or no map."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:
@@ -96,7 +97,9 @@ class PostDetector(OperatorBase):
 @operator("compute")
 @input_option(help="Name of the probability map.")
 @synapses_option()
-@output_option("--output-name", "-o", default="syns", help="Name of the result.")
+@output_option(
+    "--output-name", "-o", default="syns", help="Name of the synapses with added points."
+)
 @peak_options("points", 6.0)
 @click.option("--max-distance", type=click.FloatRange(min=0), default=50.0, show_default=True,
               help="Largest distance from a T-bar to its points, voxels.")  # fmt: skip

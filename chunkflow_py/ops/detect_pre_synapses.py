@@ -3,10 +3,11 @@ r"""Find presynaptic points (T-bars) in a map.
 Example: chunkflow load-h5 --file-name tbars.h5 detect-pre-synapses --threshold-rel 0.4 \
   save-synapses --file-path tbars_found.h5
 
-A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher.
-Each T-bar belongs to the task whose box it lies in. With a margin of three distances
-(--expand-margin-size auto) the T-bars do not depend on the task grid, unless a flat top of the map
-is larger than the distance. A task without T-bars returns None; skip-none skips such tasks.
+A T-bar is a voxel above the threshold, with no higher voxel within --min-distance along each axis.
+Each T-bar belongs to the task whose box contains the T-bar. With a margin of three times
+--min-distance (--expand-margin-size auto), the T-bars do not depend on the task grid, unless a
+group of equally high voxels is larger than --min-distance. If a task has no T-bars, the result is
+None; skip-none skips such tasks.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ SECTION = "objects"
 def detect_pre_synapses(
     chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3
 ) -> Synapses | None:
-    """Return the peaks of a probability map as T-bars, or ``None`` without any.
+    """Return the peaks of a probability map as T-bars, or ``None`` if there are no peaks.
 
     Args:
-        chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
-        min_distance: smallest distance of two T-bars along an axis, voxels.
-        threshold_rel: lower limit of T-bars, fraction of the map's full scale, in [0, 1].
+        chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
+            largest possible value means 1.
+        min_distance: no voxel within this distance of a T-bar along each axis is higher, voxels.
+        threshold_rel: T-bars are above this fraction of the map's full scale, in [0, 1].
 
     Raises:
-        OptionError: the distance is below 1, or the threshold not in [0, 1].
-        ChunkError: there are several channels, or a voxel is NaN.
+        OptionError: the distance is below 1, or the threshold is not in [0, 1].
+        ChunkError: the chunk has several channels, or a voxel is NaN.
         MissingExtraError: SciPy is not installed.
     """
     from chunkflow_py.segmentation.peaks import detect_peaks

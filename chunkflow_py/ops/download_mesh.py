@@ -5,9 +5,9 @@ Example: chunkflow download-mesh --volume-path precomputed://file:///data/seg --
 
 --input is a list of ids separated by commas, a text file of ids, or the name of a chunk of labels
 that the pipeline has loaded. The objects of a chunk are sorted by size, the largest first.
---start-rank and --stop-rank select a part of the list. The fragments of an object, which its
-manifest from mesh-manifest lists, are merged into one surface and saved to one file, named
---out-pre, id, extension.
+--start-rank and --stop-rank select a part of the list. The manifest of an object, which
+mesh-manifest writes, lists the fragments of the object. They are merged into one surface, which
+is saved to a file named after --out-pre, the id and the format, such as meshes/34.ply.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def download_mesh(url: str, label: int) -> Mesh:
     """Return the mesh of an object, merged from its fragments without duplicate vertices.
 
     Args:
-        url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
+        url: URL of a precomputed volume whose info file names a folder of meshes, or URL of the
+            folder.
         label: id of the object.
 
     Raises:
         VolumeNotFoundError: the object has no mesh.
-        VolumeError: a file is missing or damaged.
+        VolumeError: a file of the mesh is missing or damaged.
     """
     from chunkflow_py.segmentation.mesh_folder import MeshReader
 
@@ -61,20 +62,20 @@ def download_mesh(url: str, label: int) -> Mesh:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="First object of the list to save, counted from 0.",
+    help="Position in the list of the first object to save, from 0.",
 )
 @click.option(
     "--stop-rank",
     "-p",
     type=click.IntRange(min=0),
-    help="First object of the list not to save.  [default: save to the end of the list]",
+    help="Position in the list after the last object to save.  [default: end of the list]",
 )
 @click.option(
     "--out-pre",
     "-o",
     default="./",
     show_default=True,
-    help="Folder, path or URL that the file names begin with.",
+    help="Folder, or beginning of the path or URL of each file.",
 )
 @click.option(
     "--out-format",

@@ -2,8 +2,9 @@
 
 Example: chunkflow load-h5 --file-name em.h5 downsample --factor 1 2 2 save-h5 --file-name small.h5
 
-Coarse voxel k covers the fine voxels k·factor to (k+1)·factor, counted from the origin of the
-volume. If the chunk has only some of them, the coarse voxel is computed from these.
+Along each axis, coarse voxel k covers the fine voxels from k·factor up to, but not including,
+(k+1)·factor, counted from the origin of the volume. If the chunk contains only some of these fine
+voxels, the coarse voxel is computed from the voxels in the chunk.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Downsampler(OperatorBase):
-    """Downsamples a chunk of every task, which changes its box and voxel size.
+    """Downsamples a chunk of every task; the box and the voxel size of the chunk change.
 
     Attributes:
         factor: fine voxels per coarse voxel, zyx.
-        mode: ``mean``, ``mode``, or ``auto``: the mode for labels.
-        sparse: ignore label 0, unless all fine voxels are 0.
+        mode: ``mean``, ``mode`` (the most frequent value), or ``auto``: ``mode`` for labels, else
+            ``mean``.
+        sparse: ignore fine voxels of label 0, unless all fine voxels of a coarse voxel are 0.
         input_name: name of the chunk to shrink.
         output_name: name of the result.
-        coarse_tasks: whether boxes of tasks are in voxels of the result, not of the input.
+        coarse_tasks: whether the boxes of tasks count voxels of the result, not of the input.
     """
 
     factor: Zyx = Zyx(2, 2, 2)
@@ -57,7 +59,7 @@ class Downsampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """Size of a voxel of the result in voxels of the task, zyx."""
+        """Size of a voxel of the result, in the voxels that the task's box counts, zyx."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook
@@ -67,12 +69,12 @@ class Downsampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box*, in fine voxels, grown to whole coarse voxels."""
+        """Return *box*, in fine voxels, grown to whole coarse voxels within *domain*."""
         return box.aligned_outward(self.factor).intersection(domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory of the result for a chunk of extent *size*; works plane by plane."""
+        """Return the memory of the result of a chunk of extent *size*; no more is needed."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)
@@ -96,9 +98,9 @@ class Downsampler(OperatorBase):
         if not chunk.bbox.contains(whole) and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "chunk %s covers some coarse voxels only partly, and they are computed from these "
-                "parts, so the result depends on the task grid; "
-                "a chunk of %s holds whole coarse voxels",
+                "chunk %s covers some coarse voxels only partly; these are computed from the "
+                "voxels in the chunk, so the result depends on the task grid; "
+                "load %s, which contains whole coarse voxels",
                 chunk.bbox, whole,
             )  # fmt: skip
 
@@ -112,7 +114,7 @@ class Downsampler(OperatorBase):
     minimum=1,
     default=(2, 2, 2),
     show_default=True,
-    help="Fine voxels per coarse voxel, zyx.",
+    help="Number of fine voxels per coarse voxel along each axis, zyx.",
 )
 @downsampling_mode_option()
 @sparse_option()
@@ -123,5 +125,5 @@ def command(
     mode: Literal["auto", "mean", "mode"],
     sparse: bool,
 ) -> Downsampler:
-    """Return the operator."""
+    """Return the operator for these options."""
     return Downsampler(factor, mode, sparse, input_name, output_name)

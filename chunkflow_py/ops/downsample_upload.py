@@ -3,9 +3,9 @@ r"""Write the coarser levels of a chunk into a volume.
 Example: chunkflow generate-tasks --volume-path em --chunk-size 256 256 256 \
   load-volume --volume-path em downsample-upload --volume-path em
 
-Each level is made from the next finer one. Levels in shards, and levels with blocks that
-two tasks would share, are refused before the first task; downsample-volume makes these when all
-tasks are done.
+Each level is computed from the next finer level. A level that is stored in shards, or with blocks
+that two tasks would share, causes an error before the first task. Make such levels with
+downsample-volume when all tasks are done.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 @operator("write")
 @input_option()
-@click.option("--volume-path", "-v", help="Volume, such as zarr://em.zarr.  [required]")
+@click.option(
+    "--volume-path", "-v", help="Volume whose levels to write, such as zarr://em.zarr.  [required]"
+)
 @zyx_option(
     "--factor",
     "-f",
@@ -41,13 +43,13 @@ if TYPE_CHECKING:
     help="Downsampling factor between levels, zyx.",
 )
 @mip_option(
-    "--chunk-mip", "-c", help="Level of the chunk.  [default: --mip before the first command]"
+    "--chunk-mip", "-c", help="Level of the chunk; 0 is the finest.  [default: the global --mip]"
 )
 @click.option(
     "--start-mip",
     "-s",
     type=click.IntRange(min=1),
-    help="First level to write.  [default: the one after --chunk-mip]",
+    help="First level to write.  [default: the level after --chunk-mip]",
 )
 @click.option(
     "--stop-mip",
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=2),
     default=5,
     show_default=True,
-    help="First level not to write.",
+    help="Level after the last level to write.",
 )
 @fill_missing_option()
 @downsampling_mode_option()
@@ -68,7 +70,7 @@ def command(
     from chunkflow_py.volume.pyramid import PyramidOutput
 
     if volume_path is None:
-        msg = "downsample-upload needs --volume-path, the volume whose levels it writes; give it"
+        msg = "downsample-upload needs the volume whose levels to write; give --volume-path"
         raise OptionError(msg)
     return PyramidOutput(
         volume_path,

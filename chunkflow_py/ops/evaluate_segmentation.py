@@ -3,20 +3,21 @@ r"""Score a segmentation: VI, Rand, F1, Dice.
 Example: chunkflow load-h5 --file-name seg.h5 \
   load-h5 --file-name truth.h5 --output-name groundtruth evaluate-segmentation
 
-Rand and variation of information have two parts: split measures the cost of cutting true bodies,
-merge the cost of joining them. Object scores count the bodies that a segment matches with an
-intersection over union (IoU) of at least --iou-threshold, and the segments that match a body; label
-0 is background. --per-class is for labels that are classes.
+Rand and variation of information have two parts: split measures how far true bodies are cut into
+pieces, merge measures how far they are joined. Object scores count the bodies and segments that
+match each other with an intersection over union (IoU) of at least --iou-threshold; label 0 is
+background. If labels are classes, --per-class adds Dice and IoU of each class.
 
-The chunks are compared where they overlap; --bbox restricts the region. The operator prints a
-table, adds the scores to the task by name, and with --json writes them to a file.
+The two chunks are compared where they overlap; --bbox restricts the region. The operator prints a
+table of the scores and adds the scores to the task. --json also writes the scores to a file.
 
-For a volume of many tasks, --table-path URL stores the overlaps of each task as one small object,
-and `chunkflow sum-scores URL` prints the scores of the volume, which differ from the mean of the
-tasks' scores.
+If tasks divide a volume, --table-path URL stores the label overlaps of each task as one small
+object. Then `chunkflow sum-scores URL` prints the scores of the whole volume, which differ from the
+mean of the scores of the tasks.
 
---relabel scores a region cut out of larger objects: both volumes are relabelled by 26-connected
-components inside the region, and voxels of 0 in the segmentation take the nearest segment.
+--relabel is for a region that cuts through objects: both chunks are relabelled by 26-connected
+components inside the region, and voxels of label 0 in the segmentation get the label of the nearest
+segment.
 """
 
 from __future__ import annotations
@@ -47,20 +48,21 @@ def evaluate_segmentation(
     relabel: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Score *segmentation* against *groundtruth* where they overlap.
+    """Return the scores of *segmentation* against *groundtruth* where the two overlap.
 
     Args:
         segmentation: (z, y, x) or (1, z, y, x) labels.
-        groundtruth: the same.
-        bbox: box to compare in (default: where the two overlap).
-        relabel: score the region as a volume of its own, see `segmentation.evaluate.relabel`.
+        groundtruth: (z, y, x) or (1, z, y, x) labels.
+        bbox: box in which to compare (default: the overlap of the two chunks).
+        relabel: relabel both chunks first, see `segmentation.evaluate.relabel`.
         options: keyword arguments of `segmentation.evaluate.score`, such as ``ignore_zero``.
 
     Returns:
-        ``bbox`` (a box string) and the fields of `segmentation.evaluate.SegmentationScore`.
+        A dictionary of ``bbox`` (the compared box, as text) and the fields of
+        `segmentation.evaluate.SegmentationScore`.
 
     Raises:
-        GeometryError: the boxes have no voxel in common.
+        GeometryError: the boxes of the chunks and *bbox* have no voxel in common.
         ChunkError: a chunk holds no labels, or the ground truth is empty.
     """
     from chunkflow_py.segmentation.evaluate import common_region, evaluate
@@ -84,19 +86,19 @@ def evaluate_segmentation(
     default="groundtruth",
     help="Name of the ground truth.",
 )
-@output_option("--output", "-o", default="seg_score", help="Name of the scores in the task.")
-@click.option("--bbox", "-b", type=BBOX, help="Box to compare.  [default: where the two overlap]")
+@output_option("--output", "-o", default="seg_score", help="Name of the item for the scores.")
+@click.option("--bbox", "-b", type=BBOX, help="Box to compare in.  [default: overlap of chunks]")
 @click.option(
     "--relabel/--no-relabel",
     default=False,
     show_default=True,
-    help="Relabel both by 26-connected components in the box; 0 takes the nearest segment.",
+    help="Relabel both chunks by 26-connected components; 0 then takes the nearest segment.",
 )
 @scoring_options
-@click.option("--json", "-j", help="JSON file for the scores, or prefix for one file per task.")
+@click.option("--json", "-j", help="JSON file for the scores, or prefix of one file per task.")
 @click.option("--table-path", metavar="URL",
-              help="Store the overlaps of each task below this folder or prefix, instead of "
-                   "printing its scores; sum-scores adds them up.")  # fmt: skip
+              help="Store the label overlaps of each task below this folder or prefix, instead of "
+                   "printing scores; sum-scores adds the overlaps up.")  # fmt: skip
 def command(
     segmentation_name: str,
     groundtruth_name: str,
@@ -114,8 +116,8 @@ def command(
         for option, given in (("--bbox", options["bbox"]), ("--relabel", options["relabel"])):
             if given:
                 msg = (
-                    f"{option} compares its own region, whose overlaps cannot be added to those "
-                    f"of a volume; leave out {option} or --table-path"
+                    f"with {option}, the label overlaps of tasks do not add up to those of the "
+                    f"volume; leave out {option} or --table-path"
                 )
                 raise OptionError(msg)
     if options["relabel"]:

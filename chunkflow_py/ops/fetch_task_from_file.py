@@ -1,7 +1,7 @@
 r"""Take the tasks of one array job from a .npy file.
 
-generate-tasks --file-path writes such a file. Job 0 takes the first --granularity boxes, job
-1 the next ones, and so on.
+generate-tasks --file-path writes such a file, which lists the boxes of tasks. Job 0 takes the first
+--granularity boxes, job 1 takes the next --granularity boxes, and so on.
 
 Example: chunkflow fetch-task-from-file --file-path tasks.npy --slurm-job-array \
   load-zarr --store em.zarr save-zarr --store copy.zarr
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FileTasks:
-    """Source of the tasks of one job; later operators do not see the whole grid.
+    """Source of the tasks of one job; later operators see the boxes of this job only.
 
     Attributes:
         file_path: path of the .npy file.
@@ -55,8 +55,8 @@ class FileTasks:
         if not boxes:
             last = -(-total // self.granularity) - 1
             msg = (
-                f"job {self.job_index} has no box in {self.file_path}, which holds {total}; "
-                f"with --granularity {self.granularity} the last job is {last}"
+                f"job {self.job_index} has no box in {self.file_path}, which holds {total} "
+                f"boxes; with --granularity {self.granularity} the last job is {last}"
             )
             raise OptionError(msg)
         return boxes
@@ -76,21 +76,21 @@ class FileTasks:
     "-f",
     required=True,
     type=click.Path(dir_okay=False),
-    help="The .npy file of boxes.",
+    help="Path of the .npy file of boxes.",
 )
 @click.option("--job-index", "-i", type=click.IntRange(min=0), help="Number of this job, from 0.")
 @click.option(
     "--slurm-job-array/--no-slurm-job-array",
     default=False,
     show_default=True,
-    help="Take the job's number from SLURM_ARRAY_TASK_ID.",
+    help="Take the job's number from the variable SLURM_ARRAY_TASK_ID.",
 )
 @click.option(
     "--disbatch/--no-disbatch",
     "-d",
     default=False,
     show_default=True,
-    help="Take the job's number from DISBATCH_REPEAT_INDEX.",
+    help="Take the job's number from the variable DISBATCH_REPEAT_INDEX.",
 )
 @click.option(
     "--granularity",
@@ -103,11 +103,11 @@ class FileTasks:
 def command(
     file_path: str, job_index: int | None, slurm_job_array: bool, disbatch: bool, granularity: int
 ) -> FileTasks:
-    """Determine the job's number, and return the source, which reads the file later."""
+    """Determine the job's number, and return the source, which reads the file when needed."""
     sources = (job_index is not None) + slurm_job_array + disbatch
     if sources != 1:
         msg = (
-            f"the number of the job is given {sources} times instead of once; give one of "
+            f"the number of the job is given {sources} times instead of once; give only one of "
             "--job-index, --slurm-job-array and --disbatch"
         )
         raise OptionError(msg)

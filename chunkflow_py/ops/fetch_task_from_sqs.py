@@ -1,9 +1,10 @@
 r"""Take tasks from a queue; acknowledge finished ones.
 
 --queue-name is the name of an Amazon SQS queue, or the URL of any other queue.
-A task is leased until the pipeline has finished it. Then it is acknowledged, or returned to the
-queue if it failed, and the next one is taken. Leases are renewed while a task runs. If a worker
-dies, its lease expires and the task goes to another worker.
+The pipeline holds a lease of each task that it takes, so the queue gives the task to nobody else. A
+finished task is acknowledged, and a failed task is returned to the queue; then the next task is
+taken. Leases are renewed while tasks run. If a worker dies, its leases expire, and its tasks go to
+other workers.
 
 Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
   save-zarr --store copy.zarr
@@ -28,7 +29,8 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     type=click.IntRange(1, 12 * 3600),
     default=120,
     show_default=True,
-    help="Lease of a task, seconds; renewed while the task runs, expires if the worker dies.",
+    help="Length of a task's lease, seconds; the lease is renewed while the task runs, and "
+    "expires if the worker dies.",
 )
 @click.option(
     "--num",
@@ -36,7 +38,7 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     type=click.IntRange(min=-1),
     default=-1,
     show_default=True,
-    help="Number of tasks to take; -1: all.",
+    help="Number of tasks to take; -1 takes all.",
 )
 @click.option(
     "--retry-times",
@@ -44,17 +46,17 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     type=click.IntRange(min=0),
     default=USUAL_RETRIES,
     show_default=True,
-    help="Number of polls of an empty queue before the pipeline ends.",
+    help="Number of times to poll an empty queue before the pipeline ends.",
 )
 @click.option(
     "--keep-task/--acknowledge-task",
     default=False,
     show_default=True,
-    help="Return even finished tasks to the queue at the end, or acknowledge them.",
+    help="Return finished tasks to the queue at the end, or acknowledge them.",
 )
 def command(
     queue_name: str, visibility_timeout: int, num: int, retry_times: int, keep_task: bool
 ) -> QueueTasks:
-    """Return the source; a dry run acknowledges nothing."""
+    """Return the source of tasks; in a dry run, it acknowledges no task."""
     keep_task = keep_task or is_dry_run()
     return QueueTasks(queue_name, visibility_timeout, num, retry_times, keep_task)

@@ -2,7 +2,7 @@
 
 Example: chunkflow load-h5 --file-name seg.h5 fill-segmentation-holes save-h5 --file-name filled.h5
 
-Background that reaches the boundary of the chunk is not a hole. Objects inside of an object do not
+Background that reaches the boundary of the chunk is not a hole. Objects inside a hole do not
 change.
 """
 
@@ -23,11 +23,11 @@ SECTION = "segment"
 
 
 @with_hooks(
-    cut_remedy="holes at task boundaries stay; fill holes in chunks that hold whole objects"
+    cut_remedy="holes at task boundaries are not filled; use chunks that contain whole objects"
 )
 @makes(lambda read: read)
 def fill_segmentation_holes(chunk: Chunk) -> Chunk:
-    """Return *chunk* with the holes of its objects filled, see `segmentation.objects.fill_holes`.
+    """Return *chunk* with all holes filled, see `segmentation.labels.objects.fill_holes`.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels or a mask, of any integer type; 0 is background.
@@ -36,8 +36,8 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
         A chunk of the same shape and type.
 
     Raises:
-        ChunkError: the voxels are not labels, or have several channels.
-        MissingExtraError: a library is not installed.
+        ChunkError: the voxels are not labels, or the chunk has several channels.
+        MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels.components import single_channel
     from chunkflow_py.segmentation.labels.objects import fill_holes

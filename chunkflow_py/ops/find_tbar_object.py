@@ -3,8 +3,8 @@ r"""Find the segment that each T-bar lies in.
 Example: chunkflow load-synapses --file-path synapses.h5 load-h5 --file-name segmentation.h5 \
   find-tbar-object save-synapses --file-path synapses_of_cells.h5
 
-The ids are kept with the synapses (dataset object_ids in HDF5). A T-bar outside of the chunk keeps
-its previous id, or gets 0.
+The segment ids are stored with the synapses (dataset object_ids in HDF5). A T-bar outside of the
+chunk keeps its previous id; without a previous id, it gets 0.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
 
 @dataclass
 class ObjectFinder:
-    """Finds the segments of every task's T-bars."""
+    """Finds the segment of each T-bar of every task."""
 
     input_name: str = "chunk"
     synapses_name: str = "syns"
     output_name: str = "syns"
 
     def __call__(self, task: Task) -> Task:
-        """Find the segments; without synapses the result is ``None``."""
+        """Find the segments of the T-bars; the result is ``None`` if the task has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:
@@ -69,7 +69,7 @@ class ObjectFinder:
 @operator("compute")
 @input_option(help="Name of the segmentation.")
 @synapses_option()
-@output_option("--output-name", "-o", default="syns", help="Name of the result.")
+@output_option("--output-name", "-o", default="syns", help="Name of the synapses with segment ids.")
 def command(input_name: str, synapses_name: str, output_name: str) -> ObjectFinder:
-    """Return the operator for the names of its items."""
+    """Return the operator for the given names of items."""
     return ObjectFinder(input_name, synapses_name, output_name)

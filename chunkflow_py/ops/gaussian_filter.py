@@ -3,8 +3,9 @@ r"""Blur an image or a map with a Gaussian, 2D or 3D.
 Example: chunkflow load-h5 --file-name em.h5 gaussian-filter --sigma 1.5 \
   save-h5 --file-name smooth.h5
 
---sigma is in voxels of a section; --sigma-z blurs over sections, too. Tasks of a larger volume need
-a margin of four standard deviations: give the loader --expand-margin-size auto.
+--sigma is the standard deviation within a section (y and x), in voxels. --sigma-z also blurs across
+sections. If tasks divide a volume, they need a margin of four standard deviations: give the loader
+--expand-margin-size auto.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> Chunk:
-    """Blur *chunk*, which is mirrored at its boundaries.
+    """Return *chunk* blurred with a Gaussian; beyond its boundaries, the chunk is mirrored.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), floats, or integers of at most 32 bits.
-        sigma: standard deviation in y and x, voxels; the kernel ends at four times this.
+        sigma: standard deviation in y and x, voxels; the kernel extends to four times this value.
         sigma_z: standard deviation in z, voxels; 0 blurs each section separately.
 
     Returns:
-        A chunk of the same dtype; integers are rounded half to even.
+        A chunk of the same dtype; integers are rounded to the nearest, and halves to even.
 
     Raises:
         OptionError: a standard deviation is negative.
@@ -59,7 +60,7 @@ def _check_voxels(held: Chunk | Voxels) -> None:
     if held.kind == "segmentation" or dtype.kind == "b" or wide:
         msg = (
             f"gaussian-filter averages values, but its input holds {dtype} labels; blur the map "
-            "before its threshold, or use median-filter on a mask"
+            "before applying a threshold, or use median-filter on a mask"
         )
         raise ChunkError(msg)
 
@@ -78,10 +79,10 @@ def _check_voxels(held: Chunk | Voxels) -> None:
     type=click.FloatRange(min=0, max=1000),
     default=0,
     show_default=True,
-    help="Standard deviation in z, voxels; 0: blur each section separately.",
+    help="Standard deviation in z, voxels; 0 blurs each section separately.",
 )
 def command(sigma: float, sigma_z: float) -> HaloFilter:
-    """Compute the margin of the filter, and return the operator."""
+    """Compute the margin that the filter needs, and return the operator."""
     from chunkflow_py.filters.smoothing import gaussian_radius
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 

@@ -1,9 +1,9 @@
 r"""Make a grid of tasks over a region or a volume.
 
-The rest of the pipeline runs on each task, unless the tasks are sent to a queue (--queue-name) or
-written to a file (--file-path). --bbox-file keeps the boxes of the grid that touch a box of a file,
---mask those that touch a coarse mask. With --bbox-file and no --chunk-size, each box of the file is
-one task.
+The other operators of the pipeline run on each task, unless the tasks are sent to a queue
+(--queue-name) or written to a file (--file-path). --bbox-file keeps only the boxes of the grid that
+overlap a box of a file; --mask keeps only the boxes where a coarse mask is not all zero. If
+--bbox-file is given without --chunk-size, each box of the file is one task.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5
@@ -40,7 +40,7 @@ _COUNT = click.IntRange(min=0)
         "Cloud access": ("use_https", "requester_pays"),
     }
 )  # fmt: skip
-@click.option("--volume-path", "-v", help="URL of a volume; its bounds are the region.")
+@click.option("--volume-path", "-v", help="URL of a volume whose bounds are the region.")
 @mip_option()
 @zyx_option("--roi-start", "-s", help="First voxel of the region, zyx.  [default: 0 0 0]")
 @zyx_option("--roi-stop", "-r", help="End of the region (exclusive), voxels, zyx.")
@@ -50,30 +50,30 @@ _COUNT = click.IntRange(min=0)
     "--bounding-box",
     "-b",
     type=REGION,
-    help="Region as a box string; t3_0-64_0-512_0-512 has time index 3.",
+    help="Region as text, such as 0-64_0-512_0-512 (zyx), or t3_0-64_0-512_0-512 at time index 3.",
 )
 @zyx_option("--grid-size", "-g", minimum=1, help="Number of boxes along z, y and x.")
 @click.option(
-    "--file-path", "-f", type=click.Path(dir_okay=False), help="Write boxes to this .npy file."
+    "--file-path", "-f", type=click.Path(dir_okay=False), help="Write the boxes to this .npy file."
 )
 @click.option("--queue-name", "-q", help="Send the tasks to this queue.")
 @click.option(
     "--create-queue/--no-create-queue",
     default=True,
     show_default=True,
-    help="Create the queue if it is missing; for SQS, also its dead-letter queue.",
+    help="Create the queue if it does not exist; for SQS, also its dead-letter queue.",
 )
 @click.option(
     "--respect-chunk-size/--respect-stop",
     default=True,
     show_default=True,
-    help="Keep the full size of the last boxes, or cut them off at the end of the region.",
+    help="Keep the full size of the last boxes, or cut these boxes off at the end of the region.",
 )
 @zyx_option(
     "--aligned-block-size",
     "-a",
     minimum=1,
-    help="Block size, voxels, zyx; grow the region to whole blocks, counted from (0, 0, 0).",
+    help="Grow the region to whole blocks of this size, voxels, zyx, counted from (0, 0, 0).",
 )
 @click.option(
     "--order",
@@ -88,33 +88,33 @@ _COUNT = click.IntRange(min=0)
     type=_COUNT,
     default=0,
     show_default=True,
-    help="Number of the first task to make.",
+    help="Number of the first task to make, counted from 0.",
 )
-@click.option("--task-index-stop", "-p", type=_COUNT, help="End of the task numbers (exclusive).")
+@click.option("--task-index-stop", "-p", type=_COUNT, help="Number of the first task not to make.")
 @click.option(
     "--disbatch/--no-disbatch",
     "-d",
     default=False,
     show_default=True,
-    help="Make only the task with the number that disBatch sets.",
+    help="Make only the task whose number is in the variable DISBATCH_REPEAT_INDEX.",
 )
 @click.option(
     "--bbox-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="File of boxes (.csv, .json, .npy): make the tasks of the grid that touch one; "
-    "without --chunk-size, one task per box.",
+    help="File of boxes (.csv, .json, .npy): make only the tasks of the grid that overlap one of "
+    "these boxes, or without --chunk-size, one task per box.",
 )
 @click.option(
     "--mask",
     metavar="URL",
-    help="Volume of a coarse mask; leave out tasks where it is all zero.",
+    help="Volume of a coarse mask; leave out tasks where the mask is all zero.",
 )
 @click.option(
     "--mask-mip", type=_COUNT, default=0, show_default=True, help="Resolution level of the mask."
 )
 @floats_option(
     "--voxel-size",
-    help="Voxel size of the boxes, nm, zyx, for --mask.  [default: that of --volume-path]",
+    help="Voxel size of the task boxes, nm, zyx; used by --mask.  [default: that of --volume-path]",
 )
 @access_options()
 def command(**options: Any) -> TaskGenerator:

@@ -1,9 +1,9 @@
-"""Estimate the duration of a step from pilot tasks, network speed, or the user's own number.
+"""Estimate the duration of a step from pilot tasks, network speed, or a number of the user.
 
 ```
-process   start | first task      | next    | next    | …     stages overlap, so that a task adds
-                          read compute write                          the time of its slowest stage
-machine   all its worker processes at once, measured at the same time
+process   start | first task      | next    | next    | …     stages overlap, so each further task
+                 read compute write                         adds the time of its slowest stage
+machine   all its worker processes run and are measured simultaneously
 ```
 """
 
@@ -38,8 +38,8 @@ class Duration:
     Attributes:
         seconds: time from the start of the machines to the end of the last task.
         start_s: seconds from the start of a process until its first task starts.
-        task_s: seconds that a task of average work takes in one process, after the first.
-        how: source of the estimate, as text.
+        task_s: seconds that each task after the first takes in one process, on average.
+        how: source of the estimate, as text for people.
     """
 
     seconds: float
@@ -61,12 +61,19 @@ class Fleet:
     processes: int = 1
 
     def rounds(self, tasks: int) -> float:
-        """Return the number of tasks that the busiest process executes."""
+        """Return how many of *tasks* the busiest process executes."""
         return ceil(tasks / (self.machines * self.processes))
 
 
 def stated_duration(tasks: int, task_s: float, fleet: Fleet, how: str) -> Duration:
-    """Return the duration of tasks that take *task_s* seconds each."""
+    """Return the duration of a step whose tasks take *task_s* seconds each in one process.
+
+    Args:
+        tasks: number of tasks.
+        task_s: seconds per task.
+        fleet: numbers of machines and worker processes.
+        how: source of *task_s*, as text for people.
+    """
     return Duration(fleet.rounds(tasks) * task_s, 0.0, task_s, how)
 
 
@@ -78,16 +85,16 @@ def measured_duration(
     fleet: Fleet,
     stage_of: Mapping[str, str],
 ) -> Duration | None:
-    """Return the duration of all tasks, or ``None`` if too little was measured.
+    """Return the duration of a step from pilot tasks, or ``None`` if too little was measured.
 
     Args:
-        observations: measurements of pilot processes that ran at the same time, as many as on a
-            machine of the run.
-        tasks: number of tasks.
+        observations: measurements of the pilot processes, which ran at the same time; their number
+            is the number of processes on a machine of the run.
+        tasks: number of tasks of the step.
         mean_work: mean work of a task, in the unit of *work*.
-        work: function that returns the work for a box.
+        work: function that returns the work for the box of a task, in any unit such as voxels.
         fleet: numbers of machines and worker processes.
-        stage_of: operator -> its stage: ``read``, ``compute`` or ``write``.
+        stage_of: name of an operator -> its stage: ``read``, ``compute`` or ``write``.
     """
     found = [each for each in (_speed(o, work, stage_of) for o in observations) if each is not None]
     if not found:
@@ -100,9 +107,9 @@ def measured_duration(
     rest = max(0.0, fleet.rounds(tasks) * mean_work - done)
     seen = sum(len(o.tasks) for o in observations)
     how = "measured: " + (
-        f"{seen} of {tasks} tasks done on this machine, written to a scratch folder"
+        f"{seen} of {tasks} tasks done on this machine, with output to a temporary folder"
         if seen
-        else "part of the first task, on this machine; the time for writing is not known"
+        else "a part of the first task on this machine; the time for writing is not included"
     )
     return Duration(ready + first + rest * pace_s, ready, mean_work * pace_s, how)
 
@@ -133,7 +140,7 @@ def _speed(
 
 
 def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
-    """Return the speed of a process that is still in its first task, from reported progress."""
+    """Return the speed of a process whose first task has not ended, from its reported progress."""
     begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
     if not begun or found.ready_s is None:
         return None
@@ -156,11 +163,11 @@ def _slowest(seconds: Mapping[str, float], stage_of: Mapping[str, str], ahead: i
 def mean_work(
     boxes: Boxes | None, measures: Sequence[tuple[Callable[[BoundingBox], Sequence[float]], float]]
 ) -> float:
-    """Return the mean work of a task.
+    """Return the mean work of a task, in the unit of the weights.
 
     Args:
-        boxes: boxes of the tasks; ``None``: one task without a box, whose work is 1.
-        measures: functions as for `total`, each with the weight of one unit of its result.
+        boxes: boxes of the tasks; ``None`` for a single task without a box, whose work is 1.
+        measures: functions, as for `total`, each with the weight of its result.
     """
     if not boxes:
         return 1.0
@@ -177,19 +184,21 @@ def speed_duration(
     tasks: int,
     fleet: Fleet,
 ) -> Duration:
-    """Return the duration of all forward passes; reading and writing are assumed to overlap.
+    """Return the duration of a step from the speed of its networks, measured by `chunkflow tune`.
+
+    Reading and writing are assumed to take no longer than the networks, with which they overlap.
 
     Args:
         path: file with the JSON output of `chunkflow tune`.
         operators: operators of the pipeline.
-        patches: patch counts of its networks.
-        tasks: number of tasks.
+        patches: numbers of patches that the networks of the pipeline compute.
+        tasks: number of tasks of the step.
         fleet: numbers of machines and worker processes; the processes of one machine are assumed
             not to slow each other down.
 
     Raises:
-        OptionError: the file is not the output of `chunkflow tune`, or has no measurement with
-            these options of the network.
+        OptionError: the file is not the output of `chunkflow tune`, or contains no measurement with
+            the options of an inference operator.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]
@@ -198,12 +207,15 @@ def speed_duration(
         msg = f"--speeds {path} cannot be read: {error.strerror}"
         raise OptionError(msg) from error
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"--speeds {path} is not the output of chunkflow tune --json ({error}); tune again"
+        msg = (
+            f"--speeds {path} is not the output of chunkflow tune --json ({error}); run chunkflow "
+            "tune --json again and save its output to this file"
+        )
         raise OptionError(msg) from error
     if not patches:
         msg = (
             f"--speeds {path} applies to inference, but this pipeline has no inference operator; "
-            "leave it out"
+            "leave --speeds out"
         )
         raise OptionError(msg)
     seconds = 0.0
@@ -217,13 +229,16 @@ def speed_duration(
                 ", ".join(f"{name} {row.get(name)}" for name in _DECIDES) for row, _ in measured[:3]
             )
             msg = (
-                f"--speeds {path} has no measurement of {each.operator} with {what}; it has "
-                f"{there or 'none that succeeded'}; run chunkflow tune with these options, or "
-                "change the pipeline"
+                f"--speeds {path} has no measurement of {each.operator} with {what}, but "
+                f"{there or 'only measurements that failed'}; run chunkflow tune with the options "
+                f"of {each.operator}, or change these options"
             )
             raise OptionError(msg)
         seconds += found * each.computed / each.batch_size
-    how = f"from the network's speed in {path.name}, if reading and writing take no longer"
+    how = (
+        f"from the speed of the network in {path.name}, assuming that reading and writing take no "
+        "longer than the network"
+    )
     return stated_duration(tasks, seconds / max(1, tasks), fleet, how)
 
 

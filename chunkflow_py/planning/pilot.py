@@ -1,4 +1,4 @@
-"""Run a pilot: a few tasks of a pipeline, to measure time and memory, without keeping their output.
+"""Run a pilot: a few tasks of a pipeline that measure time and memory; their output is discarded.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
@@ -9,13 +9,13 @@ Observation <-- events, one JSON object per line -- PilotListener
 A pilot process runs only the pipeline, so its peak memory is that of the pipeline. It sends these
 events:
 
-| event      | content                                                                             |
-|------------|-------------------------------------------------------------------------------------|
-| `ready`    | the pipeline is set up: seconds since the process started, estimated memory         |
-| `progress` | share of the current task that an operator has completed                            |
-| `task`     | a task is done: seconds of its operators, objects written, peak memory              |
-| `failure`  | error message                                                                       |
-| `end`      | enough tasks were measured                                                          |
+| event      | sent when                            | content                                      |
+|------------|--------------------------------------|----------------------------------------------|
+| `ready`    | the pipeline is set up               | seconds since the start, estimated memory    |
+| `progress` | an operator starts or progresses     | share of the task that the operator has done |
+| `task`     | a task has ended                     | seconds of its operators, bytes, peak memory |
+| `failure`  | the pipeline or a task has failed    | error message                                |
+| `end`      | enough tasks were measured           | nothing                                      |
 
 Each event is sent immediately, so killing the process at any time loses no measurement.
 """
@@ -57,14 +57,14 @@ _PROGRESS_S = 0.5  # seconds between two progress events
 
 @dataclass(frozen=True)
 class PilotTask:
-    """Measurements of one task of a pilot.
+    """Measurements of one task of a pilot run.
 
     Attributes:
-        at: end of the task, in seconds since the start of the process.
-        bbox: box of the task; ``None`` for a pipeline without tasks.
-        seconds: operator -> seconds that it took.
-        written: bytes that the task stored.
-        objects: number of objects that the task stored.
+        at: time at which the task ended, in seconds since the start of the process.
+        bbox: box of the task; ``None`` if the pipeline has no source of tasks.
+        seconds: name of an operator -> seconds that it took for the task.
+        written: number of bytes that the task stored.
+        objects: number of files or objects that the task stored.
     """
 
     at: float
@@ -80,22 +80,23 @@ class Observation:
 
     Attributes:
         ready_s: seconds from the start of the process until its pipeline was set up; ``None`` if
-            it ended before that.
-        ahead: tasks prefetched per stage.
-        tasks: finished tasks.
-        peak_bytes: peak memory of the process.
-        parts: purpose -> estimated memory, bytes.
-        unknown: operators whose memory is not fully estimated.
-        device_bytes: estimated GPU memory.
-        devices: devices on which the networks ran.
-        begun: operator -> progress on the first task: time of its start and of its latest report
-            (seconds since the start of the process), and the share completed by then.
-        traffic: loader -> stored bytes of the fetched blocks, bytes of their voxels, and bytes of
-            the voxels that tasks requested.
-        failure: error that ended the process, if any.
+            the pipeline was not set up.
+        ahead: number of tasks that were prefetched per stage.
+        tasks: measurements of the tasks that have ended.
+        peak_bytes: peak host memory of the process in bytes.
+        parts: purpose of host memory -> estimated bytes.
+        unknown: names of operators whose memory is not fully estimated.
+        device_bytes: estimated GPU memory in bytes.
+        devices: names of the devices on which the networks ran.
+        begun: name of an operator -> its progress on the first task: time at which the operator
+            started, time of its latest report (both in seconds since the start of the process), and
+            the share that was completed at that report.
+        traffic: name of a loader -> bytes of the fetched blocks as stored, bytes of these blocks as
+            voxels, and bytes of the voxels that tasks requested.
+        failure: message of the error that ended the process, if any.
         is_refused: whether the pipeline was refused before its first task, for example because it
             needs too much memory.
-        is_whole: whether the process completed its pilot.
+        is_whole: whether the process measured enough tasks.
         is_cut: whether the process was killed at the time limit.
     """
 
@@ -116,11 +117,11 @@ class Observation:
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimated host memory, the sum of all parts."""
+        """Estimated host memory in bytes, the sum of all *parts*."""
         return sum(self.parts.values())
 
     def add(self, event: dict[str, Any]) -> None:
-        """Update the measurements with an event that the process sent."""
+        """Update the measurements with an event that the pilot process sent."""
         kind = event["event"]
         self.peak_bytes = max(self.peak_bytes, event.get("peak", 0))
         if kind == "ready":
@@ -157,14 +158,15 @@ def run_pilots(
     seconds: float,
     folder: Path | None,
 ) -> list[Observation]:
-    """Run several pilot processes at once, and return their measurements.
+    """Run several pilot processes at the same time, and return the measurements of each.
 
     Args:
         module: Python module that each process runs with ``python -m``.
-        request: pipeline and settings, sent to every process.
-        numbers: for each process, the numbers of its tasks in the plan.
-        seconds: time limit, after which the remaining processes are killed.
-        folder: folder for the discarded output (default: the temporary folder of the system).
+        request: pipeline and settings, which are sent to every process.
+        numbers: for each process, the numbers of its tasks in the plan of the step.
+        seconds: time limit; processes that are still running then are killed.
+        folder: folder for the output, which is removed at the end (default: the temporary folder of
+            the system).
     """
     found = [Observation() for _ in numbers]
     with TemporaryDirectory(prefix=".plan-", dir=folder or gettempdir()) as scratch:
@@ -191,7 +193,7 @@ def run_pilots(
 
 
 def note_peak(pid: int, found: Observation) -> None:
-    """Record the peak memory of a process if it is still running."""
+    """Record the peak memory of the process *pid* in *found*, if the process is still running."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
@@ -231,9 +233,10 @@ def _started(
 
 
 def operators_left_out(operators: Sequence[Operator]) -> list[str]:
-    """Return the names of the operators that a pilot leaves out.
+    """Return the names of the operators that a pilot run leaves out.
 
-    They write to addresses that cannot be redirected, or skip tasks that a run has completed.
+    These operators write to addresses that cannot be redirected to a temporary folder, or skip
+    tasks that a run has completed.
     """
     return [stage.name for stage in operators if not _is_in_pilot(stage)]
 
@@ -252,15 +255,15 @@ def pilot_pipeline(
     ahead: int | None,
     listener: Listener,
 ) -> Pipeline:
-    """Return a checked pipeline that runs the given tasks and writes output below *scratch*.
+    """Return a checked pipeline that runs some tasks and writes all output below *scratch*.
 
     Args:
         operators: operators of the pipeline, parsed with ``--dry-run``.
-        source: source of the tasks; ``None``: the pipeline runs once, without tasks.
+        source: source of the tasks; ``None`` if the pipeline has none and runs once.
         numbers: numbers of the tasks to run, in the plan of the source.
-        scratch: an empty folder.
-        ahead: tasks to prefetch per stage, as for `Pipeline`.
-        listener: receiver of the pipeline's events.
+        scratch: an empty folder for the output.
+        ahead: number of tasks to prefetch per stage, as for `Pipeline`.
+        listener: object that receives the events of the pipeline.
 
     Raises:
         ChunkflowError: the pipeline cannot run.
@@ -285,7 +288,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Make a saver write to a new, similar volume below *folder*."""
+    """Make *saver* write to a new volume below *folder*, with the properties of its own volume."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None
@@ -312,22 +315,22 @@ def _redirect(saver: VolumeSaver, folder: Path) -> None:
 
 
 class PilotListener(Listener):
-    """Listener that sends each event of a pilot immediately.
+    """Listener of a pilot process, which sends each event to `run_pilots` immediately.
 
     Args:
-        send: function that sends one JSON-serialisable event.
-        started: when the process was started, as `time.time` returns it.
+        send: function that sends an event, a dictionary that can be converted to JSON.
+        started: time at which the process was started, as returned by `time.time`.
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None], started: float) -> None:
-        """Store the arguments; no task is finished yet."""
+        """Store the arguments, and set the number of finished tasks to 0."""
         self.send, self.started = send, started
         self.pipeline: Pipeline | None = None
         self.done = 0
         self._last = 0.0
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Send that the pipeline is ready, with its estimated memory."""
+        """Send the event that the pipeline is ready, with its estimated memory."""
         if self.pipeline is None:
             return
         estimate = self.pipeline.estimated_memory()
@@ -345,7 +348,7 @@ class PilotListener(Listener):
         )
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
-        """Send the progress of an operator, at most twice per second."""
+        """Send the progress of an operator on a task, at most twice per second."""
         now = self._now()
         if now - self._last > _PROGRESS_S:
             self._last = now
@@ -353,12 +356,15 @@ class PilotListener(Listener):
             self.send({"event": "progress", "at": now, "operator": label, "share": share})
 
     def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
-        """Send the start of an operator, only on the first task, which the time limit may cut."""
+        """Send that an operator has started on a task, while no task has finished yet.
+
+        The time limit may end the process before its first task is finished.
+        """
         if not self.done:
             self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})
 
     def task_finished(self, task: Task) -> None:
-        """Send the measurements of the task."""
+        """Send the measurements of a task that has ended."""
         self.done += 1
         event: dict[str, Any] = {
             "event": "task",
@@ -374,7 +380,7 @@ class PilotListener(Listener):
         self.send(event | {"traffic": self._traffic()})
 
     def _traffic(self) -> dict[str, tuple[int, int, int]]:
-        """Return for each loader the bytes that were stored, decoded and requested."""
+        """Return loader -> stored and decoded bytes of the fetched blocks, and requested bytes."""
         stages = self.pipeline.operators if self.pipeline else ()
         return {
             stage.name: (cost.stored_bytes, cost.decoded_bytes, cost.needed_bytes)
@@ -387,12 +393,12 @@ class PilotListener(Listener):
 
 
 def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> None:
-    """Run a pipeline until enough tasks are measured, or all are done.
+    """Run a pipeline until enough of its tasks are measured, all tasks are done, or a task fails.
 
     Args:
         pipeline: a checked pipeline.
-        listener: listener that sends the measurements.
-        at_most: maximum number of tasks.
+        listener: listener of the pipeline, which sends the measurements.
+        at_most: maximum number of tasks to run.
     """
     listener.pipeline = pipeline
     first: float | None = None
@@ -407,7 +413,7 @@ def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> N
 
 
 def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """Return the peak memory of this process in bytes; 0 if unknown."""
+    """Return the peak host memory of this process in bytes; 0 if unknown."""
     if sys.platform == "linux":
         for line in status.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):

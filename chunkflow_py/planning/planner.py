@@ -1,4 +1,4 @@
-"""Plan a run before it starts: estimate each step, and find problems such as lack of memory."""
+"""Plan a run before it starts: estimate each step, and find problems such as too little memory."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ _PILOT_TASKS = 256  # maximum number of consecutive tasks of a pilot
 
 
 def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
-    """Return the plan of a run; the output of its pilots is removed.
+    """Return the plan of a run, after a pilot run of each step unless *settings* exclude it.
 
     Args:
         steps: steps of the run, in order.
-        settings: options of the plan.
+        settings: options of `chunkflow plan`.
 
     Raises:
-        OptionError: the price table or the file of speeds cannot be used.
+        OptionError: the price table or the file of speeds cannot be used, or lacks the machine type
+            or the network.
     """
     prices = load_prices(settings.price_file)
     instance = None if settings.instance is None else prices.instance(settings.instance)
@@ -116,12 +117,15 @@ class _Planner:
         return found
 
     def _waits_for(self, errors: Sequence[ChunkflowError]) -> bool:
-        """Return whether a later step reads a volume that does not exist yet; if so, add a note."""
+        """Return whether this step reads a volume that an earlier step must first create.
+
+        If so, add a note to the plan.
+        """
         waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
             self.found.notes.append(
                 "this step reads a volume that does not exist yet, such as the output of an "
-                "earlier step; plan it again when that step is complete"
+                "earlier step; plan this step again when the earlier step is complete"
             )
         return waits
 
@@ -151,8 +155,8 @@ class _Planner:
             if stage.hooks.single_writer and fleet.machines * fleet.processes > 1:
                 found.problems.append(
                     f"{stage.name} writes to a file that only one process can write at a time, "
-                    f"but the run has {fleet.machines * fleet.processes} processes; write to "
-                    "zarr:// or precomputed://, or one file per task"
+                    f"but the run has {fleet.machines * fleet.processes} processes; write to a "
+                    "zarr:// or precomputed:// volume, or to one file per task"
                 )
         self._check_cover()
 
@@ -168,17 +172,17 @@ class _Planner:
             first = boxes.start if isinstance(boxes, BoxGrid) else boxes[0].start
             start = first.high(domain.start).low(domain.stop - 1)
             self.found.problems.append(
-                f"{outside} of {tasks} tasks are outside the input, {domain}; the nearest "
-                f"region is --roi-start {start.as_option} --roi-stop "
-                f"{domain.stop.as_option} (zyx, voxels)"
+                f"{outside} of {tasks} tasks are outside the input volume, whose box is {domain} "
+                f"(zyx, voxels); the nearest region inside is --roi-start {start.as_option} "
+                f"--roi-stop {domain.stop.as_option}"
             )
         region = self.pipeline.outlines[self.pipeline.operators[0].name].region
         if region is not None and not region.contains(domain):
             left = 1 - region.intersection(domain).voxels / max(1, domain.voxels)
             if left > 0:
                 self.found.notes.append(
-                    f"{left:.0%} of the input, {domain}, is not covered: tasks cover "
-                    f"{region.intersection(domain)}"
+                    f"tasks do not cover {left:.0%} of the input volume: its box is {domain}, and "
+                    f"tasks cover only {region.intersection(domain)} (zyx, voxels)"
                 )
 
     # --- estimates -------------------------------------------------------------------------
@@ -197,12 +201,14 @@ class _Planner:
         )
         if skipped := operators_left_out(self.step.operators):
             found.notes.append(
-                f"the pilot omits these operators, and the time excludes them: {', '.join(skipped)}"
+                "the pilot run leaves these operators out, so the estimated time does not include "
+                f"them: {', '.join(skipped)}"
             )
         for each in self.observations:
             if each.failure and each.is_refused and self._is_elsewhere:
                 found.notes.append(
-                    f"no pilot was run: the pipeline does not fit on this machine: {each.failure}"
+                    "no pilot was run, because the pipeline does not fit on this machine: "
+                    f"{each.failure}"
                 )
             elif each.failure and each.failure not in found.problems:
                 found.problems.append(each.failure)
@@ -214,7 +220,7 @@ class _Planner:
         return is_given and self._limit > (available_host_bytes() or 0)
 
     def _scratch(self) -> Path | None:
-        """Return a folder on the disk of the output, if the output is local."""
+        """Return a folder on the same disk as the output, if the output is a local volume."""
         for stage in self.step.operators:
             body: Any = stage.body
             if isinstance(body, VolumeOutput) and body.saver.place.protocol == "file":
@@ -225,7 +231,7 @@ class _Planner:
         return None
 
     def _take_stored(self) -> None:
-        """Estimate stored sizes by the compression that pilots measured."""
+        """Estimate the bytes that are read and written, as compressed in the pilot run."""
         found = self.found
         for transfer in found.reads:
             seen = [o.traffic[transfer.operator] for o in self.observations
@@ -243,7 +249,7 @@ class _Planner:
             found.stored[transfer.operator] = round(share * everything)
 
     def _voxels(self, box: BoundingBox | None) -> float:
-        """Return the number of voxels of the volume that a task covers."""
+        """Return the number of voxels of the input volume that lie in the box of a task."""
         domain = domain_of(self.pipeline)
         if box is None:
             return 1.0
@@ -261,7 +267,7 @@ class _Planner:
 
     @property
     def _limit(self) -> int:
-        """Memory of a machine in bytes."""
+        """Memory of a machine of the run in bytes."""
         if self.settings.memory_bytes is not None:
             return self.settings.memory_bytes
         if self.instance is not None:
@@ -292,7 +298,7 @@ class _Planner:
             several = "" if fleet.processes == 1 else f"{fleet.processes} processes of "
             remedy = "make the tasks smaller (--chunk-size)"
             if found.suggestion is not None:
-                remedy = f"this would fit: {found.suggestion}"
+                remedy = f"give {found.suggestion}, which would fit"
             if fleet.processes > 1 and (fewer := limit // process):
                 remedy += f", or --processes {fewer}"
             found.problems.append(
@@ -303,8 +309,8 @@ class _Planner:
         if gpu and found.memory.device_bytes * fleet.processes > gpu:
             found.problems.append(
                 f"{describe_bytes(found.memory.device_bytes * fleet.processes)} of GPU memory are "
-                f"more than the {describe_bytes(gpu)} of {self.settings.instance}; lower "
-                "--batch-size or --input-patch-size, or give --processes 1"
+                f"more than the {describe_bytes(gpu)} of {self.settings.instance}; give a smaller "
+                "--batch-size or --input-patch-size, or --processes 1"
             )
 
     def _take_time(self) -> None:
@@ -321,9 +327,9 @@ class _Planner:
         elif self.observations:
             found.duration = self._measured()
         if found.duration is None:
-            how = "omit --no-rehearse"
+            how = "leave --no-rehearse out to measure it"
             if self.observations:
-                how = f"the pilot ended after {settings.pilot_s:g} s: raise --seconds"
+                how = f"the pilot ended after {settings.pilot_s:g} s, so raise --seconds"
             note = f"the duration is not known; {how}, or give --seconds-per-task"
             found.notes.append(note)
         else:
@@ -346,8 +352,8 @@ class _Planner:
             found.spot = cost_of(self.prices, spot, *amounts)
             if self.instance.spot_is_assumed:
                 assumption = (
-                    "the spot price is a fixed share of the on-demand price (spot_share in the "
-                    "price table)"
+                    "the spot price is a fixed share of the on-demand price, the spot_share of the "
+                    "price table"
                 )
                 found.spot = replace(found.spot, assumed=(*found.spot.assumed, assumption))
 
@@ -379,7 +385,10 @@ class _Planner:
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the peak memory of a pilot process plus the growth of caches that is still to come."""
+    """Return the peak memory of a pilot process, plus what its caches would still grow by.
+
+    If the pilot ended before its peak, the estimated memory is used instead, if that is larger.
+    """
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
     growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0
     measured, how = seen.peak_bytes + growth, "measured, at the peak of a pilot"

@@ -1,4 +1,4 @@
-"""Cost of a run, from a dated table of prices."""
+"""Compute the cost of a run from a dated table of prices."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Instance:
         hour: on-demand price, dollars per hour.
         spot_hour: spot price (of a machine that may be preempted), dollars per hour.
         spot_is_assumed: whether the spot price is computed as a share of the on-demand price.
-        memory_bytes: host memory.
-        device_bytes: GPU memory; 0 without a GPU.
-        gpu: name of the GPU; empty without one.
+        memory_bytes: size of the host memory in bytes.
+        device_bytes: size of the GPU memory in bytes; 0 without a GPU.
+        gpu: name of the GPU; empty without a GPU.
     """
 
     name: str
@@ -51,10 +51,11 @@ class Prices:
 
     Attributes:
         date: date of the prices.
-        source: description of the origin of the prices.
-        instances: name -> type of machine.
-        stores: protocol -> prices: ``gb_month`` (a gigabyte stored for a month), ``put`` and
-            ``get`` (one request), ``egress_gb`` (a gigabyte sent out of the region).
+        source: description of where the prices come from.
+        instances: name of a machine type -> its prices and memory.
+        stores: protocol of a store, such as ``s3`` -> its prices: ``gb_month`` (a gigabyte stored
+            for a month), ``put`` and ``get`` (one request), ``egress_gb`` (a gigabyte sent out of
+            the region).
         queue_request: price of one request to a cloud queue.
     """
 
@@ -65,17 +66,18 @@ class Prices:
     queue_request: float
 
     def instance(self, name: str) -> Instance:
-        """Return the machine type of this name.
+        """Return the machine type with this name.
 
         Raises:
-            OptionError: the table has no such type; the message lists similar names.
+            OptionError: the table does not contain this type; the message lists similar names.
         """
         if name in self.instances:
             return self.instances[name]
         near = get_close_matches(name, self.instances, 3, 0.4) or sorted(self.instances)[:3]
         msg = (
-            f"the prices of {self.date} have no instance type {name!r}; similar ones are "
-            f"{', '.join(near)}; give one of them, a --price-file that contains it, or --price"
+            f"the price table of {self.date} has no machine type {name!r}; similar ones are "
+            f"{', '.join(near)}; give one of these types, a --price-file that contains {name}, or "
+            "--price"
         )
         raise OptionError(msg)
 
@@ -85,10 +87,11 @@ class Cost:
     """Cost of a step, in dollars.
 
     Attributes:
-        parts: item, such as ``machines`` -> its cost.
-        month: cost of storing the output for a month.
-        egress: cost of reading the input once from another cloud or region; not part of the sum.
-        assumed: assumptions behind the cost, as text.
+        parts: item, such as ``machines`` -> cost of the item.
+        month: cost of storing the output for a month; not part of the total cost.
+        egress: cost of reading the input once from another cloud or region; not part of the total
+            cost.
+        assumed: assumptions on which the cost is based, as text.
     """
 
     parts: dict[str, float] = field(default_factory=dict)
@@ -98,12 +101,12 @@ class Cost:
 
     @property
     def dollars(self) -> float:
-        """Total cost in dollars, the sum of all parts."""
+        """Total cost of the step in dollars, the sum of *parts*."""
         return sum(self.parts.values())
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """Return the price table of a file (default: the table in the package).
+    """Return the price table of a JSON file (default: the table in this package).
 
     Raises:
         OptionError: the file cannot be read or is not a price table.
@@ -117,8 +120,8 @@ def load_prices(path: Path | None = None) -> Prices:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__} {error}"
         msg = (
-            f"--price-file {path} is not a price table ({what}); docs/planning.md shows one, "
-            "with date, source, instances, stores and queue_request"
+            f"--price-file {path} is not a price table ({what}); give a JSON file with date, "
+            "source, instances, stores and queue_request, as shown in docs/planning.md"
         )
         raise OptionError(msg) from error
 
@@ -158,13 +161,13 @@ def cost_of(
     """Return the cost of a step.
 
     Args:
-        prices: prices of requests and storage.
+        prices: price table, used for requests and storage.
         hour: price of a machine, dollars per hour, if known.
-        machine_hours: hours of all machines together, if known.
+        machine_hours: hours that all machines together work, if known.
         tasks: number of tasks.
-        reads: amounts read from volumes.
-        writes: amounts written to volumes.
-        stored: operator -> bytes of its volume as stored, where known.
+        reads: amounts that loaders read from volumes.
+        writes: amounts that savers write to volumes.
+        stored: name of a loader or saver -> bytes that it reads or writes, as stored, if known.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []
@@ -185,5 +188,7 @@ def cost_of(
                 ledger = _LEDGER_PUTS * store["put"] + _LEDGER_GETS * store["get"]
                 parts["ledger and queue"] = tasks * (ledger + _QUEUE * prices.queue_request)
             if transfer.operator not in stored:
-                assumed.append(f"the voxels of {transfer.operator} are stored without compression")
+                assumed.append(
+                    f"the voxels that {transfer.operator} writes are stored without compression"
+                )
     return Cost(parts, month, egress, tuple(assumed))

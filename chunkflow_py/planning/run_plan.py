@@ -1,4 +1,4 @@
-"""The plan of a run: its settings and estimates, as text and as JSON."""
+"""The plan of a run: settings and estimates of its steps, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One step of a run, as the planner receives it.
+    """A step of a run to plan, as parsed from the command line.
 
     Attributes:
         name: name of the step.
-        operators: operators of its pipeline.
-        source: source of the tasks; ``None``: the pipeline runs once.
-        argv: command-line arguments as typed, source included.
+        operators: operators of the step's pipeline.
+        source: source of the tasks; ``None`` if the pipeline has no source and runs once.
+        argv: command line of the pipeline as typed, including the source.
         mip: value of the global option ``--mip``.
         ahead: value of the global option ``--ahead``.
     """
@@ -47,18 +47,21 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """Options of a plan.
+    """Options of `chunkflow plan`.
 
     Attributes:
-        module: module that pilot processes run with ``python -m``; ``None``: no pilot.
-        pilot_s: time limit of a pilot, seconds.
+        module: module that pilot processes run with ``python -m``; ``None`` for a plan without
+            pilot run.
+        pilot_s: time limit of the pilot run of a step, seconds.
         fleet: numbers of machines and worker processes.
-        memory_bytes: memory of a machine (default: that of the instance, else of this machine).
-        instance: type of machine.
-        price: price of a machine, dollars per hour.
-        price_file: path of a price table.
+        memory_bytes: memory of a machine in bytes (default: memory of *instance*, else available
+            memory of this machine).
+        instance: machine type, such as ``g5.xlarge``, that determines price and memory.
+        price: price of a machine, dollars per hour (default: the price of *instance*).
+        price_file: path of a price table (default: the table of this package).
         seconds_per_task: seconds per task in one process, used instead of a measurement.
-        speeds: path of the output of `chunkflow tune --json`.
+        speeds: path of a file with the output of `chunkflow tune --json`, from which the duration
+            is estimated.
     """
 
     module: str | None = None
@@ -74,15 +77,15 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak memory of a process.
+    """Peak memory of a worker process.
 
     Attributes:
-        bytes: peak host memory, measured or estimated.
-        how: source of this number, as text.
-        estimated_bytes: sum of the operators' estimates.
-        parts: purpose -> estimated bytes.
-        unknown: operators whose memory is not fully estimated.
-        device_bytes: estimated GPU memory; 0 without a GPU.
+        bytes: peak host memory in bytes, measured or estimated.
+        how: source of *bytes*, as text, such as ``estimated``.
+        estimated_bytes: estimated host memory in bytes, the sum of *parts*.
+        parts: purpose of host memory -> estimated bytes.
+        unknown: names of operators whose memory is not fully estimated.
+        device_bytes: estimated GPU memory in bytes; 0 without a GPU.
     """
 
     bytes: int
@@ -94,30 +97,31 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether a process may take more, because the estimate does not cover all operators."""
+        """Whether a process may need more than *bytes*: some operators are not fully estimated."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 
 @dataclass
 class StepPlan:
-    """Estimates of one step.
+    """Estimates and problems of one step; an estimate that is not known is ``None``.
 
     Attributes:
         name: name of the step.
         tasks: number of tasks; 0 if not known.
-        task_size: size of the largest task, voxels, zyx, if known.
+        task_size: size of the largest task, voxels, zyx.
         reads: amounts that each loader reads.
         writes: amounts that each saver writes.
-        patches: patch counts of each network.
-        stored: operator -> stored bytes of all tasks, extrapolated from pilots.
-        memory: peak memory of a process.
+        patches: numbers of patches that each network computes.
+        stored: name of a loader or saver -> bytes that all tasks read or write, as stored,
+            extrapolated from the pilot run.
+        memory: peak memory of a worker process.
         duration: duration of the step.
-        hours: machine hours: the duration times the number of machines.
-        cost: cost at the on-demand price, or at the given price.
-        spot: cost at the spot price, if known.
-        suggestion: a better task size, if any.
-        problems: reasons why the step cannot run, each with a value that would work.
-        notes: remarks that do not prevent the step from running.
+        hours: hours that all machines together work: the duration times the number of machines.
+        cost: cost at the on-demand price, or at the price that the user gives.
+        spot: cost at the spot price.
+        suggestion: task size with less work or memory; ``None`` if the present size is as good.
+        problems: reasons why the step cannot run, each with a remedy.
+        notes: remarks on what does not prevent the step from running.
     """
 
     name: str
@@ -139,14 +143,14 @@ class StepPlan:
 
 @dataclass
 class RunPlan:
-    """Estimates of a run.
+    """Estimates and problems of a run.
 
     Attributes:
         stages: plans of the steps, in order.
         fleet: numbers of machines and worker processes.
-        prices: price table that the costs are computed from.
-        instance: type of machine, if named.
-        price: price of a machine, dollars per hour, if given.
+        prices: price table from which the costs are computed.
+        instance: machine type, if the user gives one.
+        price: price of a machine, dollars per hour, if the user gives one.
     """
 
     stages: list[StepPlan]
@@ -157,7 +161,7 @@ class RunPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether no step has a problem."""
+        """Whether the run can be executed as planned: no step has a problem."""
         return not any(stage.problems for stage in self.stages)
 
 
@@ -165,7 +169,7 @@ class RunPlan:
 
 
 def plan_lines(plan: RunPlan) -> Iterator[str]:
-    """Yield a plan as lines of text."""
+    """Yield the lines of a plan as text for people."""
     for stage in plan.stages:
         if len(plan.stages) > 1:
             yield f"step {stage.name}"
@@ -185,7 +189,7 @@ def _verdict(plan: RunPlan) -> str:
         return "the run fits"
     return (
         f"no problem found, but the memory of {', '.join(unknown)} is not known; "
-        "omit --no-rehearse to measure it"
+        "leave --no-rehearse out to measure it"
     )
 
 
@@ -236,7 +240,10 @@ def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> I
         else []
     )
     if transfer.block_amplification is not None:
-        more.append(f"whole blocks: {transfer.block_amplification:.2f} times that")
+        more.append(
+            f"{transfer.block_amplification:.2f} times the voxels read, because whole blocks are "
+            "fetched"
+        )
     if transfer.requests:
         most = "at most " if title == "reads" else ""
         more.append(
@@ -251,7 +258,7 @@ def _patches(patches: Patches) -> Iterator[str]:
     yield _line(
         "patches",
         f"{patches.computed:,} by {patches.operator}, {patches.of_task.as_option} a task: "
-        f"{patches.recomputation:.2f} times the {patches.ideal:,} without task boundaries",
+        f"{patches.recomputation:.2f} times the {patches.ideal:,} of one task for the whole volume",
     )
     yield f"{_INDENT}{patches.amplification:.2f} voxels computed per output voxel"
 
@@ -284,7 +291,7 @@ def _cost(plan: RunPlan, stage: StepPlan, cost: Cost) -> Iterator[str]:
     if cost.month:
         yield f"{_INDENT}${_money(cost.month)} per month to store the output"
     if cost.egress:
-        yield f"{_INDENT}${_money(cost.egress)} more if the input is read from another region"
+        yield f"{_INDENT}${_money(cost.egress)} more if the input is in another cloud or region"
     yield f"{_INDENT}prices of {plan.prices.date}: {plan.prices.source}"
     for assumption in dict.fromkeys((*cost.assumed, *(stage.spot.assumed if stage.spot else ()))):
         yield f"{_INDENT}assumed: {assumption}"
@@ -306,7 +313,7 @@ def _line(title: str, text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as text, in days, hours, minutes or seconds."""
+    """Return a duration in seconds as text, in days, hours, minutes or seconds."""
     for unit, name in _UNITS:
         if seconds >= 2 * unit:
             return f"{_number(seconds / unit)} {name}"
@@ -334,7 +341,7 @@ def _many(count: int, name: str) -> str:
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:
-    """Return a plan as JSON-serialisable values."""
+    """Return a plan as a JSON object, in the format of `chunkflow plan --json`."""
     return {
         "fits": plan.fits,
         "machines": plan.fleet.machines,

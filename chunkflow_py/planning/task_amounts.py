@@ -1,4 +1,4 @@
-"""Amounts that the tasks of a pipeline read, write and compute, counted before they run.
+"""Count what the tasks of a pipeline will read, write and compute, before the tasks run.
 
 ```
 volume   |----------------------------------------|
@@ -11,8 +11,9 @@ patches        |------|                              patches that cross a task b
                        |------|
 ```
 
-The amount for a box is a product of one number per axis, each depending on that axis alone, so that
-a grid of any number of tasks is counted axis by axis.
+The amount for the box of a task is a product of three numbers, one per axis, and each number
+depends only on the extent of the box along its axis. Therefore, a grid of any number of tasks is
+counted axis by axis.
 """
 
 from __future__ import annotations
@@ -51,22 +52,26 @@ _MOST = 512  # maximum number of boxes that are counted, per axis or list; they 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Amounts that all tasks together read from a volume or write to it.
+    """Amounts that all tasks together read from a volume, or write to it.
 
     Attributes:
         operator: label of the loader or saver.
         place: address of the volume, without credentials.
-        protocol: protocol of the address: ``file``, ``s3``, ``gs``, …
-        task_bytes: uncompressed bytes of a task in the middle of the plan, margin included.
-        total_bytes: uncompressed bytes of all tasks.
-        volume_bytes: bytes of the part of the volume that tasks cover; each voxel counts once.
-        block_bytes: bytes of all blocks that tasks read; ``None`` for writes, and for volumes
-            without blocks.
-        task_requests: requests of a task in the middle of the plan.
-        requests: upper limit of the requests of all tasks; a cache may save some for blocks that
-            several tasks read.
-        unit: block size of a read, or write unit of a write, voxels, zyx; ``None``: any size.
-        unit_is_fixed: whether the volume or an option sets the unit; else it follows the tasks.
+        protocol: protocol of the address, such as ``file``, ``s3`` or ``gs``.
+        task_bytes: uncompressed bytes that a task in the middle of the plan reads, including its
+            margin, or writes.
+        total_bytes: uncompressed bytes that all tasks read or write.
+        volume_bytes: uncompressed bytes of the part of the volume that tasks cover, counting each
+            voxel once.
+        block_bytes: uncompressed bytes of all blocks that tasks fetch; ``None`` for writes, and for
+            volumes without blocks.
+        task_requests: number of requests of a task in the middle of the plan.
+        requests: upper limit of the number of requests of all tasks; a cache may save requests for
+            blocks that several tasks read.
+        unit: block size (for reads) or size of a block or shard that is written as a whole (for
+            writes), voxels, zyx; ``None`` for volumes without blocks.
+        unit_is_fixed: whether the volume or an option sets *unit*; otherwise the unit is chosen to
+            fit the tasks.
     """
 
     operator: str
@@ -82,7 +87,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return the amounts of all tasks multiplied by *share*."""
+        """Return the transfer with the amounts of all tasks multiplied by *share*."""
         blocks = self.block_bytes
         return replace(
             self,
@@ -94,12 +99,12 @@ class Transfer:
 
     @property
     def amplification(self) -> float:
-        """Requested bytes per byte of the part of the volume that tasks cover."""
+        """Bytes read or written per byte of the part of the volume that tasks cover."""
         return self.total_bytes / max(1, self.volume_bytes)
 
     @property
     def block_amplification(self) -> float | None:
-        """Bytes of fetched blocks per requested byte; ``None`` without blocks."""
+        """Bytes of the fetched blocks per byte that tasks need; ``None`` without blocks."""
         return None if self.block_bytes is None else self.block_bytes / max(1, self.total_bytes)
 
 
@@ -109,13 +114,13 @@ class Patches:
 
     Attributes:
         operator: label of the inference operator.
-        computed: patches of all tasks together.
-        ideal: patches of a single task that covers the volume.
-        of_task: patches of a task in the middle of the plan, along each axis, zyx.
+        computed: number of patches of all tasks together.
+        ideal: number of patches of a single task that covers the volume.
+        of_task: numbers of patches of a task in the middle of the plan, along each axis, zyx.
         input_voxels: number of voxels of an input patch.
-        amplification: voxels of output patches computed for each voxel of output.
-        batch_size: patches per forward pass.
-        box: function that returns, for the box of a task, the patches along each axis, zyx.
+        amplification: voxels that the network computes per output voxel.
+        batch_size: number of patches per forward pass.
+        box: function that returns, for the box of a task, the numbers of patches along z, y and x.
     """
 
     operator: str
@@ -128,13 +133,13 @@ class Patches:
     box: Measure
 
     def times(self, share: float) -> Patches:
-        """Return the numbers of patches multiplied by *share*."""
+        """Return the numbers of patches with those of all tasks multiplied by *share*."""
         computed, ideal = round(self.computed * share), round(self.ideal * share)
         return replace(self, computed=computed, ideal=ideal)
 
     @property
     def recomputation(self) -> float:
-        """Computed patches per patch of a single task that covers the volume."""
+        """Number of computed patches, divided by the number for one task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
@@ -162,7 +167,7 @@ def total(boxes: Boxes, measure: Measure) -> float:
 
 
 def middle_box(boxes: Boxes) -> BoundingBox:
-    """Return the box of a task with neighbours on all sides, if possible."""
+    """Return the box of a task in the middle, which has neighbours on all sides if possible."""
     return boxes.box(boxes.count // 2) if isinstance(boxes, BoxGrid) else boxes[len(boxes) // 2]
 
 
@@ -173,13 +178,13 @@ def reads_of(pipeline: Pipeline) -> list[Transfer]:
 
 
 def writes_of(pipeline: Pipeline) -> list[Transfer]:
-    """Return the amounts that the savers of a checked pipeline write, where known in advance."""
+    """Return the amounts that savers of a checked pipeline write, if they are known in advance."""
     found = (_written(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [transfer for transfer in found if transfer is not None]
 
 
 def patches_of(pipeline: Pipeline) -> list[Patches]:
-    """Return the numbers of patches of the networks of a checked pipeline."""
+    """Return the numbers of patches that the networks of a checked pipeline compute."""
     found = (_patches(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [patches for patches in found if patches is not None]
 
@@ -255,12 +260,12 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
 
 
 def _count(box: BoundingBox, unit: Zyx, origin: Zyx) -> Zyx:
-    """Return the number of units that a box touches along each axis."""
+    """Return the number of blocks or shards, of size *unit*, that a box touches along each axis."""
     return Zyx(0, 0, 0) if box.is_empty else box.aligned_outward(unit, origin).size // unit
 
 
 def _covered(boxes: Boxes, bounds: BoundingBox | None) -> BoundingBox:
-    """Return the smallest box around all tasks, clipped to a volume."""
+    """Return the smallest box around all tasks, clipped to *bounds*."""
     region = hull_of(boxes)
     return _inside(region or boxes[0], bounds)
 
@@ -317,7 +322,10 @@ def _written(stage: Operator, outline: Outline) -> Transfer | None:
 def _where(
     saver: VolumeSaver, outline: Outline, boxes: Boxes
 ) -> tuple[BoundingBox | None, Zyx | None, bool]:
-    """Return bounds and write unit of an output, and whether the unit is given."""
+    """Return bounds and write unit of an output volume, and whether the unit is fixed.
+
+    The write unit is the size of a block or shard. It is fixed if the volume or an option sets it.
+    """
     if saver.volume is not None:
         return saver.volume.bounds, saver.volume.write_unit, True
     announced = saver.announced.get(volume_name(saver.place))
@@ -390,7 +398,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
 
 
 def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
-    """Return the size of the largest task; without tasks, the size of the domain."""
+    """Return the size of the largest task or, without tasks, of the *domain*, voxels, zyx."""
     if boxes:
         return largest_size(boxes)
     return None if domain is None else domain.size
@@ -400,10 +408,10 @@ def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
 
 
 def plan_of(source: Source) -> Plan:
-    """Return the plan of the tasks of a source.
+    """Return the plan of a source, which is the numbered list of its tasks.
 
     Raises:
-        OptionError: the source does not know all its tasks in advance.
+        OptionError: the source does not know all its tasks in advance, as is the case for a queue.
     """
     body = source.body
     if isinstance(body, TaskSource) and body.regions is None:  # such as the source create-bbox
@@ -411,17 +419,17 @@ def plan_of(source: Source) -> Plan:
         return GridPlan(boxes) if isinstance(boxes, BoxGrid) else ListPlan([*map(Region, boxes)])
     if (plan := source.hooks.plan) is None:
         msg = (
-            f"{source.name} does not know all its tasks in advance; plan the pipeline with "
-            "generate-tasks instead"
+            f"{source.name} does not know all its tasks in advance, so the pipeline cannot be "
+            "planned; use generate-tasks instead"
         )
         raise OptionError(msg)
     return plan
 
 
 def middle_tasks(plan: Plan, most: int) -> list[int]:
-    """Return the numbers of up to *most* consecutive tasks from the middle of the plan.
+    """Return the numbers of at most *most* consecutive tasks from the middle of the plan.
 
-    Like most tasks of a run, these have neighbours on all sides, unless the plan is small.
+    Like most tasks of a run, these tasks have neighbours on all sides, unless the plan is small.
     """
     first = 0 if len(plan) <= most else len(plan) // 2
     if isinstance(plan, GridPlan):  # whose tasks can be found by number
@@ -434,6 +442,6 @@ def middle_tasks(plan: Plan, most: int) -> list[int]:
 
 
 def spread_boxes(plan: Plan) -> list[BoundingBox]:
-    """Return the boxes of at least 512 tasks (or all), equally spaced in the plan."""
+    """Return the boxes of at least 512 equally spaced tasks of a plan, or all if it has fewer."""
     step = max(1, len(plan) // _LOOKED_AT)
     return [plan.region(number).bbox for number in islice(plan, 0, None, step)]

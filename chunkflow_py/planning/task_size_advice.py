@@ -1,4 +1,4 @@
-"""Find the task size that fits into memory and needs the least work, for a planned pipeline."""
+"""Find the task size of a pipeline that fits into memory and needs the least work."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SAME = 0.98  # a new size must need at most this share of the present work
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A better task size.
+    """A better task size than the present one.
 
     Attributes:
-        size: task size, voxels, zyx.
-        amplification: mean number of voxels that the network computes per output voxel; ``None``
-            without a network.
-        instead_of: the same number at the present task size.
-        memory_bytes: memory that a process takes with tasks of the suggested size.
+        size: suggested task size, voxels, zyx.
+        amplification: mean number of voxels that the network computes per output voxel with tasks
+            of the suggested size; ``None`` without a network.
+        instead_of: the mean number of computed voxels per output voxel at the present task size.
+        memory_bytes: memory that a process needs for tasks of the suggested size.
     """
 
     size: Zyx
@@ -45,7 +45,7 @@ class Suggestion:
     memory_bytes: int
 
     def __str__(self) -> str:
-        """Return the option that sets the size."""
+        """Return the option that sets the suggested size, such as ``--chunk-size 64 512 512``."""
         return f"--chunk-size {self.size.as_option}"
 
 
@@ -62,12 +62,13 @@ def better_task_size(
 
     Args:
         pipeline: a checked pipeline.
-        writes: amounts that the pipeline writes.
-        patches: patch counts of its networks.
-        memory_bytes: memory limit of a process.
-        line_bytes: memory that a process takes at the present task size.
-        fixed_bytes: part of *line_bytes* that does not depend on the task size.
-        processes: number of processes; larger tasks must not leave any without a task.
+        writes: amounts that the savers of the pipeline write.
+        patches: numbers of patches that the networks of the pipeline compute.
+        memory_bytes: memory that a process may use.
+        line_bytes: memory that a process needs at the present task size.
+        fixed_bytes: the part of *line_bytes* that does not depend on the task size.
+        processes: number of processes of the run; every process must get at least one task, if the
+            present size allows it.
     """
     found = _task_sizes(pipeline, writes)
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
@@ -112,7 +113,7 @@ def better_task_size(
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
-    """Return the bytes of blocks that loaders would keep in memory for tasks of this size."""
+    """Return how many bytes of blocks loaders would keep in memory, for tasks of this size."""
     boxes, kept = BoxGrid.covering(region, size), 0
     for stage in pipeline.operators:
         if isinstance(stage.body, VolumeLoader):
@@ -124,7 +125,7 @@ def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
 
 
 def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
-    """Return a note on axes along which task boundaries are not multiples of the patch stride."""
+    """Return a note if task boundaries are not multiples of the patch stride, else ``None``."""
     for stage in pipeline.operators:
         placement = stage.hooks.placement
         outline = pipeline.outlines[stage.name]
@@ -140,18 +141,18 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
         ]
         if axes:
             return (
-                f"task boundaries are not multiples of the patch stride {stride} of "
-                f"{stage.name} along {' and '.join(axes)} (zyx, voxels), so more patches cross "
-                "these boundaries and are computed for both tasks"
+                f"along {' and '.join(axes)}, task boundaries are not multiples of the patch "
+                f"stride of {stage.name}, {stride} (zyx, voxels), so more patches cross these "
+                "boundaries and are computed for both tasks"
             )
     return None
 
 
 def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
-    """Return the largest size with at most *share* of the voxels, in multiples of *unit*.
+    """Return *size* reduced to at most *share* of its voxels, in multiples of *unit*.
 
-    The longest axis is reduced first, so that the margin around tasks grows least. The result is
-    ``None`` if even one unit has more voxels.
+    The longest axis is reduced first, so that the margin around tasks grows as little as possible.
+    The result is ``None`` if even a single unit has more voxels.
     """
     most = size.product() * share
     while size.product() > most:
@@ -165,7 +166,7 @@ def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
 
 
 def _unit(writes: Sequence[Transfer]) -> Zyx:
-    """Return the size whose multiples the outputs accept as task sizes, voxels, zyx."""
+    """Return the size, voxels, zyx, of which the task size must be a multiple for all outputs."""
     unit = Zyx(1, 1, 1)
     for each in writes:
         if each.unit is not None and each.unit_is_fixed:
@@ -174,7 +175,7 @@ def _unit(writes: Sequence[Transfer]) -> Zyx:
 
 
 def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | None:
-    """Return the possible task sizes of a pipeline with a network."""
+    """Return the possible task sizes of a pipeline, or ``None`` if it has no suitable network."""
     import numpy as np
 
     from chunkflow_py.inference.task_size import TaskSizes

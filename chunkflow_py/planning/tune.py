@@ -1,11 +1,12 @@
-"""Find the fastest way to run a network on this machine by measuring.
+"""Find the fastest settings for running a network on this machine, by measuring.
 
     tuning = tune({"framework": "pytorch", "model": "net.py", "weights": "net.pt"},
                   input_patch_size=Zyx(20, 256, 256))
     print(tuning.best)
 
-Each candidate is measured in a separate process (`chunkflow_py.planning.tune_process`). The most
-important settings come first, because the time limit may end the search at any point:
+Each candidate, a combination of settings, is measured in a separate process
+(`chunkflow_py.planning.tune_process`). The most important settings are varied first, because the
+time limit may end the search at any point:
 
     given settings -> backends, precisions -> compiled -> larger batches -> other patch sizes
                                   each part of the search starts from the best candidate so far
@@ -53,12 +54,13 @@ class Candidate:
     """Settings to run the network with.
 
     Attributes:
-        input_patch_size: input patch of the network, voxels, zyx.
-        output_patch_size: part of the network's output that is used, voxels, zyx.
-        backend: library that runs the network.
-        dtype: precision of the arithmetic.
+        input_patch_size: size of the input patch of the network, voxels, zyx.
+        output_patch_size: size of the central part of the network's output that is used, voxels,
+            zyx.
+        backend: library that runs the network: ``torch``, ``openvino`` or ``onnxruntime``.
+        dtype: precision of the arithmetic, such as ``float32``.
         compile: whether PyTorch compiles the network.
-        batch_size: patches per forward pass.
+        batch_size: number of patches per forward pass.
         tf32: whether CUDA rounds float32 factors to TF32, which has 10 bits of mantissa.
     """
 
@@ -72,7 +74,7 @@ class Candidate:
 
     @property
     def input_voxels(self) -> int:
-        """Input voxels of one forward pass."""
+        """Number of input voxels of a forward pass."""
         return self.batch_size * self.input_patch_size.product()
 
     def __str__(self) -> str:
@@ -81,17 +83,17 @@ class Candidate:
 
     @property
     def way(self) -> str:
-        """Backend, compilation and precision, such as ``torch compiled tf32``."""
+        """Backend, compilation and precision as text, such as ``torch compiled tf32``."""
         return f"{self.runner} {self.precision}"
 
     @property
     def runner(self) -> str:
-        """Backend and compilation, such as ``torch compiled``."""
+        """Backend and compilation as text, such as ``torch compiled``."""
         return f"{self.backend} compiled" if self.compile else self.backend
 
     @property
     def precision(self) -> str:
-        """Precision of the arithmetic: ``tf32`` or the dtype."""
+        """Precision of the arithmetic as text: ``tf32``, or the dtype such as ``float16``."""
         return "tf32" if self.tf32 else self.dtype
 
 
@@ -100,14 +102,14 @@ class Measurement:
     """Time, memory and error of one candidate.
 
     Attributes:
-        candidate: settings of the network.
+        candidate: settings that were measured.
         overlap: overlap of neighbouring output patches, voxels, zyx.
         seconds: median duration of a forward pass.
-        memory_bytes: peak memory of a process that runs only this candidate; with a GPU, its peak
-            GPU memory.
-        largest, percentile_999, mean: largest value, 99.9th percentile and mean of the absolute
+        memory_bytes: peak memory of a process that runs only this candidate: GPU memory if the
+            device is a GPU, else host memory.
+        largest, percentile_999, mean: maximum, 99.9th percentile and mean of the absolute
             difference from PyTorch's float32 output.
-        failure: reason why any of these numbers is missing; ``None`` if none is.
+        failure: why some of the numbers are missing; ``None`` if all were measured.
     """
 
     candidate: Candidate
@@ -121,17 +123,17 @@ class Measurement:
 
     @property
     def voxels_per_second(self) -> float:
-        """Output voxels per second, without the overlap of patches; 0 if not measured."""
+        """Output voxels per second, counting overlapping voxels once; 0 if not measured."""
         if self.seconds is None:
             return 0.0
         stride = self.candidate.output_patch_size - self.overlap
         return stride.product() * self.candidate.batch_size / self.seconds
 
     def hours(self, volume_size: Zyx) -> float | None:
-        """Return the hours that inference on a volume of this size (voxels, zyx) takes.
+        """Return the hours of all forward passes for a volume; ``None`` if not measured.
 
-        Returns:
-            Hours of all forward passes; ``None`` if the candidate was not measured.
+        Args:
+            volume_size: size of the volume, voxels, zyx.
         """
         if self.seconds is None:
             return None
@@ -144,18 +146,18 @@ class Measurement:
 
 @dataclass
 class Tuning:
-    """Result of tuning.
+    """Result of `tune`.
 
     Attributes:
-        device: device, such as ``cpu`` or ``cuda:0``.
+        device: device that ran the network, such as ``cpu`` or ``cuda:0``.
         device_name: model or instruction set of the device.
         framework: kind of the model: ``pytorch``, ``universal`` or ``identity``.
-        memory_bytes: memory limit of the best candidate.
+        memory_bytes: memory that the best candidate may use.
         tolerance: largest error (99.9th percentile) that the best candidate may have.
-        whole_patch: names of operators that make each output voxel depend on the whole patch; if
-            the network has any, the patch size is not changed.
-        measurements: one measurement per candidate, in order.
-        complete: whether all candidates were measured within the time limit.
+        whole_patch: names of the network's operators that make each output voxel depend on the
+            whole patch; if there are any, only one patch size is measured.
+        measurements: measurement of each candidate, in the order of the search.
+        complete: whether all candidates were measured before the time limit.
     """
 
     device: str
@@ -169,9 +171,9 @@ class Tuning:
 
     @property
     def best(self) -> Measurement | None:
-        """The best measurement within the memory limit and the tolerance, or ``None``.
+        """The best measurement that respects the memory limit and the tolerance, or ``None``.
 
-        Of the measurements within 5 % of the highest speed, it has the smallest error.
+        The best measurement has the smallest error of those within 5 % of the highest speed.
         """
         good = [m for m in self.measurements if self._is_acceptable(m)]
         least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)
@@ -180,7 +182,7 @@ class Tuning:
 
     @property
     def fastest(self) -> Measurement | None:
-        """The fastest measurement, ignoring error and memory, if clearly faster than `best`."""
+        """The fastest measurement whatever its error and memory, if over 5 % faster than `best`."""
         ran = [m for m in self.measurements if not m.failure]
         top = max(ran, key=lambda m: m.voxels_per_second, default=None)
         least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
@@ -204,27 +206,29 @@ def tune(
     image: NDArray[np.float32] | None = None,
     on_measured: Callable[[Measurement], None] = lambda _: None,
 ) -> Tuning:
-    """Measure candidates until all are measured or the time limit is reached.
+    """Measure combinations of settings until all are measured or the time limit is reached.
 
     Args:
-        network: arguments of `create_backend` for the network and its device.
+        network: arguments of `create_backend` that describe the network and its device.
         input_patch_size: patch size that the network was trained with, voxels, zyx (default:
             `PATCH_SIZE`; required if an operator of the network depends on the whole patch).
-        output_patch_size: part of the network's output that is used, voxels, zyx (default: all);
-            when other patch sizes are tried, the margin between input and output is kept.
+        output_patch_size: size of the central part of the network's output that is used, voxels,
+            zyx (default: all of it); other patch sizes are tried with the same margin between input
+            and output patch.
         output_patch_overlap: overlap of neighbouring output patches, voxels, zyx (default: as for
             `PatchGeometry.of`).
-        memory_bytes: memory limit (default: the memory of the machine, container or GPU).
+        memory_bytes: memory that the best candidate may use (default: all memory of the machine,
+            container or GPU).
         tolerance: largest error that the best candidate may have (99.9th percentile, in units of
             the output).
-        seconds: time limit.
-        image: (c, z, y, x), preprocessed for the network; errors are measured on patches of it
-            (default: on synthetic patches).
-        on_measured: function that is called after each measurement.
+        seconds: time limit of all measurements.
+        image: image (c, z, y, x), preprocessed for the network, from which patches are cut to
+            measure the error (default: synthetic patches).
+        on_measured: function that is called with each measurement.
 
     Raises:
-        OptionError: the sizes contradict each other, or *input_patch_size* is required.
-        ModelError: the network cannot be loaded, or no candidate works.
+        OptionError: the sizes contradict each other, or *input_patch_size* is required but missing.
+        ModelError: the network cannot be loaded, or fails with all settings.
     """
     size = input_patch_size or PATCH_SIZE
     geometry = PatchGeometry.of(size, output_patch_size, output_patch_overlap)
@@ -237,7 +241,7 @@ def tune(
 
 
 class _Search:
-    """Chooses the next candidate from the measurements taken."""
+    """Measures candidates, and chooses the next candidate from the measurements taken so far."""
 
     found: Tuning
 
@@ -267,8 +271,8 @@ class _Search:
         if about["whole_patch"] and not size_is_given:
             msg = (
                 f"the network uses {', '.join(about['whole_patch'])}, so each output voxel "
-                "depends on the patch size; set --input-patch-size to the patch size that the "
-                "network was trained with"
+                "depends on the patch size; set --input-patch-size to the patch size with which "
+                "the network was trained"
             )
             raise OptionError(msg)
         self.about = about
@@ -313,7 +317,10 @@ class _Search:
             yield from self._other_sizes(self._best())
 
     def _best(self, backend: str | None = None) -> Candidate:
-        """Return the best candidate so far, optionally of one backend; by default the first."""
+        """Return the best candidate so far, or the first candidate if no other is acceptable.
+
+        If *backend* is given, only candidates of this backend are considered.
+        """
         chosen = [m for m in self.found.measurements if backend in {None, m.candidate.backend}]
         best = replace(self.found, measurements=chosen).best
         return best.candidate if best else self.base
@@ -352,7 +359,10 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Return whether a candidate's extrapolated memory exceeds the limit; if so, record it."""
+        """Return whether a candidate would exceed the memory limit; if so, record it as a failure.
+
+        The memory of the candidate is extrapolated from that of measured candidates.
+        """
         known = [m for m in self.found.measurements if m.memory_bytes is not None]
         alike = [m for m in known if m.candidate.way == candidate.way]
         if not alike:
@@ -383,7 +393,10 @@ class _Search:
         self.on_measured(measurement)
 
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
-        """Run a process, and return the results that it sent before it ended or timed out."""
+        """Run *task* in a process, and return the results that the process sent.
+
+        A ``failure`` is added if the process failed or reached the time limit.
+        """
         name = "-".join(map(str, candidate.input_patch_size))
         request = self.request | {
             "task": task,
@@ -407,7 +420,7 @@ class _Search:
                 failure = last or f"ended with exit code {done.returncode}"
         except subprocess.TimeoutExpired as late:
             output = late.stdout or b""
-            failure = f"not finished after {limit_s:.0f} s; raise --seconds"
+            failure = f"the measurement did not finish within {limit_s:.0f} s; raise --seconds"
         answer: dict[str, Any] = {"failure": failure}
         for line in output.splitlines():
             answer |= json.loads(line)

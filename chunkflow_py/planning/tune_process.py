@@ -1,13 +1,13 @@
-"""Measure one candidate of `tune` in a process that does nothing else.
+"""Measure one combination of settings of `tune` in a process that does nothing else.
 
-`chunkflow_py.planning.tune` runs ``python -m chunkflow_py.planning.tune_process`` once per
-candidate. The peak memory is then that of one candidate, and a crash ends only one measurement. The
-request is JSON on stdin; each result is written to stdout as soon as it is known, one JSON object
-per line.
+`chunkflow_py.planning.tune` runs ``python -m chunkflow_py.planning.tune_process`` once for each
+combination (candidate). Therefore, the peak memory of the process is that of one candidate, and a
+crash ends only one measurement. The process reads a request as JSON from stdin and writes each
+result to stdout as soon as it is known, one JSON object per line.
 
-The error of a candidate is the difference from PyTorch's float32 output on the same patches. It is
-measured after the memory, because computing in float32 may need more. The first process that needs
-this output as a reference stores it in a file for the others.
+The error of a candidate is the difference from PyTorch's float32 output on the same patches. The
+error is measured after the memory, because computing in float32 may need more memory. The first
+process that computes the float32 output stores it in a file for the other processes.
 """
 
 from __future__ import annotations
@@ -75,24 +75,24 @@ _REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "ami
 
 
 class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records operators whose result at a voxel depends on the whole patch.
+    """Record the PyTorch operators whose result at a voxel depends on the whole patch.
 
-    A forward pass in this mode finds them everywhere: in modules, in functions called by model
-    code, in TorchScript and in exported programs.
+    A forward pass in this mode finds such operators everywhere: in modules, in functions called by
+    model code, in TorchScript and in exported programs.
 
     Attributes:
-        found: names of the operators, each once.
+        found: names of the operators found so far, each once.
     """
 
     def __init__(self) -> None:
-        """Start with no operators recorded."""
+        """Start without recorded operators."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator; record it if its result depends on the whole patch."""
+        """Run an operator, and record its name if its result depends on the whole patch."""
         name = func.name().partition("::")[2].partition(".")[0]
         if name not in self.found and self._depends(name, func.name(), args, kwargs or {}):
             self.found.append(name)
@@ -111,14 +111,14 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the properties of the network and the device that the search needs.
+    """Yield the properties of the network and the device that `tune` needs to choose candidates.
 
     Yields:
-        First ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (memory of the
-        device), ``idle_bytes`` (memory of this process before it loads the network), ``dtypes``
-        (supported by the hardware), ``divisor`` and ``framework`` of the network; then
-        ``whole_patch``, names of the operators that make each output voxel depend on the whole
-        patch.
+        First ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (total memory of
+        the device), ``idle_bytes`` (memory of this process before it loads the network), ``dtypes``
+        (supported by the hardware), ``divisor`` (of the patch size) and ``framework`` of the
+        network. Then ``whole_patch`` (names of the operators that make each output voxel depend on
+        the whole patch).
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
@@ -140,12 +140,12 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield time, memory and error of one candidate.
+    """Yield the time, memory and error of one candidate.
 
     Yields:
-        First ``seconds`` (median duration of a forward pass) and ``memory_bytes`` (peak memory of
-        this process, or of the GPU); then ``largest``, ``percentile_999`` and ``mean`` of the
-        absolute difference from the float32 output.
+        First ``seconds`` (median duration of a forward pass) and ``memory_bytes`` (peak memory that
+        this process uses, on the GPU if the device is one). Then ``largest``, ``percentile_999``
+        and ``mean`` of the absolute difference from PyTorch's float32 output.
     """
     device = device_of(request["network"]["device"])
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
@@ -160,7 +160,7 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     found = _outputs(backend, patches, size)
     if not np.isfinite(found).all():
-        yield {"failure": "the output contains NaN or infinity"}
+        yield {"failure": "the output of the network contains NaN or infinity"}
         return
     del backend
     file = Path(request["reference"])
@@ -186,7 +186,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return (count, c, z, y, x) float32 patches, cut from the image, or synthetic."""
+    """Return (count, c, z, y, x) float32 patches, cut from the given image or else synthetic."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches
@@ -208,7 +208,7 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
 
 
 def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArray[np.float32]:
-    """Return the network's output on the first `PATCHES` patches, *batch_size* at a time."""
+    """Return the network's output on the first `PATCHES` patches, computed in batches of a size."""
     found: list[NDArray[np.float32]] = []
     with torch.inference_mode():
         for first in range(0, PATCHES, batch_size):
@@ -218,7 +218,12 @@ def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArra
 
 
 def _peak_memory(device: torch.device, free_before: int) -> int:
-    """Return the peak memory of this process, on the host or its GPU, bytes."""
+    """Return the peak memory of this process in bytes, on its GPU or else on the host.
+
+    Args:
+        device: device of the network.
+        free_before: free GPU memory before the network was loaded, bytes.
+    """
     if device.type == "cuda":
         # libraries other than PyTorch keep their memory, so it is missing from the free memory
         taken = free_before - torch.cuda.mem_get_info(device)[0]
@@ -233,7 +238,7 @@ def _peak_memory(device: torch.device, free_before: int) -> int:
 
 
 def _total_memory(device: torch.device) -> int:
-    """Return the total memory of the host (or the container) or the GPU, bytes."""
+    """Return the total memory of a GPU, or of the host or container if *device* is a CPU, bytes."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -243,7 +248,7 @@ def _total_memory(device: torch.device) -> int:
 
 
 def main() -> None:
-    """Read a request from stdin and write its results, or the ``failure``, to stdout."""
+    """Read a request from stdin, and write its results or a ``failure`` to stdout."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # keep the output of model code out of the results
     with suppress(OSError):

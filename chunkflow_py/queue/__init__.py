@@ -1,1 +1,1 @@
-"""Queues of tasks: Amazon SQS, a SQLite file, a shared folder, or memory."""
+"""Queues of tasks in Amazon SQS, in a SQLite file, in a shared folder, or in memory."""

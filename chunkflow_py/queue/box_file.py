@@ -111,7 +111,7 @@ def read_regions(path: str | Path) -> list[Region]:
     readers = {".csv": _from_csv, ".json": _from_json, ".npy": _from_npy}
     kind = Path(path).suffix.lower()
     if kind not in readers:
-        msg = f"{path} ends in {kind or 'nothing'}; boxes are read from .csv, .json and .npy files"
+        msg = f"{path} ends in {kind or 'no extension'}; give a .csv, .json or .npy file of boxes"
         raise OptionError(msg)
     with os_errors("read", path):
         try:
@@ -119,7 +119,7 @@ def read_regions(path: str | Path) -> list[Region]:
         except ChunkflowError:
             raise
         except (ValueError, EOFError, ArithmeticError, MemoryError, csv.Error) as error:
-            msg = f"{path} is not a valid {kind} file of boxes: {error}; write it again"
+            msg = f"{path} is not a valid {kind} file of boxes: {error}; save the file again"
             raise OptionError(msg) from error
     if not boxes:
         msg = f"{path} contains no boxes; write one box per row"
@@ -152,7 +152,7 @@ def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBo
                 raise
             msg = (
                 f"{path} is not a valid .npy file of boxes: {error}; "
-                f"write it with generate-tasks -f"
+                f"create the file with generate-tasks -f"
             )
             raise OptionError(msg) from error
         rows = array[first : first + count].tolist()
@@ -173,7 +173,7 @@ def _array(path: Path) -> NDArray[Any]:
     array = mapped_npy(path)
     if not isinstance(array, np.ndarray):
         array.close()
-        msg = f"{path} is an archive of arrays; save one array with numpy.save"
+        msg = f"{path} is an archive of arrays; save a single array with numpy.save instead"
         raise OptionError(msg)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.shape[1] != 6:
         msg = (
@@ -221,8 +221,8 @@ def _from_csv(path: Path) -> Iterator[Region]:
                     continue
                 if len(row) not in (1, 6):
                     msg = (
-                        f"{where} has {len(row)} columns; a file without a header row has one "
-                        f"column with a box string, or six: {_COLUMNS}"
+                        f"{where} has {len(row)} columns, but a file without a header row must "
+                        f"have one column of box strings, or the six columns {_COLUMNS}"
                     )
                     raise OptionError(msg)
                 columns, width = list(range(len(row))), len(row)
@@ -238,7 +238,7 @@ def _from_csv(path: Path) -> Iterator[Region]:
 
 
 def _columns(names: list[str], where: str) -> list[int]:
-    """Return the index of the column of box strings, or those of z0, z1, y0, y1, x0 and x1."""
+    """Return the index of the column of box strings, or of the columns z0, z1, y0, y1, x0, x1."""
     corners = [(_NAMES[name], column) for column, name in enumerate(names) if name in _NAMES]
     boxes = [column for column, name in enumerate(names) if name in ("bbox", "box")]
     if len(boxes) == 1 and not corners:
@@ -246,8 +246,8 @@ def _columns(names: list[str], where: str) -> list[int]:
     if not boxes and sorted(index for index, _ in corners) == [0, 1, 2, 3, 4, 5]:
         return [column for _, column in sorted(corners)]
     msg = (
-        f"{where} names the columns {', '.join(names)}, but boxes need a column bbox, or each of "
-        f"{_COLUMNS} once (z_start and start_z are the same as z0)"
+        f"{where} names the columns {', '.join(names)}, but boxes need one column bbox, or each of "
+        f"{_COLUMNS} once (z_start and start_z also mean z0)"
     )
     raise OptionError(msg)
 

@@ -1,4 +1,4 @@
-"""A thread pool whose callers can abandon a call, even one that hangs in a system call."""
+"""A thread pool whose callers can abandon a call, even if the call hangs in a system call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class DaemonThreads:
-    """A pool of daemon threads, started on demand; they do not keep the process alive.
+    """A pool of daemon threads, started on demand; the threads do not keep the process alive.
 
     Args:
         max_threads: maximum number of threads, including threads that hang.
@@ -31,7 +31,7 @@ class DaemonThreads:
         self._idle = 0  # idle threads minus queued calls
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Run *call* in a thread; cancelling the future drops a call that has not begun."""
+        """Run *call* in a thread and return its future; a call can be cancelled until it begins."""
         future: Future[T] = Future()
         with self._lock:
             self._idle -= 1
@@ -43,7 +43,7 @@ class DaemonThreads:
         return future
 
     def close(self) -> None:
-        """End the threads after the calls submitted so far; returns at once."""
+        """Let the threads end after the calls submitted so far; do not wait for these calls."""
         with self._lock:
             for _ in range(self._threads):
                 self._work.put(None)

@@ -1,13 +1,13 @@
 """A queue in a folder on a file system that machines share; needs no server.
 
 ```
-queue                                  touched to read the file server's clock
+queue                                  marks the folder; touched to read the file server's clock
 new/PACK~500                           a pack: one file with the texts of 500 messages
 opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; it becomes open/PACK
 open/PACK/texts                        the file of the pack, with the texts of its messages
-open/PACK/todo/7~2~ENDS~TOKEN~SINCE    its message 7, received twice, leased from SINCE to ENDS
-open/PACK/todo/8~0~0~-                 its message 8, never received; "-" also after a release
-dead/PACK-9.json                       a dead letter with its reason
+open/PACK/todo/7~2~ENDS~TOKEN~SINCE    message 7 of the pack, received twice, leased until ENDS
+open/PACK/todo/8~0~0~-                 message 8, never received; "-" stands also after a release
+dead/PACK-9.json                       message 9 as a dead letter, with the reason
 ```
 
 Every change of a message is one rename of an empty file whose name encodes the message's state.
@@ -143,7 +143,7 @@ class DirectoryQueue:
             raise QueueError(msg) from error
 
     def _now(self) -> int:
-        """Return the file server's time in milliseconds; ask the server every `CLOCK_S`."""
+        """Return the file server's time in milliseconds; the server is asked every `CLOCK_S`."""
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self._offset_valid_until:
             os.utime(self._mark)  # without arguments, the server sets its own time
             touched = Path(self._mark).stat().st_mtime
@@ -169,7 +169,7 @@ class DirectoryQueue:
 
                         list(pool.map(put, packs))
                 except QueueError as error:
-                    msg = f"{error}; {sent} messages before it were sent"
+                    msg = f"{error}; {sent} messages were sent before this failure"
                     raise QueueError(msg) from error
                 sent += len(batch)
         return sent
@@ -207,7 +207,7 @@ class DirectoryQueue:
         return messages
 
     def _search(self, now: int) -> bool:
-        """Find free messages in an open pack, or else open a pack."""
+        """Find free messages in an open pack, or else open a pack; return whether it succeeded."""
         packs = self._packs()
         random.shuffle(packs)
         # Start with the pack of the last search, which keeps workers in different packs.
@@ -241,7 +241,7 @@ class DirectoryQueue:
         return texts
 
     def _open(self, now: int) -> bool:
-        """Open a new pack, or first a pack whose worker was killed while opening it."""
+        """Open a pack: one whose worker was killed while opening it, or else a new pack."""
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
         for name in names_in(opening):
             match = OPENING.fullmatch(name)
@@ -261,7 +261,7 @@ class DirectoryQueue:
         return False
 
     def _publish(self, folder: str, pack: str, now: int) -> bool:
-        """Create the files of a pack's messages, and move the pack to the open ones."""
+        """Create the files of a pack's messages, and move the pack to the open packs."""
         texts = read_texts(f"{folder}/texts")
         if texts is None:  # its worker was killed before it moved the pack into the folder
             remove_folder(folder)
@@ -276,7 +276,7 @@ class DirectoryQueue:
         return f"{self._root}/open/{pack}/todo/{name}"
 
     def _locate(self, message: Message) -> tuple[str, str, Name] | None:
-        """Return the pack, path and file name of a message whose lease was not lost."""
+        """Return the pack, path and file name of a message; ``None`` if its handle is not valid."""
         match = HANDLE.fullmatch(message.handle)
         if match is None or match[6] == FREE:
             return None
@@ -297,7 +297,7 @@ class DirectoryQueue:
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those whose lease was lost."""
+        """Remove finished messages; return the messages whose lease was lost."""
         packs = set()
 
         def finish(message: Message, pack: str, path: str, _: Name) -> bool:
@@ -326,7 +326,7 @@ class DirectoryQueue:
             return self._change(messages, keep)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s*."""
+        """Make messages available to all receivers after *delay_s* seconds."""
         with self._translate_errors("write"):
             # Without a delay, the time 0 frees them at once on every machine.
             now = self._now() if delay_s > 0 else 0
@@ -416,8 +416,8 @@ class Name(NamedTuple):
         number: position of the message in its pack.
         receives: number of times that the message was received.
         ends: time before which the message cannot be received.
-        token: identifies the receipt; ``-`` if the message is not leased.
-        since: time at which *ends* was set; 0 in names that earlier versions wrote.
+        token: random text that identifies the receipt; ``-`` if the message is not leased.
+        since: time at which *ends* was set; 0 in file names of earlier versions.
     """
 
     number: int
@@ -430,10 +430,10 @@ class Name(NamedTuple):
         return "~".join(map(str, self if self.since else self[:-1]))
 
     def is_over(self, now: int) -> bool:
-        """Return whether the lease or the delay has ended.
+        """Return whether the lease or the delay of the message has ended at the time *now*.
 
-        A lease that begins in the future counts as ended: the clock was set back after the lease
-        was written.
+        A lease that begins in the future counts as ended, because the server's clock was set back
+        after the lease was written.
         """
         return self.ends <= now or self.since > now + SLACK_MS
 
@@ -496,7 +496,7 @@ def read_texts(path: str) -> list[str] | None:
         texts: list[str] = json.loads(data)
     except ValueError as error:
         msg = (
-            f"{path} is not a valid file of queue messages ({error}); remove it and send its "
+            f"{path} is not a valid file of queue messages ({error}); remove the file and send its "
             f"tasks again"
         )
         raise QueueError(msg) from error
@@ -516,9 +516,9 @@ def remove_folder(path: str) -> bool:
 
 
 def make_messages(folder: str, count: int) -> bool:
-    """Create the files of *count* messages; return whether the folder still exists.
+    """Create the files of *count* messages in *folder*; return whether the folder still exists.
 
-    Another worker moves the folder if opening the pack takes longer than `OPENING_S`.
+    If opening a pack takes longer than `OPENING_S`, another worker moves the folder of the pack.
     """
     try:
         Path(folder).mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Leases of messages, renewed by a thread from the moment of receipt.
+"""Leases of messages, which a thread renews from the moment of receipt.
 
 ```
 receipt             renewed             renewed      the queue does not answer: retries …
@@ -6,9 +6,9 @@ receipt             renewed             renewed      the queue does not answer: 
                                            |<------------------ lease ----------------->| lost
 ```
 
-A lease counts from the moment before its request is sent, by a clock that keeps running while the
-machine sleeps. A lease that has ended stays lost, even if the queue would still renew it: another
-worker may have received the message in the meantime.
+The duration of a lease is counted from the moment before the request is sent, with a clock that
+keeps running while the machine sleeps. A lease that has ended stays lost, even if the queue would
+still renew it, because another worker may have received the message in the meantime.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def boottime() -> float:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A message whose lease is renewed; implements `chunkflow_py.core.task.Lease`.
+    """A received message whose lease is renewed; implements `chunkflow_py.core.task.Lease`.
 
     Attributes:
         message: the message, with the handle of its receipt.
         ends: time until which the lease is certain to last, in seconds of the keeper's clock.
-        until: time at which the queue ends the lease for good, in seconds of the same clock.
+        until: time beyond which the queue does not renew the lease, in seconds of the same clock.
     """
 
     message: Message
@@ -68,7 +68,7 @@ class Held:
         return not self._kept
 
     def acknowledge(self) -> None:
-        """Stop renewing, and remove the message from the queue unless the lease is lost."""
+        """Stop renewing the lease, and remove the message unless the lease is lost."""
         self._keeper.drop(self)
         if self._lost or self._keeper.queue.acknowledge([self.message]):
             logger.warning(
@@ -78,13 +78,13 @@ class Held:
             )
 
     def release(self, delay_s: float = 0.0) -> None:
-        """Stop renewing, and let all receivers take the message after *delay_s*."""
+        """Stop renewing the lease; all receivers can take the message after *delay_s* seconds."""
         self._keeper.drop(self)
         if not self._lost:
             self._keeper.queue.release([self.message], delay_s)
 
     def bury(self, reason: str) -> None:
-        """Stop renewing, and move the message to the dead letters with the reason."""
+        """Stop renewing the lease, and move the message with *reason* to the dead letters."""
         self._keeper.drop(self)
         if not self._lost:
             self._keeper.queue.bury([self.message], reason)
@@ -97,7 +97,7 @@ class LeaseKeeper:
         queue: queue that delivered the messages.
         lease_s: duration of a lease, and of each renewal, in seconds.
         clock: function that returns seconds; the clock must keep running while the machine sleeps.
-        on_lost: called in the keeper's thread for each message whose lease is lost.
+        on_lost: function that the keeper's thread calls with each message whose lease is lost.
 
     Attributes:
         renewals: number of renewed leases.
@@ -136,8 +136,8 @@ class LeaseKeeper:
     def receive(self, most: int, wait_s: float = 0.0) -> list[Held]:
         """Receive up to *most* messages, and renew their leases from now on.
 
-        Waits up to *wait_s* for the first message, but at most a third of a lease, because a lease
-        counts from the start of the wait: the queue does not report when it began.
+        Waits up to *wait_s* for the first message, but at most a third of a lease. A lease is
+        counted from the start of this wait, because the queue does not report when the lease began.
         """
         since = self.clock()
         messages = self.queue.receive(most, self.lease_s, min(wait_s, self.lease_s / 3))
@@ -163,8 +163,8 @@ class LeaseKeeper:
     def drop(self, *held: Held) -> None:
         """Stop renewing these leases; call this before acknowledging or releasing the messages.
 
-        Waits up to `DROP_WAIT_S` for a renewal that is under way: if it reached the queue after the
-        release, it would hide the message again.
+        Waits up to `DROP_WAIT_S` for a renewal that is under way: a renewal that reached the queue
+        after the release would hide the message again.
         """
         with self._changed:
             for each in held:
@@ -180,7 +180,7 @@ class LeaseKeeper:
         self.queue.release([each.message for each in held if not each.lost])
 
     def close(self) -> None:
-        """Stop renewing; leases that are still held will expire."""
+        """Stop renewing all leases; leases that are still held expire."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -217,7 +217,7 @@ class LeaseKeeper:
         return held.ends - self.lease_s * 2 / 3
 
     def _renew(self, due: Sequence[Held]) -> bool:
-        """Renew leases, and mark lost ones as lost; return whether the queue answered."""
+        """Renew the leases in *due*, and mark lost leases; return whether the queue answered."""
         before = self.clock()
         self._lose([held for held in due if held.lost])
         due = [held for held in due if not held.lost]
@@ -254,6 +254,6 @@ class LeaseKeeper:
             for held in lost:
                 held._lost = True
         for held in lost:
-            logger.warning("the lease of %s is lost; another worker may take it", held.message.body)
+            logger.warning("lost the lease of %s; another worker may take it", held.message.body)
             if self.on_lost:
                 self.on_lost(held)

@@ -25,8 +25,8 @@ class _Taken:
     Attributes:
         body: text of the message.
         receives: number of times that the message was received.
-        ends: time at which it can be received again, in seconds of the queue's clock.
-        is_leased: whether it is leased until `ends`; false after a release.
+        ends: time at which the message can be received again, in seconds of the queue's clock.
+        is_leased: whether the message is leased until `ends`; false after a release.
         changes: number of times that `ends` was set; an entry in `_State.ends` with another number
             is outdated.
     """
@@ -132,7 +132,7 @@ class MemoryQueue:
         heappush(self._state.ends, (ends, number, taken.changes))
 
     def _find_leased(self, message: Message) -> tuple[int, _Taken] | None:
-        """Return number and entry of a message, or ``None`` if its lease was lost."""
+        """Return the number and the entry of a message, or ``None`` if its lease was lost."""
         number, _, receives = message.handle.partition(":")
         if not (is_digits(number) and is_digits(receives)):
             return None
@@ -142,7 +142,7 @@ class MemoryQueue:
         return int(number), taken
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those whose lease was lost."""
+        """Remove finished messages; return the messages whose lease was lost."""
         lost = []
         with self._state.changed:
             for message in messages:
@@ -165,7 +165,7 @@ class MemoryQueue:
         return lost
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s*."""
+        """Make messages available to all receivers after *delay_s* seconds."""
         with self._state.changed:
             for message in messages:
                 if leased := self._find_leased(message):

@@ -26,7 +26,7 @@ _KEYS = {"bbox", "run", "stage"}
 
 
 class BodyError(QueueError, ValueError):
-    """A message is not a task; receivers move it to the dead letters with this error as reason."""
+    """The text of a message is not a task; receivers move such messages to the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Body:
 
 
 def body_text(box: str, run: str | None = None, stage: str | None = None) -> str:
-    """Return the text of a message: the box string, or JSON if a run or a step is given."""
+    """Return the text of a message: a box string, or JSON if *run* or *stage* is given."""
     values = {"bbox": box, "run": run, "stage": stage}
     given = {key: value for key, value in values.items() if value is not None}
     return box if len(given) == 1 else json.dumps(given)
@@ -63,9 +63,7 @@ def parse_body(text: str) -> Body:
     """
     shown = repr(text if len(text) <= 80 else f"{text[:80]}…")
     if len(text) > LONGEST:
-        msg = (
-            f"message {shown} has {len(text)} characters; the text of a task has at most {LONGEST}"
-        )
+        msg = f"message {shown} has {len(text)} characters, but a task may have at most {LONGEST}"
         raise BodyError(msg)
     values: dict[str, Any] = {"bbox": text}
     if text.lstrip().startswith("{"):
@@ -76,7 +74,7 @@ def parse_body(text: str) -> Body:
             raise BodyError(msg) from error
     if unknown := set(values) - _KEYS:
         known = ", ".join(sorted(_KEYS))
-        msg = f"message {shown} has the key {min(unknown)!r}; the known keys are {known}"
+        msg = f"message {shown} has the key {min(unknown)!r}, but may only have the keys {known}"
         raise BodyError(msg)
     for name in ("run", "stage"):
         value = values.get(name)
@@ -110,7 +108,7 @@ def _region(box: str, shown: str) -> Region:
     corners = (*region.bbox.start, *region.bbox.stop, region.time or 0)
     if region.bbox.is_empty or max(map(abs, corners)) > _LARGEST:
         msg = (
-            f"message {shown} is not a task: its box is empty, or not within {_LARGEST} voxels of "
+            f"message {shown} is not a task: its box is empty, or more than {_LARGEST} voxels from "
             f"the origin"
         )
         raise BodyError(msg)

@@ -2,8 +2,8 @@
 
 | URL                  | queue                                                                  |
 |----------------------|------------------------------------------------------------------------|
-| ``name``             | Amazon SQS, by the queue's name                                        |
-| ``sqs://name``       | the same                                                               |
+| ``name``             | the queue of this name in Amazon SQS                                   |
+| ``sqs://name``       | the queue of this name in Amazon SQS                                   |
 | ``sqlite:///path``   | a SQLite file, for the processes of one machine; needs no server       |
 | ``file:///path``     | a folder on a file system that machines share; needs no server         |
 | ``memory://name``    | the memory of this process, for tests                                  |
@@ -90,7 +90,7 @@ class Queue(Protocol):
     longest_lease_s: float
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Send messages; the memory needed does not grow with their number.
+        """Send messages, in memory that does not grow with the number of messages.
 
         Args:
             bodies: texts of the messages, such as box strings.
@@ -99,27 +99,28 @@ class Queue(Protocol):
             The number of messages sent, each confirmed by the queue.
 
         Raises:
-            QueueError: a message could not be sent; the error gives the number of messages sent
-                before it.
+            QueueError: a message could not be sent; the text of the error contains the number of
+                messages that were sent.
         """
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, each leased for *lease_s* from now.
+        """Return up to *most* messages, each leased for *lease_s* seconds from now.
 
-        Waits up to *wait_s* for the first message; returns an empty list if none arrives.
+        Waits up to *wait_s* seconds for the first message; returns an empty list if none arrives.
         """
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove the messages of finished tasks; return those whose lease was lost.
+        """Remove the messages of finished tasks; return the messages whose lease was lost.
 
-        A message whose lease was lost may stay and be delivered again, which is harmless.
+        A message whose lease was lost may stay in the queue and be delivered again, which is
+        harmless.
         """
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return messages whose lease was lost."""
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s*.
+        """Make messages available to all receivers after *delay_s* seconds.
 
         Messages whose lease was lost are ignored.
         """
@@ -134,8 +135,8 @@ class Queue(Protocol):
         """Count the waiting, leased and dead messages.
 
         Args:
-            dead: also count the dead letters if this needs an extra request; queues that count
-                them for free ignore this argument.
+            dead: count the dead letters even if this needs an extra request. Queues that need no
+                extra request always count them.
         """
 
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -180,12 +181,12 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
     """Open the queue at *url*; a bare name is a queue of Amazon SQS.
 
     Args:
-        url: URL in one of the forms in the table at the top of this module.
+        url: URL of the queue, in one of the forms in the table at the top of this module.
         create: create the queue if it does not exist; for SQS, also its dead-letter queue. For
             producers only: a worker with a mistyped name would create an empty queue and wait
             forever.
-        lease_s: lease in seconds that a new SQS queue gives to receivers that do not set one
-            (default: two minutes).
+        lease_s: duration in seconds of the lease that a new SQS queue grants to receivers that do
+            not request a duration (default: two minutes).
 
     Raises:
         QueueError: the scheme is unknown, or the queue does not exist.
@@ -204,7 +205,7 @@ def poll_for_messages(
 
     Args:
         take: function that returns the messages that can be received now.
-        wait_s: time after which to give up, in seconds; with 0, *take* is called once.
+        wait_s: time after which to give up, in seconds; if it is 0, *take* is called once.
         pauses_s: the first and the longest pause between two calls, in seconds; each pause is
             twice as long as the one before it.
     """

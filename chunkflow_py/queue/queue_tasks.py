@@ -30,16 +30,16 @@ USUAL_RETRIES = 30
 
 @dataclass
 class QueueTasks(SourceBase):
-    """Receives tasks from a queue, and renews their leases until they have ended.
+    """Receives tasks from a queue, and renews the lease of each task until the task has ended.
 
     Attributes:
         queue_name: URL of the queue, or name of a queue of Amazon SQS.
-        lease_s: duration of a lease in seconds: the time after which another worker receives the
-            task of a worker that has died.
-        num: number of tasks to receive; -1: until the queue is empty.
+        lease_s: duration of a lease in seconds. If a worker dies, another worker receives its task
+            after this time.
+        num: number of tasks to receive; with -1, tasks are received until the queue is empty.
         retry_times: number of polls of an empty queue before the pipeline ends. Thirty polls take
             longer than a lease, so the tasks of a dead worker become available in time.
-        keep_task: do not acknowledge tasks; all tasks are released when the pipeline ends.
+        keep_task: leave finished tasks in the queue; they are released when the pipeline ends.
     """
 
     queue_name: str
@@ -62,7 +62,7 @@ class QueueTasks(SourceBase):
                 self._keeper.release_all()
             except QueueError as error:
                 logger.warning(
-                    "cannot release tasks: %s; other workers receive them when their leases end",
+                    "cannot release tasks: %s; other workers receive the tasks when the leases end",
                     error,
                 )
             finally:
@@ -71,7 +71,7 @@ class QueueTasks(SourceBase):
                 self._keeper = None
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield tasks until `num` were received, or the queue stays empty."""
+        """Yield tasks until `num` tasks were received, or the queue stays empty."""
         remaining = math.inf if self.num < 0 else self.num
         while remaining and (held := self._next()) is not None:
             try:
@@ -105,7 +105,7 @@ class QueueTasks(SourceBase):
 
     @hook
     def settle(self, task: Task) -> None:
-        """Acknowledge a done or skipped task; let workers receive a failed task after a delay."""
+        """Acknowledge a done or skipped task, or release a failed task after a delay."""
         held: Held = task.lease  # type: ignore[assignment]  # made by __iter__
         if held.dropped or (self.keep_task and not task.failed):
             return

@@ -9,14 +9,14 @@ Messages that were never received are in the table `waiting`, which needs no ind
 appended at its end and taken from its front, at a cost that does not grow with their number.
 
 Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. The
-other calls do not wait for the disk, but they are atomic, so a kill leaves a consistent file. A
-power cut may undo leases, which end at a restart anyway, and the last acknowledgements: their
-messages are delivered again.
+other calls do not wait for the disk, but they are atomic, so the file stays consistent if a process
+is killed. A power cut may undo leases, which end at a restart anyway, and the last
+acknowledgements; the messages of these acknowledgements are delivered again.
 
-Leases are timed by CLOCK_BOOTTIME: all processes of a machine share it, it runs while the machine
-is suspended, and it cannot be set. It restarts with the machine, so all leases end at a restart.
-The offset of a time namespace is subtracted. As a safeguard against any other fault of a clock, a
-lease that begins in the future is ignored.
+Leases are timed by CLOCK_BOOTTIME. This clock is the same in all processes of a machine, runs while
+the machine is suspended, and cannot be set. The clock restarts with the machine, so all leases end
+at a restart. The offset of a time namespace is subtracted. As a safeguard against any other fault
+of a clock, a lease that begins in the future is ignored.
 """
 
 from __future__ import annotations
@@ -239,18 +239,19 @@ class SqliteQueue:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _LOCKED:
                 msg += (
-                    f"; another process has locked it for {LOCK_TIMEOUT_S:g} s: if that process is "
-                    "suspended, continue it (kill -CONT) or end it"
+                    f"; another process has locked the file for {LOCK_TIMEOUT_S:g} s: if that "
+                    "process is suspended, continue it (kill -CONT) or end it"
                 )
                 raise QueueUnreachableError(msg) from error
             if code in _DAMAGED:
                 name = self._path.name
                 msg += (
-                    f"; if it was a queue, move {name}, {name}-wal and {name}-shm away: chunkflow "
-                    "repair RUN then creates a new queue, and sends the tasks that are not recorded"
+                    f"; if the file was a queue, move {name}, {name}-wal and {name}-shm away: "
+                    "chunkflow repair RUN then creates a new queue, and sends all tasks that are "
+                    "not recorded as finished"
                 )
             if code == sqlite3.SQLITE_FULL or (code in _UNWRITTEN and self._is_disk_full()):
-                msg += "; its disk is full: free some space"
+                msg += "; the disk of the queue is full: free some space"
                 # Workers recognize ENOSPC, and wait for space.
                 raise QueueError(msg) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise QueueError(msg) from error
@@ -271,7 +272,7 @@ class SqliteQueue:
                     rows = ((body,) for body in batch)
                     connection.executemany("INSERT INTO waiting (body) VALUES (?)", rows)
             except QueueError as error:
-                msg = f"{error}; {sent} messages before it were sent"
+                msg = f"{error}; {sent} messages were sent before this failure"
                 raise QueueError(msg) from error
             sent += len(batch)
         return sent
@@ -311,7 +312,7 @@ class SqliteQueue:
         return [Message(body, f"{number}:{receives}", receives) for number, body, receives in rows]
 
     def _times(self) -> dict[str, float]:
-        """Return the time, and the latest plausible start of a lease, as SQL parameters."""
+        """Return the present time and the latest plausible start of a lease, as SQL parameters."""
         now = self._clock()
         return {"now": now, "latest": now + _SLACK_S}
 
@@ -344,7 +345,7 @@ class SqliteQueue:
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those whose lease was lost."""
+        """Remove finished messages; return the messages whose lease was lost."""
         with self._transaction("changed") as connection:
             return self._change_each(connection, "DELETE FROM taken", (), messages)
 
@@ -356,7 +357,7 @@ class SqliteQueue:
             return self._change_each(connection, change, (now + lease_s, now), messages)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s*."""
+        """Make messages available to all receivers after *delay_s* seconds."""
         with self._transaction("changed") as connection:
             now = self._clock()
             change = "UPDATE taken SET ends = ?, since = ?, is_leased = 0"
@@ -415,7 +416,7 @@ class SqliteQueue:
                 self._connection = None
 
     def _before_fork(self) -> None:
-        """Close the file: a forked process must not inherit SQLite's state of its file locks."""
+        """Close the file: a forked process must not inherit SQLite's record of its file locks."""
         self._lock.acquire()
         self.close()
 
@@ -513,7 +514,7 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 def shared_file_system(path: Path) -> str | None:
-    """Return the type of the file system of *path* if machines share it, else ``None``."""
+    """Return the type of the file system of *path* if several machines share it, or ``None``."""
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:  # not Linux: the type is not known

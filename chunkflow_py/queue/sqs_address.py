@@ -1,4 +1,4 @@
-"""Find or create queues of Amazon SQS by name; for an unknown name, suggest the nearest one."""
+"""Find or create queues of Amazon SQS by name; for an unknown name, suggest a similar name."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ class SqsAddress:
 def find_or_create(
     client: SqsClient, place: SqsAddress, *, create: bool, lease_s: int = LEASE_S
 ) -> str:
-    """Return the URL of a queue.
+    """Return the URL of a queue; create the queue if *create* is true and the queue is missing.
 
     Args:
         client: client of the service.
         place: name and location of the queue.
         create: create the queue and its dead-letter queue if they do not exist; existing queues
             are not changed.
-        lease_s: lease in seconds that a new queue gives to receivers that do not set one.
+        lease_s: duration in seconds of the lease that a new queue grants to receivers that do not
+            request a duration.
 
     Raises:
         QueueError: the queue does not exist; the message suggests the nearest existing name.
@@ -84,7 +85,7 @@ def address_of_dead(client: SqsClient, address: str) -> str | None:
 
 
 def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str]:
-    """Request attributes of a queue by name; return name -> value."""
+    """Return the attributes *names* of a queue, as name -> value."""
     answer = client.ask("get_queue_attributes", QueueUrl=address, AttributeNames=names)
     attributes: dict[str, str] = answer.get("Attributes") or {}
     return attributes
@@ -141,7 +142,7 @@ def _missing(client: SqsClient, name: str) -> str:
     else:
         names = [url.rpartition("/")[2] for url in answer.get("QueueUrls") or ()]
         near = get_close_matches(name, names, n=1, cutoff=0.0)
-        hint = f" (nearest: {near[0]!r})" if near else " (there are no queues at all)"
+        hint = f" (nearest name: {near[0]!r})" if near else " (there are no queues at all)"
     return (
         f"queue {name!r} does not exist in {client.region}{hint}; check the name, or create the "
         "queue with submit or generate-tasks; chunkflow repair RUN recreates the queue of a run"

@@ -1,8 +1,9 @@
 """A client of Amazon SQS that retries requests, enforces deadlines and reloads credentials.
 
-Each try runs in a thread that the caller can abandon, so the try ends by its deadline even if the
-answer trickles in or a name server does not answer. When credentials are refused, the client
-reloads them for up to a minute, because a machine's role gets new credentials during a long run.
+Each try runs in a thread that the caller can abandon. The try therefore ends by its deadline even
+if the answer arrives very slowly or a name server does not respond. If the credentials are refused,
+the client reloads them for up to a minute, because the role of a machine gets new credentials
+during a long run.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _REFUSED_CODE = re.compile(r"Token|AccessDenied|AccessKey|Signature|Unrecognized
 
 
 class SqsRefusedError(QueueError):
-    """The service refuses a request, and would refuse it again.
+    """The service refuses a request, and would refuse the same request again.
 
     Attributes:
         code: error code of the service, such as ``ReceiptHandleIsInvalid``.
@@ -55,7 +56,7 @@ class SqsRefusedError(QueueError):
         """Create the error.
 
         Args:
-            message: text for people.
+            message: text of the error, for the user.
             code: error code of the service.
         """
         super().__init__(message)
@@ -139,7 +140,7 @@ class SqsClient:
             wait_s: time in seconds for which the service may delay its answer, as in a long poll.
             budget_s: time for all tries together, in seconds; the last try may end later, by up
                 to ``min(10, 2 * budget_s) + wait_s``.
-            retries_credentials: reload refused credentials and try again.
+            retries_credentials: if the credentials are refused, reload them and try again.
             **request: arguments of the method.
 
         Raises:
@@ -204,7 +205,7 @@ class SqsClient:
         return answer
 
     def _reload_credentials(self) -> None:
-        """Replace the client by one with current credentials, at most every `RELOAD_S`."""
+        """Replace the boto3 client by one with current credentials, at most every `RELOAD_S`."""
         with self._lock:
             if time.monotonic() - self._reloaded_at < RELOAD_S:
                 return
@@ -214,10 +215,10 @@ class SqsClient:
 
 
 def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """Raise an error for a truncated or malformed answer.
+    """Raise an error if an answer of the service is truncated or malformed.
 
-    botocore would parse such an answer as an empty one: an error with status 200 would mean that
-    all messages of a batch were sent.
+    botocore would parse such an answer as an empty answer. An error with status 200 would then look
+    as if all messages of a batch had been sent.
     """
     from botocore.exceptions import IncompleteReadError
 

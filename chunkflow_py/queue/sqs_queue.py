@@ -65,7 +65,8 @@ class SqsQueue:
                 ``https://sqs.us-east-1.amazonaws.com/123/name``.
             create: create the queue, and ``<name>-dead`` for its dead letters, if they do not
                 exist.
-            lease_s: lease in seconds that a new queue gives to receivers that do not set one.
+            lease_s: duration in seconds of the lease that a new queue grants to receivers that do
+                not request a duration.
 
         Raises:
             QueueError: the queue does not exist, or the service cannot be reached.
@@ -104,7 +105,7 @@ class SqsQueue:
                 sent += waiting.popleft().result()
         except QueueError as error:
             sent += sum(_counted(future) for future in waiting)
-            msg = f"{error}; {sent} messages before it were sent"
+            msg = f"{error}; {sent} messages were sent before this failure"
             may_pass = isinstance(error, QueueUnreachableError)
             raise (QueueUnreachableError if may_pass else QueueError)(msg) from error
         return sent
@@ -170,7 +171,10 @@ class SqsQueue:
         return [each for each in answer.get("Messages", ()) if each.get("ReceiptHandle")]
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those whose lease SQS reports as lost; most are not reported."""
+        """Remove finished messages; return the messages whose lease SQS reports as lost.
+
+        SQS does not report most lost leases.
+        """
         return self._change_messages("delete_message_batch", messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
@@ -187,7 +191,7 @@ class SqsQueue:
         )
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s*; give up after about 10 s."""
+        """Make messages available to all receivers after *delay_s* seconds; try for about 10 s."""
         # Giving up is harmless: the leases end anyway.
         self._change_messages(
             "change_message_visibility_batch",
@@ -239,7 +243,7 @@ class SqsQueue:
         return visible + delayed, leased
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield each dead letter once; they are hidden from other readers meanwhile."""
+        """Yield each dead letter once; other readers cannot see dead letters meanwhile."""
         dead = self._dead_address()
         if dead is None:
             return
@@ -282,7 +286,7 @@ class SqsQueue:
     def _change_messages(
         self, action: str, messages: Sequence[Message], address: str | None = None, **options: Any
     ) -> list[Message]:
-        """Apply an action to all messages; return those whose handle is no longer valid."""
+        """Apply an action to all messages; return the messages whose handle is no longer valid."""
         parts = [messages[n : n + BATCH] for n in range(0, len(messages), BATCH)]
         lost = self._call_concurrently(
             [partial(self._change_batch, action, part, address, **options) for part in parts]
@@ -316,7 +320,7 @@ class SqsQueue:
             return lost
         for entry, reason in failed:
             logger.debug(
-                "%s: %s of message %s: %s", self.url, action, entry["Id"], _error_text(reason)
+                "%s: %s of entry %s failed: %s", self.url, action, entry["Id"], _error_text(reason)
             )
         return [messages[int(entry["Id"])] for entry, _ in failed]
 
@@ -327,11 +331,11 @@ class SqsQueue:
         address: str | None = None,
         budget_s: float = RETRY_POLICY.budget_s,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Send a batch, retrying server-side failures; return rejected entries with their errors.
+        """Send a batch, retry server-side failures, and return rejected entries with their errors.
 
         Raises:
-            QueueError: the request failed, as in `SqsClient.ask`, or entries keep failing on the
-                server's side.
+            QueueError: the request failed (see `SqsClient.ask`), or entries failed repeatedly on
+                the server's side.
         """
         refused: list[tuple[dict[str, Any], dict[str, Any]]] = []
         end = time.monotonic() + budget_s

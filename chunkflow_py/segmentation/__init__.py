@@ -1,4 +1,4 @@
-"""Segmentation: objects from maps, meshes and skeletons of objects, and scores."""
+"""Segmentation: label objects in maps, create their meshes and skeletons, and score the labels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 
 def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Describe the C++ code that settings of agglomeration compile and run.
+    """Return descriptions of the C++ code that agglomeration compiles and runs for *settings*.
 
     Args:
         settings: arguments of `agglomerate`; only ``scoring_function`` matters.
 
     Returns:
-        One description; none for the mean affinity, which waterz includes.
+        One description, or an empty tuple for the mean affinity, which waterz includes.
     """
     score = settings.get("scoring_function", MEAN_AFFINITY)
     return () if score == MEAN_AFFINITY else (f"the scoring function {score}, as C++",)

@@ -1,9 +1,9 @@
 """Compare a segmentation with the ground truth: VOI, Rand, instances and classes.
 
-p_ij is the share of voxels with label i in the segmentation and j in the ground truth; s_i and t_j
-are its sums over j and over i; H is the entropy in bits; a pair is two different voxels. "Segment"
-is a label of the segmentation, "body" a label of the ground truth. A segment has s voxels, a body
-has t, and the two share n.
+p_ij is the share of voxels with label i in the segmentation and label j in the ground truth; s_i is
+the sum of p_ij over j, and t_j is the sum over i; H is the entropy in bits. A pair is two different
+voxels. "Segment" is a label of the segmentation, "body" a label of the ground truth. In the
+formulas of iou and dice, a segment has s voxels, a body has t voxels, and n voxels belong to both.
 
 | score              | formula                                             | perfect |
 |--------------------|-----------------------------------------------------|---------|
@@ -19,7 +19,8 @@ has t, and the two share n.
 | recall             | matched bodies / bodies                             | 1       |
 | f1                 | 2 · matched / (segments + bodies)                   | 1       |
 
-A segment matches a body if their IoU reaches the threshold; each matches at most one. Sources:
+A segment matches a body if their IoU is at least the threshold; a segment matches at most one body,
+and a body at most one segment. Sources:
 Meilă 2007, doi:10.1016/j.jmva.2006.11.013; Arganda-Carreras et al. 2015,
 doi:10.3389/fnana.2015.00142; Caicedo et al. 2019, doi:10.1038/s41592-019-0612-7.
 """
@@ -80,7 +81,7 @@ class ClassScore(TypedDict):
 
 @dataclass(frozen=True)
 class SegmentationScore:
-    """Scores of a segmentation against the ground truth; see the module's formulas.
+    """Scores of a segmentation against the ground truth; see the formulas of this module.
 
     Attributes:
         voi_split: variation of information caused by splitting bodies, in bits.
@@ -90,10 +91,10 @@ class SegmentationScore:
         rand_merge: share of the voxel pairs of segments that also lie in one body, in [0, 1].
         adapted_rand_error: 1 - the harmonic mean of rand_split and rand_merge, in [0, 1].
         voxels: number of compared voxels.
-        segments: number of labels of the segmentation in these voxels, 0 included.
-        bodies: number of labels of the ground truth in these voxels.
+        segments: number of labels of the segmentation in the compared voxels, 0 included.
+        bodies: number of labels of the ground truth in the compared voxels.
         instances: precision, recall and F1 of objects; ``None`` if not computed.
-        classes: Dice and IoU by label; ``None`` if labels are not classes.
+        classes: Dice and IoU of each class, by label; ``None`` if labels are not classes.
     """
 
     voi_split: float
@@ -109,7 +110,7 @@ class SegmentationScore:
     classes: dict[str, ClassScore] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the scores by name, ready for JSON."""
+        """Return a dictionary of the scores by name, which JSON can represent."""
         return asdict(self)
 
 
@@ -128,7 +129,8 @@ def evaluate(
     Args:
         segmentation: integer or boolean labels, any shape.
         groundtruth: labels of the same shape.
-        ignore_zero: ignore voxels whose ground truth is 0 (not in scores of objects and classes).
+        ignore_zero: ignore voxels whose ground truth is 0, except in the scores of objects and
+            classes.
         ignore_segments: labels of the segmentation to ignore.
         ignore_bodies: labels of the ground truth to ignore.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
@@ -160,8 +162,8 @@ def score(
     """Return the scores of a contingency table.
 
     In Rand and variation of information, label 0 of the segmentation is an ordinary label: all
-    background counts as one large segment. `relabel` avoids this. In the scores of objects, 0 is
-    background in both volumes.
+    background counts as one large segment. To avoid this segment, call `relabel` first. In the
+    scores of objects, 0 is background in both volumes.
 
     Args:
         table: contingency table of a volume or of a part of it.
@@ -215,10 +217,10 @@ def score(
 def common_region(
     segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
 ) -> BoundingBox:
-    """Return the box that both chunks cover, within *bbox* if given.
+    """Return the box that both chunks cover, cut to *bbox* if *bbox* is given.
 
     Raises:
-        GeometryError: the chunks, or the chunks and *bbox*, have no voxel in common.
+        GeometryError: the chunks have no voxel in common with each other or with *bbox*.
     """
     region = segmentation.bbox.intersection(groundtruth.bbox)
     where = f"segmentation {segmentation.bbox} and ground truth {groundtruth.bbox}"
@@ -228,8 +230,8 @@ def common_region(
     if bbox is not None:
         if bbox.intersection(region).is_empty:
             msg = (
-                f"--bbox {bbox} has no voxel in common with {where}, which share {region}; give a "
-                "--bbox that overlaps this box"
+                f"--bbox {bbox} has no voxel in common with the box {region}, in which {where} "
+                f"overlap; give a --bbox that overlaps {region}"
             )
             raise GeometryError(msg)
         region = bbox.intersection(region)
@@ -241,7 +243,7 @@ def relabel(
     groundtruth: NDArray[Any],
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Relabel both volumes so that a region cut from a larger volume can be scored fairly.
+    """Return both volumes relabelled for a fair score of a region cut from a larger volume.
 
     Two branches of one neuron that do not meet inside the region look like two objects, and no
     method can know that they belong together. Both volumes are therefore relabelled by 26-connected
@@ -252,7 +254,7 @@ def relabel(
     Args:
         segmentation: (z, y, x) labels.
         groundtruth: (z, y, x) labels of the same shape; 0 stays 0.
-        voxel_size_nm: voxel size, zyx, in nm, in which distances are measured.
+        voxel_size_nm: voxel size, zyx, in nm, for distances to the nearest segment.
 
     Returns:
         The new segmentation and the new ground truth.
@@ -300,10 +302,11 @@ def _pair_count(counts: NDArray[np.int64]) -> float:
 
 
 def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceScore:
-    """Return the number of segments that match a body, precision, recall and F1.
+    """Return precision, recall and F1 of objects, with the numbers of matches and objects.
 
-    0 is background in both volumes. It is not an object, but a segment that covers background is
-    larger by these voxels. The scores of volumes without objects are 1.
+    Label 0 is background in both volumes and not an object. Voxels of a segment that lie in
+    background count as voxels of the segment. Precision is 1 if there are no segments, recall is 1
+    if there are no bodies, and F1 is 1 if there are neither.
 
     Args:
         table: contingency table of the two volumes.
@@ -335,7 +338,7 @@ def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceSc
 
 
 def _match_count(first: NDArray[Any], second: NDArray[Any]) -> int:
-    """Return the size of the largest matching, in which no index occurs twice."""
+    """Return the size of the largest set of pairs in which no segment and no body occurs twice."""
     if len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second):
         return len(first)
     with needs_extra("segmentation", "an --iou-threshold of at most 0.5"):
@@ -373,7 +376,7 @@ def class_scores(table: Contingency) -> dict[str, ClassScore]:
 def _of_label(
     labels: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted labels, each row's index into them, and their numbers of voxels."""
+    """Return the sorted labels, the index of each row's label, and the voxels of each label."""
     values, index = np.unique(labels, return_inverse=True)
     sizes = np.zeros(len(values), np.int64)
     np.add.at(sizes, index, voxels)
@@ -381,7 +384,7 @@ def _of_label(
 
 
 def score_table(scores: dict[str, Any], title: str) -> str:
-    """Format scores as a text table.
+    """Return scores as a text table.
 
     Args:
         scores: fields of `SegmentationScore` by name.
@@ -418,8 +421,8 @@ def score_table(scores: dict[str, Any], title: str) -> str:
 class Evaluator(OperatorBase):
     """Scores the segmentation of every task.
 
-    The scores are printed, kept in the task, or stored as tables that `sum-scores` adds up to the
-    scores of a volume.
+    The scores are printed and kept in the task. With *table_path*, contingency tables are stored
+    instead of printing scores; `sum-scores` computes the scores of the volume from these tables.
 
     Attributes:
         segmentation_name: name of the chunk to score.
@@ -427,11 +430,11 @@ class Evaluator(OperatorBase):
         output: name of the task's item for the scores.
         evaluate: (segmentation, ground truth, **options) -> scores by name.
         options: keyword arguments of *evaluate*.
-        print: called with the text table of each task.
+        print: function that is called with the text table of the scores of each task.
         json: path of a JSON file for the scores; or, without the suffix .json, prefix of one file
             for each task.
-        table_path: address of a folder for the contingency table of each task; with it, the scores
-            of tasks are not printed.
+        table_path: address of a folder for the contingency table of each task. If an address is
+            given, the scores of tasks are not printed.
     """
 
     segmentation_name: str
@@ -446,7 +449,7 @@ class Evaluator(OperatorBase):
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """Address of the tables."""
+        """Address of the contingency tables, if they are stored."""
         return (self._store.place,) if self.table_path else ()
 
     @property
@@ -455,7 +458,7 @@ class Evaluator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse a single JSON file for several tasks, and tables of tasks that overlap."""
+        """Refuse one JSON file for several tasks, and contingency tables of overlapping tasks."""
         count = 0 if outline.boxes is None else len(outline.boxes)
         if self.json and self.json.endswith(".json") and count > 1:
             msg = (
@@ -467,7 +470,7 @@ class Evaluator(OperatorBase):
             check_tasks(outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Score the segmentation; print or store the scores, and keep them in the task."""
+        """Score the segmentation, keep the scores in the task, and print or store them."""
         ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
         if self.table_path:
             scores = self._stored(task)
@@ -483,13 +486,13 @@ class Evaluator(OperatorBase):
         return task
 
     def _stored(self, task: Task) -> dict[str, Any] | None:
-        """Store the task's contingency table; return its scores (``None``: all ignored)."""
+        """Store the task's contingency table; return its scores, ``None`` if no voxel counts."""
         ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
         region = counted_region(task, ours, truth)
         arrays = (single_channel(chunk.cut(region.bbox).array) for chunk in (ours, truth))
         table = contingency(*arrays)
         task.written.append(put_table(self._store, region, table, ours.domain))
-        logger.info("stored the contingency table of %s: %d overlaps", region, len(table))
+        logger.info("stored the contingency table of %s: %d overlapping pairs", region, len(table))
         skip = {"bbox", "relabel"}
         options = {key: value for key, value in self.options.items() if key not in skip}
         ignored = {*options["ignore_bodies"], *([0] if options["ignore_zero"] else [])}

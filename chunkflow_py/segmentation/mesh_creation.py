@@ -7,14 +7,15 @@ marching cubes     a-1|a| ... |b-1|b|              cells between voxel centres a
 at the domain's end  0 ... a layer of zeros        closes the surfaces there
 ```
 
-Each cell belongs to one task, so that no triangle is missing or occurs twice. Simplification keeps
-the open rims of a piece. Vertices are multiples of half a voxel in volume coordinates, so that the
-vertices that two pieces share are equal to the last bit.
+Each cell belongs to one task, so no triangle is missing or occurs twice. Simplification does not
+move the open rims of a mesh at task boundaries. Vertices on these rims are multiples of half a
+voxel in volume coordinates, so the vertices that the meshes of two tasks share are equal to the
+last bit.
 
-zmesh simplifies all meshes of a `Mesher` in one vertex buffer and counts the open edges of each
-vertex there. It does not reset these counts: a mesh after one with an open rim, or with an edge of
-four triangles, would keep more vertices than it would alone. Therefore each surface is simplified
-by a `Mesher` of its own, for the bounding box of its object.
+zmesh simplifies all meshes of a `Mesher` in one vertex buffer, in which it counts the open edges of
+each vertex. It does not reset these counts. After a mesh with an open rim, or with an edge of four
+triangles, the next mesh would therefore keep more vertices than if it were simplified alone. For
+this reason, each surface is simplified by a separate `Mesher`, for the bounding box of its object.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _UNKNOWN_NM = (1.0, 1.0, 1.0)  # voxel size of chunks from files that do not giv
 
 
 def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
-    """Return the task's box within the chunk's domain; without a box, the chunk's box.
+    """Return the part of *box* in the chunk's domain, or the chunk's box if *box* is ``None``.
 
     Raises:
         ChunkError: the chunk does not contain the box.
@@ -75,7 +76,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether the chunk lacks the voxels after *box* although the volume has them."""
+    """Return whether *chunk* lacks the layer of voxels after *box* although the volume has it."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 
@@ -87,8 +88,9 @@ def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
         box: box of the task, inside the chunk.
 
     Returns:
-        Labels (z, y, x) of *box* and of one voxel after it if the chunk contains it, with a layer
-        of zeros where the domain starts or ends; and the voxel offset of this array.
+        Labels (z, y, x) of *box*, extended along each axis by the next voxel if the chunk contains
+        this voxel, and by a layer of zeros where the domain starts or ends; and the voxel offset of
+        this array, zyx.
     """
     have = box.grow((0, 0, 0), ONE).intersection(chunk.bbox)
     before = [int(a == d) for a, d in zip(have.start, chunk.domain.start, strict=True)]
@@ -109,24 +111,24 @@ def create_meshes(
     skip_ids: Collection[int] = (),
     dust_threshold: int = 0,
 ) -> Iterator[tuple[int, Mesh]]:
-    """Yield the id and the mesh of each object by marching cubes, in the order of ids.
+    """Yield the id and the marching-cubes mesh of each object, sorted by id.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. Except at the end of its domain,
-            it should extend one voxel beyond *box*.
+            the chunk should extend one voxel beyond the end of *box* along each axis.
         box: part of the chunk to mesh (default: the chunk's box).
-        voxel_size_nm: zyx (default: that of the chunk).
+        voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
         simplification_factor: factor by which to reduce the number of triangles; 1 or less keeps
             all.
-        max_simplification_error: largest distance that the surface may move, in nm; it is reduced
-            where a closed surface would lose half of its volume.
+        max_simplification_error: largest distance that the surface may move, in nm; a closed
+            surface that would lose half of its volume gets a smaller limit.
         ids: the objects to mesh (default: all).
         skip_ids: objects to leave out.
         dust_threshold: leave out objects that have fewer voxels in *box*.
 
     Raises:
         ChunkError: the voxels are not labels, or the chunk does not contain *box*.
-        MissingExtraError: zmesh (or, for dust, fastremap) is not installed.
+        MissingExtraError: zmesh is not installed, or fastremap if *dust_threshold* is above 1.
     """
     inside = task_box(chunk, box)
     if inside.is_empty:
@@ -158,11 +160,11 @@ def _dust(labels: NDArray[Any], threshold: int) -> set[int]:
 
 
 class Surface(NamedTuple):
-    """A surface in voxel units.
+    """A surface of triangles, with coordinates in voxels.
 
     Attributes:
         vertices: (n, 3) float64, xyz, in voxels from the centre of the first voxel.
-        faces: (m, 3), indices of vertices.
+        faces: (m, 3), indices of the vertices of each triangle.
     """
 
     vertices: NDArray[np.float64]
@@ -170,7 +172,7 @@ class Surface(NamedTuple):
 
     @property
     def volume(self) -> float:
-        """Volume that a closed surface encloses, in voxels."""
+        """Volume that the surface encloses, in voxels; valid for a closed surface."""
         if not len(self.faces):
             return 0.0
         x, y, z = (self.vertices - self.vertices[0])[self.faces].T  # each (corner, triangle)
@@ -179,7 +181,7 @@ class Surface(NamedTuple):
 
 
 class Surfaces:
-    """The surfaces of all objects of an array.
+    """The surfaces of all objects in an array of labels.
 
     Args:
         labels: (x, y, z), unsigned integers.
@@ -202,8 +204,8 @@ class Surfaces:
     def take(self, label: int, factor: int, max_error: float) -> Surface:
         """Return the surface of an object and free its memory; call once for each object.
 
-        A closed surface that would lose half of its volume is simplified less, because the smallest
-        objects would become flat.
+        If a closed surface would lose half of its volume, it is simplified less; otherwise the
+        smallest objects would become flat.
 
         Args:
             label: label of the object.
@@ -246,9 +248,10 @@ class MeshSaver(OperatorBase):
         input_name: name of the chunk of labels.
         format: file format.
         voxel_size_nm: voxel size, zyx, in nm, instead of that of the chunk.
-        mip: level of the volume at *url* that the chunk comes from; their voxel sizes must agree.
-        default_mip: level to use without *mip*: the global option --mip.
-        manifest: add each fragment to the manifest of its object when it is written.
+        mip: level of the volume at *url* from which the chunk was loaded; its voxel size must be
+            that of the chunk.
+        default_mip: level to use if *mip* is ``None``: the value of the global option --mip.
+        manifest: add each fragment to the manifest of its object when the fragment is written.
         settings: further arguments of `create_meshes`.
     """
 
@@ -277,17 +280,17 @@ class MeshSaver(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* and one voxel after it, where surfaces continue in the next task."""
+        """Return *box* extended by one voxel at its end, where surfaces enter the next task."""
         return box.grow((0, 0, 0), (1, 1, 1))
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the voxel size from *outline*, an `Outline` of the pipeline."""
+        """Keep the voxel size that *outline*, the `Outline` of the pipeline, gives."""
         self._known_nm = outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Name the folder in the volume's info file; return the folder's address if new."""
+        """Enter the folder in the volume's info file; return the folder's address if it is new."""
         if self.format != "precomputed":
             return None
         folder, is_new = self._open(self._known_nm or _UNKNOWN_NM)
@@ -305,8 +308,8 @@ class MeshSaver(OperatorBase):
         if not self._warned and lacks_overlap(chunk, box):
             self._warned = True
             logger.warning(
-                "chunk %s does not extend beyond its task, so surfaces have a gap of one voxel "
-                "between tasks; give the loader --expand-margin-size auto",
+                "chunk %s does not extend beyond the task's box, so surfaces have a gap of one "
+                "voxel between tasks; give the loader --expand-margin-size auto",
                 chunk.bbox,
             )
         size_nm = self._voxel_size(chunk.voxel_size_nm)
@@ -342,7 +345,7 @@ class MeshSaver(OperatorBase):
         return f"{label}.{self.format}" if is_whole else f"{label}_{box}.{self.format}"
 
     def _voxel_size(self, chunk_nm: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Return the voxel size given by option, else the chunk's, else the volume's.
+        """Return the voxel size of the option, else of the chunk, else of the volume; nm, zyx.
 
         Raises:
             ChunkError: the chunk and the volume have different voxel sizes.
@@ -359,7 +362,7 @@ class MeshSaver(OperatorBase):
         mip = self.default_mip if self.mip is None else self.mip
         if mip >= len(scales):
             levels = ", ".join(map(str, range(len(scales))))
-            msg = f"{self.url} has no mip {mip}; it has {levels}; change --mip"
+            msg = f"{self.url} has no mip {mip}; its mips are {levels}; change --mip"
             raise VolumeError(msg)
         if not is_unknown and not _same(chunk_nm, scales[mip]):
             msg = (
@@ -383,7 +386,7 @@ class MeshSaver(OperatorBase):
 
 
 def fragment_name(label: int, box: BoundingBox) -> str:
-    """Return the file name of an object's fragment in a task, as in igneous: xyz, in voxels."""
+    """Return the file name of an object's mesh fragment in a task's *box*, as igneous names it."""
     return f"{label}:0:{xyz(box)}"
 
 

@@ -1,15 +1,15 @@
-r"""Triangle meshes: cutting them by planes, and their file formats.
+r"""Triangle meshes: their file formats, and cutting them with planes.
 
 | format           | source                                                                        |
 |------------------|-------------------------------------------------------------------------------|
 | precomputed      | Neuroglancer, ``datasource/precomputed/meshes.md`` (legacy single-resolution) |
-| multi-resolution | the same page: several levels of detail, unsharded                            |
+| multi-resolution | Neuroglancer, ``meshes.md``: several levels of detail, unsharded              |
 | ply              | Stanford polygon file, binary, little endian                                  |
 | obj              | Wavefront, text                                                               |
 
-A multi-resolution mesh is cut into cells that a viewer loads separately. Vertices are 16-bit
-integers within their cell, encoded by Draco. Triangles cross neither the faces of the cells of
-their level nor those of the finer level.
+A multi-resolution mesh is cut into cells that a viewer loads separately. Vertices have 16-bit
+integer coordinates within their cell and are encoded with Draco. No triangle crosses a face of a
+cell of its own level or of the next finer level.
 
 ```
 level 0     | | | | |     cells of chunk_shape: all triangles
@@ -60,9 +60,10 @@ class Mesh:
     """A surface made of triangles; its axes are in the order x, y, z, as in all mesh formats.
 
     Attributes:
-        vertices: (n, 3) float32, nanometres, xyz, in the frame of the volume: voxel k covers k to
-            k + 1 times its size.
-        faces: (m, 3) uint32, indices of vertices, counterclockwise seen from outside.
+        vertices: (n, 3) float32, nanometres, xyz, in volume coordinates: along each axis, voxel
+            k extends from k to k + 1 times the voxel size.
+        faces: (m, 3) uint32, indices of the vertices of each triangle, counterclockwise seen from
+            outside.
     """
 
     vertices: NDArray[Any]
@@ -74,7 +75,7 @@ class Mesh:
         return len(self.faces) == 0
 
     def encoded(self, format: MeshFormat) -> bytes:
-        """Return the content of a file of this format."""
+        """Return the content of a file of the mesh in this *format*."""
         vertices = np.ascontiguousarray(self.vertices, "<f4")
         faces = np.ascontiguousarray(self.faces, "<u4")
         if format == "precomputed":
@@ -108,8 +109,8 @@ class Mesh:
         rest = len(data) - 4 - 12 * count
         if len(data) < 4 or rest < 0 or rest % 12:
             msg = (
-                f"{address} is damaged: its header declares {count} vertices of 12 bytes and then "
-                f"triangles of 12 bytes, but the file has {len(data)} bytes; create it again"
+                f"{address} is damaged: a header of 4 bytes, {count} vertices and any number of "
+                f"triangles, each of 12 bytes, cannot make {len(data)} bytes; create the file again"
             )
             raise VolumeError(msg)
         vertices = np.frombuffer(data, "<f4", 3 * count, 4).reshape(-1, 3)
@@ -117,17 +118,17 @@ class Mesh:
         if faces.size and faces.max() >= count:
             msg = (
                 f"{address} is damaged: a triangle refers to vertex {faces.max()}, but there are "
-                f"{count} vertices; create it again"
+                f"only {count} vertices; create the file again"
             )
             raise VolumeError(msg)
         return cls(vertices, faces)
 
 
 def welded(meshes: Sequence[Mesh]) -> Mesh:
-    """Join meshes into one; vertices with equal coordinates become one vertex.
+    """Return one mesh that joins *meshes*; vertices with equal coordinates become one vertex.
 
-    Vertices are sorted by coordinates and triangles by vertices, so that the result does not
-    depend on the order of *meshes*. Triangles without area are removed.
+    Vertices are sorted by coordinates and triangles by vertices, so the result does not depend on
+    the order of *meshes*. Triangles without area are removed.
     """
     if not meshes:
         return Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint32))
@@ -151,12 +152,12 @@ def welded(meshes: Sequence[Mesh]) -> Mesh:
 
 
 def cut(mesh: Mesh, axis: int, planes: Sequence[float]) -> list[Mesh]:
-    """Cut a mesh by planes; return the n + 1 parts between n planes.
+    """Return the n + 1 parts into which n planes cut a mesh, ascending along *axis*.
 
     Args:
         mesh: mesh with vertices of any floating type; the parts have float64 vertices.
         axis: 0 for x, 1 for y, 2 for z.
-        planes: coordinates along the axis, ascending.
+        planes: coordinates of the planes along the axis, ascending.
     """
     if not planes:
         return [mesh]
@@ -208,7 +209,7 @@ def _crossings(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the points where edges cross a plane, and for each edge the index of its point.
 
-    Both triangles of an edge get the same point.
+    The two triangles of an edge get the same point.
     """
     edges = np.sort(np.stack([begins, ends], axis=1), axis=1)
     edges, numbers = np.unique(edges, axis=0, return_inverse=True)
@@ -220,16 +221,16 @@ def _crossings(
 
 
 def _used(vertices: NDArray[Any], faces: NDArray[Any]) -> Mesh:
-    """Return the mesh of *faces*, without the vertices that they do not use."""
+    """Return the mesh of *faces*, without the vertices that no face uses."""
     used, indices = np.unique(faces, return_inverse=True)
     return Mesh(vertices[used], indices.reshape(-1, 3).astype(np.uint32))
 
 
 def multires(mesh: Mesh) -> tuple[bytes, bytes]:
-    """Return the manifest and the data of a multi-resolution mesh.
+    """Return the contents of the manifest file and the data file of a multi-resolution mesh.
 
     Args:
-        mesh: mesh of one object, from `welded`; not empty.
+        mesh: mesh of one object, made by `welded`, with at least one triangle.
 
     Raises:
         MissingExtraError: DracoPy or zmesh is not installed.
@@ -268,7 +269,7 @@ def multires(mesh: Mesh) -> tuple[bytes, bytes]:
 
 
 def level_count(faces: int) -> int:
-    """Return the number of levels for about `_CELL_FACES` triangles per finest cell.
+    """Return the number of levels that gives about `_CELL_FACES` triangles per finest cell.
 
     A surface passes through four times as many cells at each finer level.
     """
@@ -293,7 +294,7 @@ def _simplified(mesh: Mesh, factor: int) -> Mesh:
 def _encoded_cells(
     mesh: Mesh, shape: NDArray[Any], origin: NDArray[Any], level: int, levels: int
 ) -> dict[_Cell, bytes]:
-    """Return the encoded cells of a level by position, in Z-curve order."""
+    """Return the encoded cells of one level of a mesh by cell position, in Z-curve order."""
     half = max(0, level - 1)  # also cut at the faces of the finer level's cells
     count, by = 1 << (levels - 1 - half), 1 << (level - half)
     low, size = origin.astype(np.float64), shape.astype(np.float64)
@@ -313,7 +314,7 @@ def _encoded_cells(
 
 
 def _encoded(parts: list[Mesh], low: NDArray[Any], size: NDArray[Any]) -> bytes:
-    """Encode one cell by Draco, with vertices as integers within the cell."""
+    """Return one cell encoded with Draco, with vertices as integers within the cell."""
     import DracoPy
 
     whole = []

@@ -1,4 +1,4 @@
-"""Folders of meshes: writing manifests of objects, reading and downloading meshes.
+"""Folders of meshes: write the manifests of objects; read and download meshes.
 
 The manifest of object 7, file ``7:0``, lists its fragments, ``{"fragments": ["7:0:0-64_0-64_0-64",
 ...]}``. Format: Neuroglancer, ``datasource/precomputed/meshes.md``.
@@ -44,18 +44,18 @@ _PARTS = 3  # id, level of detail, box
 
 
 def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
-    """Return the folder of a volume's fragments, or *url* itself if it is such a folder.
+    """Return the folder of a volume's mesh fragments, or the folder *url* itself.
 
     Args:
         url: address of the volume or folder.
-        default: name of the folder if the volume names none yet, see `folder_of`.
+        default: name to give the folder if the volume's info file names none, see `folder_of`.
     """
     folder = folder_of(url, "mesh", default)
     return ObjectFolder(folder.url.removesuffix(MULTIRES))
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Return *manifest* with fragment *name* added; names are sorted and unique."""
+    """Return *manifest* with the fragment *name* added; its names are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -64,7 +64,7 @@ def read_mesh(folder: ObjectFolder, label: int) -> Mesh:
 
     Raises:
         VolumeNotFoundError: the object has no manifest.
-        VolumeError: a file is missing or damaged.
+        VolumeError: a file of the mesh is missing or damaged.
     """
     manifest = folder.read_json(f"{label}:0")
     if manifest is None:
@@ -72,7 +72,7 @@ def read_mesh(folder: ObjectFolder, label: int) -> Mesh:
         raise VolumeNotFoundError(msg)
     names = manifest.get("fragments", [])
     if not all(isinstance(name, str) for name in names):
-        msg = f"{folder.url}/{label}:0 is not a list of fragment names; run mesh-manifest again"
+        msg = f"{folder.url}/{label}:0 does not list names of fragments; run mesh-manifest again"
         raise VolumeError(msg)
     return welded(read_fragments(folder, names))
 
@@ -89,7 +89,7 @@ class ManifestTasks(SourceBase):
 
     Attributes:
         work: operator that writes the manifests of a task.
-        number: index of the only prefix to work on (default: all).
+        number: the only prefix to work on, as a number (default: all prefixes).
     """
 
     work: ManifestWriter = field(metadata=HOOK)
@@ -98,13 +98,13 @@ class ManifestTasks(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan:
-        """Plan of one task for each prefix."""
+        """Plan with one task for each prefix."""
         return prefix_plan(self.work.digits, self.number)
 
     @property
     @hook
     def boxes(self) -> BoxGrid:
-        """One box for each prefix."""
+        """Boxes of the tasks, one for each prefix."""
         return self.plan.boxes
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class ManifestWriter(OperatorBase):
     Attributes:
         url: address of the volume, or of the folder of its fragments.
         digits: length of the prefix, in decimal digits.
-        multires: write multi-resolution meshes into another folder instead.
+        multires: instead of manifests, write multi-resolution meshes into a second folder.
     """
 
     url: str
@@ -147,7 +147,7 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _target(self) -> ObjectFolder:
-        """The folder of multi-resolution meshes; named in the volume's info file on access."""
+        """Folder of multi-resolution meshes; first access enters it in the volume's info file."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
         place = ObjectFolder(self.url)
@@ -157,7 +157,7 @@ class ManifestWriter(OperatorBase):
         return target
 
     def __call__(self, task: Task) -> Task:
-        """Write the manifests, or multi-resolution meshes, of the task's prefix.
+        """Write the manifests, or multi-resolution meshes, of the objects with the task's prefix.
 
         Raises:
             OptionError: the task has no prefix.
@@ -198,7 +198,8 @@ class MeshDownload(OperatorBase):
     Attributes:
         url: address of the precomputed volume, or of the folder of its meshes.
         wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
-        ranks: positions of the ids to take, from 0; the ids of a chunk are sorted by size.
+        ranks: positions in the list of ids of the objects to write, from 0; the ids of a chunk are
+            sorted by size.
         prefix: path or URL that file names start with.
         format: file format.
     """
@@ -224,14 +225,14 @@ class MeshDownload(OperatorBase):
 
     @cached_property
     def reader(self) -> MeshReader:
-        """Reader of the meshes at `url`, made once for all tasks."""
+        """Reader of the meshes at `url`, created once for all tasks."""
         return MeshReader(self.url)
 
     def __call__(self, task: Task) -> Task:
-        """Write the meshes, and record the files.
+        """Write the meshes of the chosen objects, and record the files in the task.
 
         Raises:
-            OptionError: `wanted` gives no ids.
+            OptionError: `wanted` is neither ids, nor a file of ids, nor a chunk.
             VolumeNotFoundError: an object has no mesh.
         """
         item = task.items.get(self.wanted)
@@ -248,11 +249,11 @@ class MeshDownload(OperatorBase):
 
 
 class MeshReader:
-    """Reads meshes of a volume; cloud-volume reads all formats but legacy fragments.
+    """Reads meshes of a volume: legacy fragments directly, other formats with cloud-volume.
 
     Args:
-        url: address of the precomputed volume, or of the folder of its meshes; first accessed when
-            a mesh is read.
+        url: address of the precomputed volume, or of the folder of its meshes; the address is first
+            accessed when a mesh is read.
     """
 
     def __init__(self, url: str) -> None:
@@ -298,7 +299,7 @@ class MeshReader:
 
 
 def ids_by_size(chunk: Chunk) -> list[int]:
-    """Return the labels of a chunk except 0, by decreasing number of voxels, then by label."""
+    """Return the labels of a chunk except 0, sorted by falling number of voxels, then by label."""
     labels, counts = np.unique(labels_of(chunk), return_counts=True)
     order = np.lexsort((labels, -counts))
     return [int(label) for label in labels[order] if label]

@@ -31,16 +31,17 @@ REACH = 3
 
 
 def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[np.int64]:
-    """Return the peaks of a volume by decreasing height; equal heights in raster order.
+    """Return the peaks of a volume, sorted by decreasing height, then in raster order.
 
     A peak is above *threshold*, and no voxel within *distance* along each axis is higher. A plateau
     (touching voxels of equal value) counts once, at the voxel nearest to its centre. Of two
-    plateaus of equal height within *distance*, the first in raster order counts.
+    plateaus of equal height within *distance*, only the first in raster order counts.
 
     Args:
         array: (z, y, x), real, without NaN.
-        distance: range along each axis in which a peak is the highest, at least 1, in voxels.
-        threshold: value that peaks exceed, in the unit of the voxels.
+        distance: no voxel within this range of a peak along each axis is higher; voxels, at least
+            1.
+        threshold: peaks are higher than this value, in the unit of the voxels.
 
     Returns:
         (n, 3) positions in the array, zyx. If no plateau is larger than *distance*, a position
@@ -87,8 +88,8 @@ def _centres(points: NDArray[np.int64]) -> NDArray[np.int64]:
 def _spaced(points: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
     """Return *points* without those within *distance* of an earlier point.
 
-    A removed point also removes later points, so that the result for a point does not depend on
-    points far away.
+    Points that are themselves removed count as earlier points, so the result for a point does not
+    depend on points far away.
     """
     from scipy.spatial import cKDTree
 
@@ -99,18 +100,19 @@ def _spaced(points: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
 
 
 def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3) -> Points:
-    """Return the peaks of a map as points with confidences, by decreasing confidence.
+    """Return the peaks of a map as points, sorted by decreasing confidence.
 
     Args:
-        chunk: (z, y, x) or (1, z, y, x): a map in [0, 1], or integers whose largest value means 1.
+        chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
+            largest possible value means 1.
         min_distance: no voxel within this distance of a peak along each axis is higher, in voxels.
-        threshold_rel: height that peaks exceed, in [0, 1], relative to the full scale of the map.
-            It does not refer to the maximum of the chunk, so that the result does not depend on the
-            division into tasks.
+        threshold_rel: peaks are higher than this fraction of the full scale of the map, in [0, 1].
+            The maximum of the chunk does not matter, so the result does not depend on the division
+            into tasks.
 
     Raises:
-        OptionError: the distance is below 1, or the threshold not in [0, 1].
-        ChunkError: there are several channels, or a voxel is NaN.
+        OptionError: *min_distance* is below 1, or *threshold_rel* is not in [0, 1].
+        ChunkError: the chunk has several channels, or a voxel is NaN.
         MissingExtraError: SciPy is not installed.
     """
     if min_distance < 1 or not 0 <= threshold_rel <= 1:
@@ -142,8 +144,8 @@ class PeakDetector(OperatorBase):
     If the item *input_name* is ``None`` (a task without a map), the result is ``None``, too.
 
     Attributes:
-        make: converts the points to the result.
-        input_name: name of the task's item that is the map.
+        make: function that converts the peaks, as points, to the result.
+        input_name: name of the task's item that holds the map.
         output_name: name of the task's item for the result.
         min_distance: see `detect_peaks`.
         threshold_rel: see `detect_peaks`.
@@ -158,11 +160,11 @@ class PeakDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* with a margin of the voxels that peaks in it depend on."""
+        """Return *box* grown by all voxels on which the peaks in *box* depend."""
         return box.grow((REACH * int(self.min_distance),) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Add the result for the peaks of a task."""
+        """Detect the peaks of a task, and add the result to the task."""
         if task[self.input_name] is None:
             task[self.output_name] = None
             return task
@@ -180,8 +182,8 @@ class PeakDetector(OperatorBase):
         if not self._has_warned and not chunk.bbox.contains(needed):
             self._has_warned = True
             logger.warning(
-                "peaks of the task %s depend on voxels in %s, but the chunk is %s: peaks near task "
-                "boundaries may be detected twice or not at all; give the loader "
+                "peaks of the task %s depend on voxels in %s, but the chunk covers only %s: peaks "
+                "near task boundaries may be detected twice or not at all; give the loader "
                 "--expand-margin-size auto",
                 box, needed, chunk.bbox,
             )  # fmt: skip

@@ -38,10 +38,10 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
             name, or 1 if the name has no number.
 
     Returns:
-        id -> skeleton, sorted by id.
+        Dictionary from id to skeleton, sorted by id.
 
     Raises:
-        VolumeNotFoundError: there are no skeletons.
+        VolumeNotFoundError: there are no skeletons at *url*.
         VolumeError: a file cannot be read.
     """
     if url.lower().endswith(".swc"):
@@ -49,8 +49,8 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
         return _from_swc(folder, [name])
     if url.lower().endswith(".mb"):
         msg = (
-            f"{url} is a MapBuffer of igneous, which cannot be read here; convert it to SWC or to "
-            "a precomputed folder with igneous or cloud-volume"
+            f"{url} is a MapBuffer file of igneous, which chunkflow cannot read; convert the file "
+            "to SWC or to a precomputed folder with igneous or cloud-volume"
         )
         raise VolumeError(msg)
     folder = folder_of(url, "skeletons")
@@ -75,7 +75,7 @@ def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]
         numbers = re.findall(r"[0-9]+", name)
         label = int(numbers[-1]) if numbers else 1
         if label in skeletons:
-            msg = f"{address} is a second file of object {label}; use a different id in each name"
+            msg = f"{address} is a second file of object {label}; put a different id in each name"
             raise VolumeError(msg)
         skeletons[label] = Skeleton.from_swc(data.decode("utf-8", "replace"), address)
     return dict(sorted(skeletons.items()))
@@ -86,7 +86,7 @@ def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int
         kind = "sharded skeletons" if info.get("sharding") else f"data of type {info.get('@type')}"
         msg = (
             f"{folder.url} contains {kind}, but only unsharded skeletons can be read; check the "
-            "address, or convert them with igneous or cloud-volume"
+            "address, or convert the data with igneous or cloud-volume"
         )
         raise VolumeError(msg)
     transform = [float(value) for value in info.get("transform", INFO["transform"])]
@@ -150,7 +150,7 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Record whether several tasks may have parts of the same object."""
+        """Note whether the pipeline has several tasks, which may have parts of the same object."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @hook
@@ -167,7 +167,7 @@ class SwcSaver(OperatorBase):
         return f"{folder.url.rstrip('/')}/{start}ID.swc"
 
     def __call__(self, task: Task) -> Task:
-        """Write the skeletons, and record the files."""
+        """Write the skeletons of a task, and record the files in the task."""
         skeletons = skeletons_of(task, self.input_name)
         folder, start = named_after(self.prefix)
         if self._has_several:  # the id stays the last number, see `read_skeletons`
@@ -190,8 +190,8 @@ def skeletons_of(task: Task, name: str) -> dict[int, Skeleton]:
     item = task[name]
     if not isinstance(item, dict) or not all(isinstance(s, Skeleton) for s in item.values()):
         msg = (
-            f"item {name!r} is a {type(item).__name__}, not skeletons by id; give --input-name the "
-            "output name of skeletonize or load-skeleton"
+            f"item {name!r} is a {type(item).__name__}, not a dictionary of skeletons; give "
+            "--input-name the output name of skeletonize or load-skeleton"
         )
         raise VolumeError(msg)
     return item

@@ -5,10 +5,11 @@ task             |a        b|          its voxels
 skeletonized     |a        b|b         and the first voxel of the next task
 ```
 
-Where an object crosses a face, its skeleton ends at a point that depends only on the voxels of that
-face. Two neighbouring tasks share these voxels, so their skeletons end at the same point.
+Where an object crosses a face between two tasks, its skeleton ends at a point that depends only on
+the voxels of that face. Both tasks read these voxels, so their skeletons end at the same point.
 
-The library kimimaro does both (TEASAR). It is under the GPL and an optional dependency.
+The library kimimaro creates and joins skeletons (TEASAR algorithm). It is an optional dependency
+under the GPL.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ def create_skeletons(
     voxel_size_nm: tuple[float, float, float] | None = None,
     **teasar: float | None,
 ) -> dict[int, Skeleton]:
-    """Return the skeleton (centre line) of each object by id.
+    """Return the skeletons (centre lines) of the objects in a chunk, by object id.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background. Except at the end of its domain,
-            it should extend one voxel beyond *box*.
+            the chunk should extend one voxel beyond the end of *box* along each axis.
         box: box of the task (default: the chunk's box).
         ids: the objects to skeletonize (default: all).
         dust_threshold: leave out objects with at most this number of voxels.
-        fill_holes: fill holes in objects first; labels inside the holes are lost.
+        fill_holes: before skeletonizing, fill holes in objects; labels inside the holes are lost.
         fix_branching: place branch points more accurately, which takes longer.
-        voxel_size_nm: zyx (default: that of the chunk).
+        voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
         teasar: parameters of kimimaro, lengths in nm: ``scale``, ``const``, ``pdrf_scale``, ...;
             ``None`` selects kimimaro's default.
 
@@ -110,7 +111,7 @@ def create_skeletons(
 def join_skeletons(
     fragments: Sequence[Skeleton], dust_threshold: float = 1000, tick_threshold: float = 3500
 ) -> Skeleton:
-    """Join the fragments of an object into its skeleton.
+    """Return the skeleton of an object, joined from its fragments.
 
     Ends are connected, short components and branches are removed, and loops are opened.
 
@@ -143,11 +144,11 @@ def join_skeletons(
 
 @dataclass
 class Skeletonizer(OperatorBase):
-    """Makes the skeletons of the objects of a chunk.
+    """Adds the skeletons of the objects in a chunk to every task.
 
     Attributes:
         input_name: name of the chunk of labels.
-        output_name: name of the result: id -> `Skeleton`.
+        output_name: name of the task's item for the result: id -> `Skeleton`.
         settings: further arguments of `create_skeletons`.
     """
 
@@ -157,7 +158,7 @@ class Skeletonizer(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* and one voxel after it, where the skeletons of neighbouring tasks meet."""
+        """Return *box* extended by one voxel at its end, where the skeletons of two tasks meet."""
         return box.grow((0, 0, 0), (1, 1, 1))
 
     def __call__(self, task: Task) -> Task:
@@ -169,7 +170,7 @@ class Skeletonizer(OperatorBase):
 
 @dataclass
 class SkeletonFragments(Skeletonizer):
-    """Makes the skeletons of the objects of a chunk, and writes a file for each.
+    """Makes the skeletons of the objects in a chunk, and writes one file for each object.
 
     Attributes:
         url: address of a folder for the files, or of a precomputed volume that has such a folder.
@@ -192,12 +193,12 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the voxel size from *outline*, an `Outline` of the pipeline."""
+        """Keep the voxel size of the settings or of *outline*, the `Outline` of the pipeline."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Name the folder in the volume's info file; return the folder's address if new."""
+        """Enter the folder in the volume's info file; return the folder's address if it is new."""
         folder, is_new = self._open(self._known_nm)
         return folder.url if is_new else None
 
@@ -211,7 +212,7 @@ class SkeletonFragments(Skeletonizer):
         return folder, folder.describe(INFO)
 
     def __call__(self, task: Task) -> Task:
-        """Make and write the skeletons, and record the files."""
+        """Make and write the skeletons of a task, and record the files in the task."""
         task = super().__call__(task)
         chunk = task.chunk(self.input_name)
         if self._folder is None:
@@ -232,10 +233,11 @@ class SkeletonAggregator(OperatorBase):
     Attributes:
         fragments: address of the folder of the fragments, or of its volume.
         output: address of the folder for the files, or of its volume (default: *fragments*).
-        prefix: prefix of the object ids to process (default: from the task, else all ids).
+        prefix: prefix of the object ids to process (default: the task's prefix, or all ids if it
+            has none).
         input_name: name of a task's item that holds the prefix, if the task has it.
-        digits: length of the prefix that the task's box stands for, in decimal digits (default: the
-            box is not a prefix); see `chunkflow_py.segmentation.labels.prefix`.
+        digits: number of decimal digits of the prefix that the task's box stands for (default: the
+            box stands for no prefix); see `chunkflow_py.segmentation.labels.prefix`.
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
     """
@@ -250,7 +252,7 @@ class SkeletonAggregator(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the output: the files below `output`, or else `fragments`."""
+        """Return the output: the files below `output`, or below `fragments` if it is ``None``."""
         return (objects_below(self.output or self.fragments),)
 
     @property
@@ -270,7 +272,7 @@ class SkeletonAggregator(OperatorBase):
         return ""
 
     def __call__(self, task: Task) -> Task:
-        """Join the fragments, write the skeletons, and record the files."""
+        """Join the fragments of objects, write the skeletons, and record the files in the task."""
         source = folder_of(self.fragments, "skeletons")
         target = source if self.output is None else folder_of(self.output, "skeletons", "skeletons")
         prefix = self._prefix(task)

@@ -1,14 +1,14 @@
-"""Stores: atomic, durable reads and writes of objects below a URL.
+"""Stores, which read and write objects below a URL; every write is atomic and durable.
 
 | URL                      | storage                                                            |
 |--------------------------|--------------------------------------------------------------------|
 | ``/data/em``, ``file://``| files of this machine (`folder_store`)                             |
-| ``s3://bucket/em``       | S3 or a compatible server (``AWS_ENDPOINT_URL``)                   |
+| ``s3://bucket/em``       | S3, or a compatible server at ``AWS_ENDPOINT_URL``                 |
 | ``gs://bucket/em``       | Google Cloud Storage                                               |
-| ``https://host/em``      | a web server: reading, without listing; also ``http://``           |
-| ``mem://name/em``        | objects of this process, for tests                                 |
+| ``https://host/em``      | a web server, which can be read but not listed; also ``http://``   |
+| ``mem://name/em``        | the memory of this process, for tests                              |
 
-`object_store` serves clouds, and `web_store` serves web servers.
+The module `object_store` implements stores in clouds, and `web_store` those on web servers.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def open_store(
     *,
     retry_policy: RetryPolicy | None = None,
 ) -> Store:
-    """Open the store below *url*, which may still be empty.
+    """Open the store of the objects below *url*; the folder or prefix need not exist yet.
 
     Args:
         url: address of a folder or prefix, such as ``/data/em`` or ``s3://bucket/em``.
-        access: credentials and billing in a cloud.
+        access: how requests to a cloud are authenticated and billed.
         retry_policy: deadlines and retries of network calls (default: `RetryPolicy()`).
 
     Raises:
-        VolumeError: the address is not valid, its scheme is unknown, or there are no credentials.
+        VolumeError: the address is not valid, its scheme is unknown, or no credentials are found.
         MissingExtraError: the libraries for clouds are not installed.
     """
     scheme, separator, path = url.partition("://")

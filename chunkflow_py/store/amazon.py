@@ -1,4 +1,4 @@
-"""S3 and compatible services: endpoint, region and credentials as other AWS tools find them."""
+"""Open buckets of S3 and compatible services, with the settings that other AWS tools use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REGION_S = 5
 
 
 def _endpoint() -> str | None:
-    """Return the endpoint to use instead of AWS, from the variables of boto3, or ``None``."""
+    """Return the endpoint that boto3's environment variables set instead of AWS, or ``None``."""
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if named := os.environ.get(variable):
             return check_host(named, variable).rstrip("/")
@@ -37,11 +37,11 @@ def _endpoint() -> str | None:
 
 
 def s3_bucket(bucket: str, access: Access) -> Service:
-    """Return the `Service` of an S3 bucket.
+    """Return the `Service` for requests to an S3 bucket.
 
     Raises:
-        VolumeError: there are no credentials, and access is not anonymous; or the endpoint is not
-            the address of a server.
+        VolumeError: *access* is not anonymous, but no credentials are found; or the endpoint is
+            not the address of a server.
         MissingExtraError: boto3 is not installed.
     """
     root = f"s3://{bucket}"
@@ -85,7 +85,7 @@ def _named_region() -> str | None:
 
 
 def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
-    """Return the credential provider for obstore, and the region of the profile."""
+    """Return the credential provider for obstore, and the region of the AWS profile."""
     with needs_extra("cloud", "s3://"):
         from botocore.credentials import RefreshableCredentials
         from botocore.exceptions import BotoCoreError
@@ -97,8 +97,8 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
         raise VolumeError(msg) from None
     if credentials is None:
         msg = (
-            f"cannot open {url}: there are no AWS credentials in the environment, in ~/.aws, in "
-            f"{FOLDER}, or from the metadata service of this machine; set AWS_PROFILE or "
+            f"cannot open {url}: no AWS credentials were found in the environment, in ~/.aws, in "
+            f"{FOLDER}, or from the metadata service of this machine; set AWS_PROFILE, or set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or read public data with --use-https"
         )
         raise VolumeError(msg)
@@ -121,9 +121,10 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
 
 @cache
 def bucket_region(address: str) -> str | None:
-    """Return the region in which S3 keeps a bucket, or ``None`` if it does not say.
+    """Return the AWS region of a bucket, or ``None`` if S3 does not report the region.
 
-    S3 reports the region without credentials, and rejects requests to another region.
+    S3 reports the region even to requests without credentials. It rejects requests that are sent to
+    the server of another region.
 
     Args:
         address: ``https://`` address of the bucket.

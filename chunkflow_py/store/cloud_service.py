@@ -33,11 +33,11 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Wrap *understand* for one call: retry refused credentials for `REFUSED_S`.
+    """Wrap *understand* for one call, so that refused credentials are retried for `REFUSED_S`.
 
     Args:
-        understand: classifies an exception.
-        renew: reloads the credentials.
+        understand: function that classifies the exception of a failed try.
+        renew: function that reloads the credentials.
     """
     since: list[float] = []
 
@@ -54,19 +54,19 @@ def patiently(
 
 @dataclass(frozen=True)
 class Service:
-    """A bucket and the settings of its requests.
+    """A bucket, and the settings of all requests to the bucket.
 
     Attributes:
         kind: ``s3`` or ``gs``.
         bucket: name of the bucket.
         prefix: prefix of all keys, without slashes at its ends.
-        url: address of bucket and prefix.
+        url: address of the bucket, followed by the prefix.
         root: address of the bucket.
-        anonymous: whether no credentials are sent.
-        make: creates an obstore client from client options and retry options.
+        anonymous: whether requests are sent without credentials.
+        make: function that creates an obstore client from client options and retry options.
         headers: headers of every request.
-        endpoint: address that is used instead of the cloud's own, if any.
-        clients: existing clients, which are reused because they have open connections.
+        endpoint: address of the server that is used instead of the cloud's own, if any.
+        clients: clients created so far; they are reused because they have open connections.
     """
 
     kind: str
@@ -81,12 +81,13 @@ class Service:
     clients: dict[Any, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def client(self, retry_policy: RetryPolicy, *, is_upload: bool = False) -> ObjectStore:
-        """Return a client with the deadlines of a retry policy, created at its first use.
+        """Return the obstore client for *retry_policy*; the first call creates the client.
 
         Args:
             retry_policy: deadlines of the client's calls.
-            is_upload: whether it is for large uploads; it then waits for a response until all data
-                have been sent, and retries each part by itself.
+            is_upload: whether the client is for large uploads. It then waits for a response for as
+                long as one try may take, because the server responds only after it has received
+                all data, and it retries each part of an upload separately.
         """
         if (retry_policy, is_upload) in self.clients:
             return self.clients[retry_policy, is_upload]
@@ -108,20 +109,20 @@ class Service:
         return self.clients.setdefault((retry_policy, is_upload), self.make(options, retries))
 
     def check_writable(self) -> None:
-        """Raise an error before writing to Google without credentials.
+        """Check that requests have the credentials that writing to a Google bucket requires.
 
         Raises:
-            VolumeError: there are no credentials.
+            VolumeError: it is a Google bucket, and requests are sent without credentials.
         """
         if self.kind == "gs" and self.anonymous:
-            msg = f"cannot write {self.url} without credentials; leave out --use-https"
+            msg = f"cannot write to {self.url} without credentials; remove --use-https"
             raise VolumeError(msg)
 
     def error(self, what: str, failed: CallFailedError) -> VolumeError:
-        """Return the error for a call that failed.
+        """Return the exception to raise for a failed call, with a remedy in its message.
 
         Args:
-            what: action and URL, such as ``read gs://bucket/key``.
+            what: action and URL of the call, such as ``read gs://bucket/key``.
             failed: the last failure and the number of tries.
         """
         status, code = failed.failure.status, failed.failure.code
@@ -133,11 +134,12 @@ class Service:
             kind = VolumeNotFoundError
             remedy = f"check the name of the bucket {self.bucket!r}, or create it"
         elif is_refused and self.anonymous:
-            remedy = "it is not public: use credentials (--use-credential)"
+            remedy = f"the bucket {self.bucket!r} is not public: use --use-credential"
         elif is_refused:
             remedy = (
                 f"check that your credentials may use the bucket {self.bucket!r} "
-                "(--use-https reads public data without any, --requester-pays pays for requests)"
+                "(--use-https reads public data without credentials; --requester-pays bills the "
+                "requests to you)"
             )
         elif status == 301 or code in ("AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
             remedy = f"set AWS_REGION to the region of the bucket {self.bucket!r}"
@@ -146,20 +148,20 @@ class Service:
         elif failed.failure.is_transient:
             remedy = "try again later, or with fewer workers"
         else:
-            remedy = f"check the settings of {self.root}"
+            remedy = f"check the address and the settings of the bucket {self.root}"
         return kind(f"cannot {what}: {failed}; {remedy}")
 
     @property
     def identity(self) -> tuple[str | None, str]:
-        """Endpoint and URL of the bucket, which identify it."""
+        """Endpoint and URL, which together identify the bucket."""
         return self.endpoint, self.root
 
     @property
     def address(self) -> str:
-        """Address that a user should check if there is no response."""
+        """Address that a user should check if the server does not respond."""
         return without_secrets(self.endpoint) if self.endpoint else self.root
 
 
 def no_token() -> dict[str, Any]:
-    """Return placeholder credentials; without any, obstore would look for its own."""
+    """Return placeholder credentials, so that obstore does not search for credentials itself."""
     return {"token": "none", "expires_at": None}

@@ -1,14 +1,15 @@
 """Opens buckets of S3 and Google Cloud: finds their endpoint, region and credentials.
 
-| cloud | credentials                               | variable of another endpoint |
-|-------|-------------------------------------------|------------------------------|
-| S3    | boto3's chain, renewed before they expire | AWS_ENDPOINT_URL(_S3)        |
-| GCS   | google-auth's chain (application default) | STORAGE_EMULATOR_HOST        |
+| cloud | tool that finds the credentials       | variable that sets another endpoint           |
+|-------|---------------------------------------|-----------------------------------------------|
+| S3    | boto3, which also renews credentials  | AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL    |
+| GCS   | google-auth (application default)     | STORAGE_EMULATOR_HOST                         |
 
-Both also search CloudVolume's folders, see `chunkflow_py.store.cloudvolume_secrets`.
+For both clouds, credentials are also searched for in the folders of CloudVolume, see
+`chunkflow_py.store.cloudvolume_secrets`.
 
-AWS reports the region of a bucket. At another endpoint, the region is ``AWS_REGION``,
-``AWS_DEFAULT_REGION`` or that of the profile.
+AWS reports the region of a bucket. If another endpoint is set, the region is ``AWS_REGION``,
+``AWS_DEFAULT_REGION`` or the region of the AWS profile.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUD|CLOUDSDK|STORAGE|SSL)_|\w*PR
 
 
 def open_service(scheme: str, path: str, access: Access) -> Service:
-    """Return the service for ``scheme://path``.
+    """Return the `Service` for the bucket and prefix in ``scheme://path``.
 
     Raises:
-        VolumeError: bucket or prefix of the address are not valid, or there are no credentials.
+        VolumeError: the bucket or the prefix is not a valid name, no credentials are found, or
+            *access* is anonymous although the requester pays.
         MissingExtraError: boto3 or google-auth is not installed.
     """
     if access.anonymous and access.requester_pays:
@@ -46,7 +48,7 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
     bucket, _, prefix = path.partition("/")
     prefix = prefix.strip("/")
     if not bucket:
-        msg = f"{scheme}://{path} names no bucket; write {scheme}://bucket/prefix"
+        msg = f"{scheme}://{path} does not name a bucket; write {scheme}://bucket/prefix"
         raise VolumeError(msg)
     check_bucket(scheme, bucket)
     check_prefix(scheme, bucket, prefix)
@@ -55,7 +57,7 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
 
 
 def _surroundings() -> tuple[Any, ...]:
-    """Return the process and the environment variables on which a service depends."""
+    """Return the process id and the environment variables that a `Service` depends on."""
     names = sorted(name for name in os.environ if _VARIABLES.match(name))
     return os.getpid(), *((name, os.environ[name]) for name in names)
 
@@ -67,7 +69,7 @@ def _open_bucket(
     access: Access,
     surroundings: tuple[Any, ...],  # noqa: ARG001 part of the cache key
 ) -> Service:
-    """Return the service of a bucket; all its stores share connections and credentials."""
+    """Return the `Service` of a bucket, whose connections all stores in the bucket share."""
     if scheme == "s3":
         from chunkflow_py.store.amazon import s3_bucket
 

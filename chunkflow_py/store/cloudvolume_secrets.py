@@ -1,15 +1,17 @@
-"""Credentials in the files of CloudVolume, which deployments of chunkflow 1.x mount.
+"""Find credentials in the secret files of CloudVolume, which deployments of chunkflow 1.x mount.
 
-| file                                                  | credentials of                         |
-|-------------------------------------------------------|----------------------------------------|
-| ``aws-secret.json``                                   | S3, SQS, CloudWatch                    |
-| ``BUCKET-aws-secret.json``                            | one S3 bucket; takes precedence        |
-| ``google-secret.json``, ``BUCKET-google-secret.json`` | Google: the key of a service account   |
+| file                       | credentials for                                                   |
+|----------------------------|-------------------------------------------------------------------|
+| aws-secret.json            | S3, SQS and CloudWatch                                            |
+| BUCKET-aws-secret.json     | the S3 bucket BUCKET, in preference to aws-secret.json            |
+| google-secret.json         | Google Cloud: the key of a service account                        |
+| BUCKET-google-secret.json  | the Google bucket BUCKET, in preference to google-secret.json     |
 
-The folders are ``secrets`` in ``~/.cloudvolume`` (or ``$CLOUD_VOLUME_DIR``), ``~/.cloudfiles`` (or
-``$CLOUD_FILES_DIR``), ``~/.neuroglancer`` and ``/``, as cloud-files 6.4 and cloud-volume 12.15 have
-them. Credentials that the cloud's own tools find in the environment or in their files take
-precedence over these files, and these files over the roles of the machine.
+The files are searched for in the folder ``secrets`` of ``~/.cloudvolume`` (or
+``$CLOUD_VOLUME_DIR``), ``~/.cloudfiles`` (or ``$CLOUD_FILES_DIR``), ``~/.neuroglancer`` and ``/``,
+as in cloud-files 6.4 and cloud-volume 12.15. Credentials that the cloud's own tools find in the
+environment or in their own files take precedence over these secret files. The secret files take
+precedence over the roles of the machine.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ def _folders() -> Iterator[Path]:
 
 
 def secret_file(service: str, bucket: str = "") -> Path | None:
-    """Return the file with the credentials of a service; one for *bucket* takes precedence.
+    """Return the path of the file with credentials for *service*, ``None`` if there is no file.
+
+    A file for *bucket* takes precedence over a file for all buckets.
 
     Args:
         service: ``aws`` or ``google``.
-        bucket: bucket that the credentials are for, if any.
+        bucket: bucket that will be accessed, if any.
     """
     names = [f"{bucket}-{service}-secret.json"] if bucket else []
     files = (folder / name for name in (*names, f"{service}-secret.json") for folder in _folders())
@@ -55,12 +59,12 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
     """Return a new boto3 session that also uses the credentials and region in `secret_file`.
 
     Args:
-        what: feature that needs boto3, for messages, such as ``s3://``.
-        bucket: S3 bucket that the session is for, if any.
-        extra: extra of this package that installs boto3.
+        what: feature that needs boto3, such as ``s3://``, for error messages.
+        bucket: S3 bucket that will be accessed, if any.
+        extra: name of the extra of this package that installs boto3.
 
     Raises:
-        BotoCoreError: a profile does not exist, or the file is not valid.
+        BotoCoreError: the AWS profile does not exist, or the secret file is not valid.
         MissingExtraError: boto3 is not installed.
     """
     with needs_extra(extra, what):
@@ -89,7 +93,7 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the content of the file, which must never appear in messages."""
+    """Return the content of a secret file; the content must never appear in messages."""
     from botocore.exceptions import CredentialRetrievalError
 
     try:
@@ -100,6 +104,6 @@ def _read(file: Path) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(found.get(k), str) for k in _KEYS):
-        why = f'{file} is not JSON such as {{"{_KEYS[0]}": "…", "{_KEYS[1]}": "…"}}'
+        why = f'{file} must contain JSON such as {{"{_KEYS[0]}": "…", "{_KEYS[1]}": "…"}}'
         raise CredentialRetrievalError(provider=_METHOD, error_msg=why) from None
     return found

@@ -2,12 +2,14 @@
 
 Every write is durable: the content is written to a temporary file and synced (fsync), the file is
 renamed to its final name, and its folder is synced; only then does the write return. After a power
-cut, an object is the complete old or new one, and no finished write is lost. A removal is durable
-when it returns, too. No setting weakens this. Syncs of several threads overlap, all writes of one
-`together` block share one sync per folder at its end, and one content under several names is
-one file with one sync.
+cut, an object has the complete old or the complete new content, and no finished write is lost. A
+removal is also durable when the call returns. No setting weakens these guarantees.
 
-Files whose names begin with ``.tmp-`` are not objects; killed processes leave them behind.
+Syncs in several threads overlap. All writes in one `together` block share one sync per folder at
+the end of the block. If the same content is written under several names, all names are links to
+one file, which is synced once.
+
+Files whose names begin with ``.tmp-`` are not objects; they remain after a process was killed.
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 class FolderStore:
-    """A folder as a store; see `chunkflow_py.store.store_protocol.Store`."""
+    """A store in a local folder; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = True
     # Enough that waits for the disk overlap, whatever the number of cores.
     connections = 16
 
     def __init__(self, path: str) -> None:
-        """Open a folder, which need not exist yet."""
+        """Open the folder at *path*, which need not exist yet."""
         self._root = absolute(path)
         self._under = self._root.rstrip("/") + "/"
         self.url = f"file://{self._root}"
@@ -68,7 +70,7 @@ class FolderStore:
         return self._read(key, 0, None, most)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
+        """Return bytes [start, stop) of an object, or its last ``-start`` bytes if *start* < 0."""
         return self._read(key, start, None if start < 0 else stop)
 
     def _read(
@@ -108,12 +110,12 @@ class FolderStore:
         content_encoding: str | None = None,  # noqa: ARG002
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Write an object atomically; it is on the disk when this returns."""
+        """Write an object atomically; the object is on the disk when the call returns."""
         self._sync(_write(self._path(key), data))
 
     @contextmanager
     def together(self) -> Iterator[FolderStore]:
-        """Yield a store of the same folder whose writes are on the disk when the block ends."""
+        """Yield a store in the same folder; its writes are on the disk once the block has ended."""
         store = _GatheringStore(self._root)
         yield store
         for folder in sorted(store.folders):
@@ -147,7 +149,7 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write the same content under each key that does not exist; return which were written."""
+        """Write *data* under each key that does not exist; return whether each key was written."""
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -183,8 +185,8 @@ class FolderStore:
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Apply *change* to an object; concurrent updates are not lost.
 
-        Updates run one after the other. A process that is suspended during an update delays the
-        others by `TURN_S`, and repeats its update when it resumes.
+        Processes update an object one after the other. A process that is suspended during its
+        update delays the other processes by `TURN_S`, and repeats the update when it resumes.
         """
         path = Path(self._path(key))
         with _turn(path):
@@ -249,7 +251,7 @@ class _GatheringStore(FolderStore):
 
 
 def _linked(source: Path, path: Path) -> bool | None:
-    """Return whether *path* was linked to *source*, or ``None`` if links are unsupported."""
+    """Hard-link *path* to *source*; return whether it succeeded, ``None`` if not supported."""
     try:
         path.hardlink_to(source)
     except FileExistsError:
@@ -263,7 +265,7 @@ def _linked(source: Path, path: Path) -> bool | None:
 
 
 def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
-    """Replace *old* by *data* if the file is unchanged; return whether it was.
+    """Replace a file's content by *data* if it is still *old*; return whether it was replaced.
 
     ```
     1. write and sync .tmp-1f2e3d4c-name/TOKEN
@@ -272,8 +274,8 @@ def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
     4. move           rename .tmp-claim-name/TOKEN to name
     ```
 
-    A claim is not a lock: another process may remove the file in it at any time, and the move then
-    fails. So a process that was suspended during its claim cannot undo a later update.
+    A claim is not a lock: another process may remove the claimed file at any time, and the move
+    then fails. Therefore, a process that was suspended during its claim cannot undo a later update.
     """
     make_folder(path.parent)
     token = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
@@ -314,7 +316,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Wait for another process to finish with its claim, then remove its unfinished files."""
+    """Give another process time to finish its claim, then remove the files still in the claim."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):
@@ -338,13 +340,13 @@ def _content(path: Path) -> bytes | None:
 
 
 def _moved(claimed: Path, path: Path, handle: int, *, is_new: bool) -> bool:
-    """Rename the file in a claim to its final name; return ``False`` if others were faster.
+    """Rename a claimed file to its final name; return ``False`` if another process was faster.
 
     Args:
-        claimed: path of the file in the claim.
-        path: final path.
-        handle: descriptor of the file in the claim.
-        is_new: whether the final path must not exist yet.
+        claimed: path of the file in the folder of the claim.
+        path: final path of the file.
+        handle: open descriptor of the claimed file.
+        is_new: whether the write requires that the final path does not exist yet.
     """
     try:
         # Where hard links exist, `put_if_absent` makes no claim.
@@ -358,10 +360,10 @@ def _moved(claimed: Path, path: Path, handle: int, *, is_new: bool) -> bool:
 
 
 def _is_open(path: Path, handle: int) -> bool:
-    """Return whether *path* is the open file *handle*.
+    """Return whether *path* names the file that is open as *handle*.
 
-    A network file system may reuse the inode number of a removed file although it is open here; the
-    modification time tells the two apart.
+    A network file system may reuse the inode number of a removed file although this process has
+    the file open. The modification times distinguish the two files.
     """
     try:
         ours, there = os.fstat(handle), path.stat()
@@ -372,10 +374,10 @@ def _is_open(path: Path, handle: int) -> bool:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Run the block in one process at a time, so that updates need no repetition.
+    """Let one process at a time run the block, so that updates of *path* rarely need repetition.
 
-    Correctness does not depend on it: a process that has waited for `TURN_S`, for example for a
-    suspended process, or cannot lock files here, runs the block without the lock.
+    Correctness does not depend on this lock. A process runs the block without the lock if it has
+    waited for `TURN_S`, for example for a suspended process, or if files cannot be locked here.
     """
     lock = temporary_beside(path, "lock")
     make_folder(path.parent)
@@ -395,7 +397,8 @@ def _lock(path: Path) -> int:
     """Lock a file exclusively; return its descriptor.
 
     Raises:
-        OSError: locks are not supported, or others have held the lock for `TURN_S`.
+        OSError: the file system does not support locks, or other processes have held the lock for
+            `TURN_S`.
     """
     deadline = time.monotonic() + TURN_S
     while True:
@@ -426,7 +429,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
     """Write a file like `chunkflow_py.store.local_files.write_whole`, with fewer system calls.
 
     Returns:
-        The folder, which has yet to be synced.
+        The folder of the file, which the caller must sync.
     """
     folder = path.rpartition("/")[0]
     if removed("atomic-write"):
@@ -450,7 +453,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
 
 
 def _write_in_place(path: str, data: bytes | memoryview) -> None:
-    """Write non-atomically; drills use this to show that readers then see partial files."""
+    """Write a file non-atomically, for tests which show that readers then see partial files."""
     content = memoryview(data).cast("B")
     with os_errors("write", path):
         make_folder(Path(path).parent)
@@ -463,7 +466,7 @@ def _write_in_place(path: str, data: bytes | memoryview) -> None:
 
 
 def _write_synced(path: str, data: bytes | memoryview) -> None:
-    """Write a new file and wait until the disk has it."""
+    """Write a new file and wait until it is on the disk."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         rest = memoryview(data).cast("B")

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: endpoint and credentials as other Google tools find them."""
+"""Open buckets of Google Cloud Storage, with the settings that other Google tools use."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _endpoint() -> str | None:
 
 
 def gs_bucket(bucket: str, access: Access) -> Service:
-    """Return the `Service` of a Google Cloud Storage bucket.
+    """Return the `Service` for requests to a Google Cloud Storage bucket.
 
     Raises:
-        VolumeError: there are no credentials, and access is not anonymous; or the project that pays
-            for the requests is unknown.
+        VolumeError: *access* is not anonymous, but no credentials are found; or the project that
+            pays for the requests is unknown.
         MissingExtraError: google-auth is not installed.
     """
     root = f"gs://{bucket}"
@@ -54,7 +54,7 @@ def gs_bucket(bucket: str, access: Access) -> Service:
         if not project:
             msg = (
                 f"cannot open {root}: --requester-pays needs a project to bill; "
-                "set GOOGLE_CLOUD_PROJECT"
+                "set GOOGLE_CLOUD_PROJECT to the id of the project"
             )
             raise VolumeError(msg)
         headers["x-goog-user-project"] = project
@@ -77,7 +77,7 @@ def gs_bucket(bucket: str, access: Access) -> Service:
 
 
 def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
-    """Return the token provider for obstore, and the project of the credentials."""
+    """Return the token provider for obstore, and the Google Cloud project of the credentials."""
     with needs_extra("cloud", "gs://"):
         import google.auth
         from google.auth.exceptions import GoogleAuthError
@@ -90,10 +90,10 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
             credentials, project = _of_account(file)
     except GoogleAuthError:
         msg = (
-            f"cannot open {url}: there are no Google credentials in "
-            f"GOOGLE_APPLICATION_CREDENTIALS, from gcloud, in {FOLDER}, or from the metadata "
-            "service of this machine; run gcloud auth application-default login, or read public "
-            "data with --use-https"
+            f"cannot open {url}: no Google credentials were found in "
+            f"GOOGLE_APPLICATION_CREDENTIALS, in the settings of gcloud, in {FOLDER}, or from the "
+            "metadata service of this machine; run gcloud auth application-default login, or read "
+            "public data with --use-https"
         )
         raise VolumeError(msg) from None
 
@@ -109,7 +109,7 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
 
 
 def _are_named() -> bool:
-    """Return whether Google's tools are configured with credentials other than the machine's."""
+    """Return whether Google's tools find credentials in a file, not only those of the machine."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return True
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
@@ -117,12 +117,12 @@ def _are_named() -> bool:
 
 
 def _of_account(file: Path) -> tuple[Any, str | None]:
-    """Return the credentials and the project of a service account key."""
+    """Return the credentials in a file with a service account key, and the account's project."""
     from google.oauth2 import service_account
 
     try:
         found = service_account.Credentials.from_service_account_file(str(file), scopes=[_SCOPE])  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError, AttributeError):  # their texts may contain the secret
-        msg = f"{file} is not the key of a Google service account; download one as JSON"
+        msg = f"{file} is not the key of a Google service account; download the key as JSON"
         raise VolumeError(msg) from None
     return found, found.project_id

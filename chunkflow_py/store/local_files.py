@@ -34,7 +34,7 @@ _TRIED, _QUICK_S = 8, 0.0005  # calls to time, and seconds of one that needs no 
 
 _LONGEST_NAME = 255  # bytes, on every file system in common use
 _NO_SPACE = "free some space or write to another disk"
-_NOT_ALLOWED = "change its permissions or write to another folder"
+_NOT_ALLOWED = "change the permissions of the file or folder, or write to another folder"
 _REMEDIES = {
     errno.ENOSPC: _NO_SPACE,
     errno.EDQUOT: _NO_SPACE,
@@ -44,18 +44,18 @@ _REMEDIES = {
     errno.EROFS: "write to another folder",
     errno.ENOTDIR: "a part of the path is a file; choose another name",
     errno.EEXIST: "a part of the path is a file; choose another name",
-    errno.EISDIR: "there is a folder of this name; choose another name",
+    errno.EISDIR: "a folder has this name; choose another name",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ENOENT: "check the path",
-    errno.ESPIPE: "it is a pipe or a device, not a file; remove it",
+    errno.ESPIPE: "the path is a pipe or a device, not a file; remove it",
 }
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
     """Return an absolute path in canonical spelling, without ``.`` and ``..``.
 
-    Symbolic links are not resolved, because they may differ on other machines, unless a ``..``
-    follows a link and so changes the target of the path.
+    Symbolic links are kept, because they may differ between machines. They are resolved only if
+    the path has a ``..`` after a link, which cannot be removed without changing the target.
     """
     whole = os.fspath(Path(path).expanduser().absolute())
     if ".." not in whole.split("/"):
@@ -74,11 +74,11 @@ def write_whole(
     Args:
         path: path of the file; its old content is replaced, or kept if writing fails.
         data: the new content.
-        fsync: wait until the disk has the content; otherwise, a power cut may lose all of it, but
-            not a part.
+        fsync: wait until the content is on the disk. If false, a power cut may lose the whole new
+            content, but never only a part of it.
 
     Raises:
-        VolumeError: the file cannot be written, such as on a full disk.
+        VolumeError: the file cannot be written, for example because the disk is full.
     """
     with replacing(path, fsync=fsync) as temporary, temporary.open("wb") as file:
         file.write(data)
@@ -86,20 +86,20 @@ def write_whole(
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[Path]:
-    """Yield a temporary path in the same folder, which is renamed to *path* on success.
+    """Yield a temporary path in the folder of *path*; the file is renamed to *path* on success.
 
-    The temporary name has the extension of the final one, because some libraries depend on it. The
-    file does not exist yet. Missing folders are created.
+    The temporary name has the extension of the final name, because some libraries depend on the
+    extension. The temporary file does not exist yet. Missing folders are created.
 
     Args:
         path: final path of the file.
-        fsync: wait until the disk has the file.
+        fsync: wait until the file is on the disk.
 
     Yields:
         The path to which the caller writes; the file must be closed when the block ends.
 
     Raises:
-        VolumeError: the file cannot be written; the temporary file is gone, the old one is kept.
+        VolumeError: the file cannot be written; an old file of this name is kept.
     """
     final = Path(path)
     temporary = temporary_beside(final)
@@ -120,10 +120,10 @@ def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[P
 
 
 def stored_file(path: str | os.PathLike[str]) -> Stored:
-    """Return size and checksum of a written file, by reading it back.
+    """Read a written file back, and return its size and checksum as a `Stored` record.
 
     Raises:
-        VolumeError: it cannot be read.
+        VolumeError: the file cannot be read.
     """
     whole = Path(path).absolute()
     with os_errors("read", whole), whole.open("rb") as file:
@@ -137,7 +137,7 @@ def temporary_beside(path: Path, mark: str | None = None) -> Path:
 
     Args:
         path: final path of the file.
-        mark: part of the name that makes it unique (default: random).
+        mark: text in the temporary name that makes it unique (default: random digits).
     """
     start = f"{TEMPORARY_PREFIX}{mark or secrets.token_hex(4)}-"
     # A long name is shortened at its start, to keep the extension.
@@ -149,7 +149,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
     """Create a folder and its missing parents, durably.
 
     Raises:
-        VolumeError: it cannot be created.
+        VolumeError: the folder cannot be created.
     """
     folder = Path(path)
     with os_errors("make folder", folder):
@@ -184,7 +184,7 @@ def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
             raise VolumeError(msg) from error
         remedy = _REMEDIES.get(error.errno)
         if action == "read" and remedy == _NOT_ALLOWED:
-            remedy = "change its permissions"
+            remedy = "change the permissions of the file"
         reason = (error.strerror or os.strerror(error.errno)).lower()
         msg = f"cannot {action} {os.fspath(path)}: {reason}" + (f"; {remedy}" if remedy else "")
         if action == "read" and error.errno == errno.ENOENT:
@@ -193,7 +193,7 @@ def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until the disk has a file, or the entries of a folder (fsync)."""
+    """Wait until a file, or the list of entries of a folder, is on the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -204,15 +204,15 @@ def sync(path: str | os.PathLike[str]) -> None:
 def of_each_file(
     work: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
 ) -> list[Result]:
-    """Apply *work* to each item, in several threads if the files are on a slow server.
+    """Return *work* of each item, computed in several threads if the files are on a slow server.
 
     For files in the page cache, a call is faster than a thread switch, and frequent switches would
-    slow down all other threads. The fastest of the first few calls tells whether the files are
-    cached; the others may have waited for a processor.
+    slow down all other threads. If the fastest of the first few calls is short, the files are
+    cached; longer calls may only have waited for a processor.
 
     Args:
-        work: makes one or two calls on a small file.
-        items: arguments of *work*.
+        work: function that makes one or two system calls on a small file.
+        items: arguments of *work*, one for each call.
         threads: number of concurrent calls to a slow server.
         name: name of the threads, for debuggers.
     """

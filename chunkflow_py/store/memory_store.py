@@ -16,13 +16,13 @@ _LOCK = threading.RLock()
 
 
 class MemoryStore:
-    """A store in a dictionary; see `chunkflow_py.store.store_protocol.Store`."""
+    """A store in memory; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = 8
 
     def __init__(self, path: str) -> None:
-        """Open the objects below *path*, which is a name and a prefix."""
+        """Open the objects below *path*: the name of a store, and optionally ``/`` and a prefix."""
         self._path = path.strip("/")
         self.url = f"mem://{self._path}"
 
@@ -36,7 +36,7 @@ class MemoryStore:
         return data
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
+        """Return bytes [start, stop) of an object, or its last ``-start`` bytes if *start* < 0."""
         data = self.get(key)
         return None if data is None else data[start : stop if start >= 0 else None]
 
@@ -63,19 +63,19 @@ class MemoryStore:
         return absent
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace the content of an object by the result of *change*, and return it."""
+        """Replace the content of an object by the result of *change*; return the new content."""
         with _LOCK:
             new = bytes(change(self.get(key)))
             self.put(key, new)
         return new
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
+        """Remove an object; does nothing if it does not exist."""
         with _LOCK:
             _OBJECTS.pop(self._name(key), None)
 
     def size(self, key: str) -> int | None:
-        """Return the length of an object in bytes."""
+        """Return the length of an object in bytes, or ``None`` if it does not exist."""
         data = self.get(key)
         return None if data is None else len(data)
 

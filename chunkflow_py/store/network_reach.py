@@ -1,7 +1,8 @@
-"""Classification of IP addresses, and which redirects between them are allowed.
+"""Classify IP addresses, and decide to which addresses a server may redirect a client.
 
 An untrusted server may redirect a client to an address that only the client can reach: a service on
-its machine, on its network, or one that hands out its credentials (169.254.169.254).
+the client's machine or network, or the metadata service that returns the machine's credentials
+(169.254.169.254).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 def reach_of(address: str) -> Reach:
-    """Return from where an IP address can be reached; ``private`` if that is unknown.
+    """Return which clients can reach an IP address; ``private`` if this is unknown.
 
     Raises:
         ValueError: *address* is not a numeric IP address.
@@ -30,7 +31,7 @@ def reach_of(address: str) -> Reach:
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
+    """Return the IPv4 address that an IPv6 address contains, if any, or else the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -39,11 +40,11 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def may_send_on(origin: Reach | None, target: Reach) -> bool:
-    """Return whether a server may redirect a client to an address.
+    """Return whether a server may redirect a client to another address.
 
     Args:
-        origin: reach of the server; ``None`` if unknown.
-        target: reach of the address.
+        origin: result of `reach_of` for the server; ``None`` if unknown.
+        target: result of `reach_of` for the other address.
     """
     return target in ("public", origin)
 
@@ -61,8 +62,9 @@ def is_loopback(host: str) -> bool:
 def asks_loopback(header: str) -> bool:
     """Return whether a Host header names this machine, which rules out DNS rebinding.
 
-    In DNS rebinding, a page of another site reaches a server on this machine by a name of that site
-    that resolves to 127.0.0.1. The Host header of its requests has that name.
+    In DNS rebinding, a web page of another site reaches a server on this machine through a host
+    name of that site, which resolves to 127.0.0.1. The Host header of such a request contains the
+    name of the site.
     """
     try:
         return is_loopback(urlsplit(f"//{header}").hostname or "")

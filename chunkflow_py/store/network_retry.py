@@ -1,12 +1,12 @@
-"""Retries of network calls, with a back-off and a time limit.
+"""Retry failed network calls, with a back-off and for a limited time.
 
 The back-off is random between 0 and a bound that doubles with each try (full jitter: calls that
 failed together do not repeat together). Statuses 408, 425, 429, 500, 502, 503 and 504, connections
 that are refused, reset or silent, and truncated bodies are retried. All other failures, such as
 403, are final.
 
-A host that this process has never reached fails after 5 s: a wrong address is likelier than an
-outage. Calls that wait for a long time are logged while they wait.
+Calls to a host that this process has never reached fail after 5 s, because a wrong address is
+likelier than an outage. Calls that take a long time are logged while they wait.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class RetryPolicy:
     """Deadlines and back-off of network calls, all in seconds.
 
     Attributes:
-        connect_s: limit for connecting.
+        connect_s: time limit for opening a connection.
         stall_s: time without data after which a connection counts as dead.
-        longest_s: limit of one try; a large object over a slow connection takes minutes.
+        longest_s: time limit of one try, in minutes for large objects over slow connections.
         budget_s: time after which a call is not tried again; the last try may end later.
-        unreachable_s: the same if a host that has responded before cannot be connected to.
-        unheard_s: the same for a host that has never responded, as with a wrong address.
-        first_wait_s: longest wait after the first failure.
-        longest_wait_s: longest wait after any failure.
+        unreachable_s: `budget_s` if no connection to a host can be made that has responded before.
+        unheard_s: `budget_s` for a host that has never responded; its address may be wrong.
+        first_wait_s: upper bound of the random wait after the first failure.
+        longest_wait_s: upper bound of the random wait after any failure.
     """
 
     connect_s: float = 5
@@ -60,7 +60,7 @@ class Failure:
     """The cause of a failed network call.
 
     Attributes:
-        message: the reason, without addresses and credentials.
+        message: reason of the failure, without addresses and credentials.
         status: HTTP status, if there was a response.
         code: error code of the cloud, such as ``NoSuchBucket``; empty if there is none.
         is_transient: whether another try may succeed.
@@ -80,7 +80,7 @@ class CallFailedError(Exception):
     Attributes:
         failure: failure of the last try.
         tries: number of tries.
-        seconds: total time of tries and waits.
+        seconds: total time of all tries and of the waits between them.
     """
 
     def __init__(self, failure: Failure, tries: int, seconds: float) -> None:
@@ -97,14 +97,16 @@ def retried(
     where: str,
     silent_s: float = 0.0,
 ) -> Result:
-    """Return the result of *call*; retry transient failures.
+    """Call *call*, again after each transient failure, and return its result.
 
     Args:
-        call: one try; may be made many times.
-        understand: classifies an exception of *call*; raises it if it is not a network failure.
+        call: function that makes one try; it may be called many times.
+        understand: function that classifies an exception of *call*; it raises the exception again
+            if the network did not cause it.
         retry_policy: deadlines and back-off.
-        where: host or bucket for the log, without credentials.
-        silent_s: seconds to wait for an answer before the wait is logged.
+        where: host or bucket, without credentials; named in the log.
+        silent_s: seconds for which the server may delay its answer, as in a long poll; this time
+            does not count as a long wait in the log.
 
     Raises:
         CallFailedError: the failure is not transient, or the time limit is exceeded.
@@ -149,7 +151,7 @@ def _limit(failure: Failure, retry_policy: RetryPolicy, where: str) -> float:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A call in progress: its host, start, time limit and last failure."""
+    """A call in progress, with its host, start time, time limit and last failure."""
 
     where: str
     start: float
@@ -159,9 +161,9 @@ class _Waiting:
 
 
 class _Notes:
-    """Logs retries: at most one summary every 10 s, so that they do not flood the log.
+    """Logs retries, with at most one summary every 10 s, so that retries do not flood the log.
 
-    While calls are in progress, a separate thread also logs the one that has waited longest, so
+    While calls are in progress, a separate thread also logs the call that has waited longest, so
     that a user who sees no progress learns the reason and the remaining time.
     """
 
@@ -221,7 +223,7 @@ class _Notes:
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("retried calls: %d; the last one was to %s: %s", number, where, message)
+        logger.info("retried %d network calls; the last one, to %s: %s", number, where, message)
 
 
 _NOTES = _Notes()

@@ -1,15 +1,16 @@
 """A store in a bucket of any cloud, built on obstore.
 
-Every call has deadlines, transient failures are retried (`chunkflow_py.store.network_retry`),
-expired credentials are renewed, a truncated body is never returned, and at most `CONNECTIONS` calls
-of a store run at once.
+Every call has deadlines, transient failures are retried (`chunkflow_py.store.network_retry`), and
+expired credentials are renewed. A truncated body is never returned. At most `CONNECTIONS` calls of
+a store run at the same time.
 
 A conditional write (`put_if_absent`, `update`) stores a random mark in the metadata of the object,
-together with the marks of earlier writes. If the reply is lost, the marks of the stored object tell
-whether this write succeeded, even if other writes have followed.
+together with the marks of earlier writes. If the reply to a write is lost, the store looks for the
+mark of the write in the stored object: if it is there, the write succeeded, even if other writes
+have followed.
 
-The ``Content-Encoding`` of an object is stored but never decoded: `get` returns the bytes as
-stored. A process must open its stores after it was forked.
+The ``Content-Encoding`` of an object is stored but never decoded: `get` returns the bytes as they
+are stored. A forked process must open its own stores.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ _BREAKS = {
 
 
 def understand(error: Exception) -> Failure:
-    """Return the cause of a failed call to obstore, from the text of its error.
+    """Return the cause of a failed call to obstore, parsed from the text of *error*.
 
     Raises:
-        Exception: *error* itself, if it is not about the network or the answer of a server.
+        Exception: *error* itself, if neither the network nor the answer of a server caused it.
     """
     if not isinstance(error, BaseError | OSError):
         raise error
@@ -94,7 +95,7 @@ def understand(error: Exception) -> Failure:
         message = f"200 with the error {code[1]}" if code else "200 with an invalid response"
         return Failure(message, 200, code[1] if code else "", is_transient=True)
     if "redirect without LOCATION" in text:
-        return Failure("301 the bucket is in another region", 301)
+        return Failure("301: the bucket is in another region", 301)
     if "HTTP error" in text:
         kinds = _KIND.findall(text)
         kind = kinds[0] if kinds else "Unknown"
@@ -110,10 +111,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _interruptible(call: Callable[[], Any]) -> Any:
-    """Return the result of *call*; ctrl-C interrupts the wait.
+    """Return the result of *call*; ctrl-C interrupts the wait for the result.
 
-    Python handles signals only in the main thread, and not while that thread is inside obstore. So
-    another thread makes the call; it is not a daemon, so that a write is never cut off.
+    Python handles signals only in the main thread, and not while that thread is inside obstore.
+    Therefore, another thread makes the call. That thread is not a daemon, so the end of the process
+    waits for a write instead of cutting it off.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -130,7 +132,7 @@ def _interruptible(call: Callable[[], Any]) -> Any:
 
 
 class CloudStore:
-    """A bucket as a store; see `chunkflow_py.store.store_protocol.Store`."""
+    """A store in a bucket of a cloud; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = CONNECTIONS
@@ -139,8 +141,8 @@ class CloudStore:
         """Create the client of a bucket.
 
         Args:
-            service: the bucket, its address and its credentials.
-            retry_policy: deadlines and retries.
+            service: the bucket, with its address and credentials.
+            retry_policy: deadlines and retries of all calls.
         """
         self._service = service
         self._retry_policy = retry_policy
@@ -148,7 +150,7 @@ class CloudStore:
         try:
             self._client = service.client(retry_policy)
         except (BaseError, ValueError) as error:
-            msg = f"cannot open {service.url}: {_first_line(error)}; check its address"
+            msg = f"cannot open {service.url}: {_first_line(error)}; check this address"
             raise VolumeError(msg) from None
         self._patient: ObjectStore | None = None
         self._renewed = -RENEW_S
@@ -171,7 +173,7 @@ class CloudStore:
         return retried(one_try, understand, self._retry_policy, self._service.root)
 
     def _renew(self) -> None:
-        """Create a client with new credentials, unless that was just done."""
+        """Create a client with new credentials, unless this was done in the last `RENEW_S`."""
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
             self._service.clients.clear()
@@ -191,14 +193,14 @@ class CloudStore:
         return None if found is None else found[0]
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
+        """Return bytes [start, stop) of an object, or its last ``-start`` bytes if *start* < 0."""
         if 0 <= stop <= start:
             return None if self.size(key) is None else b""
         found = self._fetch(key, {"suffix": -start} if start < 0 else (start, stop))
         return None if found is None else found[0]
 
     def _fetch(self, key: str, part: Any, most: int | None = None) -> tuple[bytes, Any] | None:
-        """Return content and metadata of an object, or ``None`` if it does not exist."""
+        """Return the content of an object (or of *part*) and the answer; ``None`` if absent."""
         name = self._name(key)
 
         def call() -> tuple[bytes, Any]:
@@ -321,7 +323,7 @@ class CloudStore:
             self._fail("write", key, failed)
 
     def _writer(self, size: int) -> ObjectStore:
-        """Return the client for an upload; for a large one, it waits longer for the response."""
+        """Return the client for an upload of *size* bytes; large uploads need longer timeouts."""
         if size <= PART_BYTES // 4:
             return self._client
         if self._patient is None:
@@ -336,13 +338,13 @@ class CloudStore:
     def _put_on_condition(
         self, key: str, data: bytes | memoryview, condition: Any, earlier: tuple[str, ...]
     ) -> bool:
-        """Write an object if the condition holds; return whether it did.
+        """Write an object if *condition* holds; return whether the object was written.
 
         Args:
-            key: of the object.
-            data: new content.
-            condition: mode of `obstore.put`.
-            earlier: marks of the writes before this one.
+            key: key of the object.
+            data: new content of the object.
+            condition: the condition, as the argument ``mode`` of `obstore.put`.
+            earlier: marks of earlier writes, which are stored with the mark of this write.
         """
         name, mark = self._name(key), secrets.token_hex(8)
         marks = " ".join([mark, *earlier][:_MARKS_KEPT])
@@ -397,8 +399,8 @@ class CloudStore:
             if self._put_on_condition(key, new, condition, earlier):
                 return new
         msg = (
-            f"cannot update {self.url}/{key}: for {self._retry_policy.budget_s:g} s, other "
-            "processes changed it before each try; run fewer processes"
+            f"cannot update {self.url}/{key}: for {self._retry_policy.budget_s:g} s, another "
+            "process changed the object before each try; run fewer processes"
         )
         raise VolumeError(msg)
 
@@ -421,7 +423,7 @@ def open_cloud(scheme: str, path: str, access: Access, retry_policy: RetryPolicy
     """Open the store at ``scheme://path``.
 
     Raises:
-        VolumeError: the address is not valid, or there are no credentials.
-        MissingExtraError: the library of the cloud is not installed.
+        VolumeError: the address is not valid, or no credentials are found.
+        MissingExtraError: the library of the cloud (boto3 or google-auth) is not installed.
     """
     return CloudStore(open_service(scheme, path, access), retry_policy)

@@ -1,4 +1,4 @@
-"""A store that records length and checksum of the objects written through it."""
+"""A wrapper of a store that records the length and the checksum of each written object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RecordingStore:
-    """Wrapper of a store that records each `put`; see `Store`.
+    """A store that forwards all calls to another store, and records each `put`.
 
     Args:
         store: store to which all calls are forwarded.
@@ -23,7 +23,7 @@ class RecordingStore:
     """
 
     def __init__(self, store: Store) -> None:
-        """Wrap *store*, without any records yet."""
+        """Wrap *store*; `written` is empty at first."""
         self._store = store
         self.url, self.is_local, self.connections = store.url, store.is_local, store.connections
         self.written: list[Stored] = []
@@ -40,7 +40,7 @@ class RecordingStore:
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object atomically, and record it with the checksum of its content."""
+        """Write an object atomically, and record its address, length and checksum."""
         self._store.put(
             key,
             data,
@@ -51,33 +51,33 @@ class RecordingStore:
         self.written.append(Stored.of(self._address(key), data))
 
     def left_out(self, key: str) -> None:
-        """Record that nothing is stored under a key, because all voxels have the fill value."""
+        """Record that no object is stored under *key*, because all voxels have the fill value."""
         self.written.append(Stored(self._address(key)))
 
     # --- forwarded ------------------------------------------------------------------------------
 
     def get(self, key: str, most: int | None = None) -> bytes | None:
-        """Return the whole object."""
+        """Return the whole object, or ``None`` if it does not exist."""
         return self._store.get(key, most)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return a part of an object."""
+        """Return bytes [start, stop) of an object, or its last ``-start`` bytes if *start* < 0."""
         return self._store.get_range(key, start, stop)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless it exists, without recording it."""
+        """Write an object unless it exists, without a record; return whether it was written."""
         return self._store.put_if_absent(key, data)
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object, without recording it."""
+        """Apply *change* to an object, without a record; return the new content."""
         return self._store.update(key, change)
 
     def delete(self, key: str) -> None:
-        """Remove an object, without recording it."""
+        """Remove an object, without a record."""
         self._store.delete(key)
 
     def size(self, key: str) -> int | None:
-        """Return the length of an object in bytes."""
+        """Return the length of an object in bytes, or ``None`` if it does not exist."""
         return self._store.size(key)
 
     def list(self, prefix: str = "") -> Iterator[str]:

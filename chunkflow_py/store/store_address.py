@@ -1,7 +1,7 @@
-"""Validation of addresses, and removal of credentials from text that is shown.
+"""Validate addresses, and remove credentials from text before it is shown.
 
-Addresses are checked here because libraries respond to an invalid one with a panic, which Python
-cannot catch as an error, or with a message about their internals.
+Addresses are checked here because some libraries respond to an invalid address with a panic, which
+Python cannot catch as an error, or with a message about their internals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def without_secrets(url: str) -> str:
 
 
 def public(text: str) -> str:
-    """Return *text* safe to show: printable, see `plain`, and without secrets in addresses."""
+    """Return *text* made safe to show: printable (see `plain`), without secrets in addresses."""
     text = plain(text)  # first, because it may replace characters of an address
     if "://" not in text:
         return text
@@ -45,14 +45,14 @@ def public(text: str) -> str:
 
 
 def public_line(text: str, most: int) -> str:
-    """Return *text* like `public`, as one line of at most *most* characters and an ellipsis."""
+    """Return `public` of *text* as one line, cut to *most* characters and an ellipsis if longer."""
     if len(text) <= most and text.isprintable() and "://" not in text:
         return text  # the usual case
     return public(bounded(text, most).replace("\n", " ").replace("\t", " "))
 
 
 def public_json(value: Any) -> Any:
-    """Return a JSON value with `public` applied to all of its text, including names."""
+    """Return a JSON value with `public` applied to all strings, including the keys of objects."""
     match value:
         case str():
             return public(value)
@@ -64,14 +64,15 @@ def public_json(value: Any) -> Any:
 
 
 def check_host(url: str, what: str = "") -> str:
-    """Return *url* if it is the address of a web server.
+    """Check that *url* is the address of a web server, and return it.
 
     Args:
         url: address with ``http://`` or ``https://``.
-        what: name of the environment variable that is set to it, if any, for the message.
+        what: name of the environment variable with this value, if any, for the message.
 
     Raises:
-        VolumeError: it has another scheme, no host, a space, or a port that is not 1 to 65535.
+        VolumeError: *url* has another scheme, no host, a space in the host, or a port that is not
+            in 1 to 65535.
     """
     try:
         parts = urlsplit(url)
@@ -83,38 +84,38 @@ def check_host(url: str, what: str = "") -> str:
         return url
     shown = re.sub(r"^(\w+://)?.*@", r"\1", without_secrets(url))
     if what:
-        msg = f"{what} is {shown!r}, which is not the address of a server; write http://host:9000"
+        msg = f"{what} is {shown!r}, but must be the address of a server, such as http://host:9000"
     else:
         msg = (
-            f"{shown!r} is not the address of a web server; write https://host/path, and / : @ "
-            "in a password as %2F %3A %40"
+            f"{shown!r} is not the address of a web server; write it as https://host/path, and "
+            "write / : @ in a password as %2F %3A %40"
         )
     raise VolumeError(msg)
 
 
 def check_bucket(scheme: str, bucket: str) -> str:
-    """Return *bucket* if it is a valid name of a bucket.
+    """Check that *bucket* is a valid name of a bucket, and return it.
 
     Raises:
-        VolumeError: it is not, or contains a user name or password.
+        VolumeError: the name is not valid, or contains a user name or password.
     """
     if _BUCKET.fullmatch(bucket):
         return bucket
     if "@" in bucket:
         msg = (
-            f"{scheme}://…@… contains a user name or password, which is not used; remove it and "
-            "set AWS_PROFILE or GOOGLE_APPLICATION_CREDENTIALS"
+            f"{scheme}://…@… contains a user name or password, which cannot be used; remove the "
+            "part before @, and set AWS_PROFILE or GOOGLE_APPLICATION_CREDENTIALS"
         )
         raise VolumeError(msg)
     msg = (
-        f"{bucket!r} in {scheme}://{bucket} cannot be the name of a bucket, which has letters, "
-        f"digits, dots, hyphens and underscores; write {scheme}://bucket/prefix"
+        f"{bucket!r} in {scheme}://{bucket} cannot be the name of a bucket, which may contain only "
+        f"letters, digits, dots, hyphens and underscores; write {scheme}://bucket/prefix"
     )
     raise VolumeError(msg)
 
 
 def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
-    """Return *prefix* if keys may begin with it.
+    """Check that keys of objects may begin with *prefix*, and return it.
 
     Args:
         scheme: scheme of the address, for the message.
@@ -122,7 +123,7 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
         prefix: prefix without slashes at its ends; may be empty.
 
     Raises:
-        VolumeError: a part is empty, ``.`` or ``..``, or contains a control character.
+        VolumeError: a part of *prefix* is empty, ``.`` or ``..``, or has a control character.
     """
     parts = prefix.split("/") if prefix else []
     good = [part for part in parts if part not in ("", ".", "..")]
@@ -130,8 +131,8 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
         return prefix
     nearest = "/".join([f"{scheme}://{bucket}", *(CONTROL.sub("", part) for part in good)])
     msg = (
-        f"{f'{scheme}://{bucket}/{prefix}'!r} has a part that is empty, . or .., or a control "
-        f"character, which no object can have; the nearest valid address is {nearest}"
+        f"{f'{scheme}://{bucket}/{prefix}'!r} has a part that is empty, . or .., or contains a "
+        f"control character, which is not valid; the nearest valid address is {nearest}"
     )
     raise VolumeError(msg)
 
@@ -140,26 +141,26 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
 
 
 def check_size(size: int, most: int | None, key: str, url: str) -> None:
-    """Raise an error if an object is larger than expected.
+    """Check that an object of *size* bytes is not larger than *most* bytes, if *most* is given.
 
     Raises:
-        VolumeError: *size* is more than *most* bytes.
+        VolumeError: the object is larger.
     """
     if most is not None and size > most:
         msg = (
-            f"{url.rstrip('/')}/{key} has {size} bytes, but may have {most} at most; it is damaged "
-            "or was replaced by something else; restore it from a copy"
+            f"{url.rstrip('/')}/{key} has {size} bytes, but must have at most {most} bytes: it is "
+            "damaged, or was replaced by something else; restore the object from a copy"
         )
         raise VolumeError(msg)
 
 
 def check_key(key: str, url: str) -> str:
-    """Return *key* if it is a valid name of an object below the store.
+    """Check that *key* is a valid key of an object in the store at *url*, and return the key.
 
     Keys come from untrusted metadata, which may contain ``../../home``.
 
     Raises:
-        VolumeError: a part is empty, ``.`` or ``..``, or the key contains a control character.
+        VolumeError: a part of the key is empty, ``.`` or ``..``, or has a control character.
     """
     # The second test would suffice; the first one is faster, and accepts almost every key.
     if (
@@ -170,6 +171,6 @@ def check_key(key: str, url: str) -> str:
         or key[0] in "./"
         or key[-1] == "/"
     ) and (any(part in ("", ".", "..") for part in key.split("/")) or CONTROL.search(key)):
-        msg = f"{key!r} cannot be the key of an object below {url}; write it as name/name"
+        msg = f"{key!r} cannot be the key of an object below {url}; use a key such as name/name"
         raise VolumeError(msg)
     return key

@@ -22,8 +22,8 @@ class Access:
     """Credentials and billing of requests to a cloud.
 
     Attributes:
-        anonymous: send no credentials, for public data.
-        requester_pays: bill the requests to the caller (S3 and GCS).
+        anonymous: send requests without credentials, to read public data.
+        requester_pays: bill requests to the caller instead of the owner of the bucket (S3, GCS).
     """
 
     anonymous: bool = False
@@ -32,7 +32,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Record of one write, by which the object can be verified later.
+    """Record of one write, with which the written object can be verified later.
 
     Attributes:
         url: address of the object.
@@ -53,11 +53,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """An old object at an address where something else will be written.
+    """An object of an earlier run, at an address where a new run will write.
 
     Attributes:
         url: address of the object.
-        remove: deletes the object; does nothing if it does not exist any more.
+        remove: function that deletes the object; does nothing if the object no longer exists.
     """
 
     url: str
@@ -65,24 +65,24 @@ class Leftover:
 
 
 def checksum_of(data: bytes | memoryview) -> str:
-    """Return the checksum of *data* for `Stored`; other threads can run meanwhile."""
+    """Return the checksum of *data* for a `Stored` record; other threads run meanwhile."""
     return hashlib.sha256(data).hexdigest()[:CHECKSUM_DIGITS]
 
 
 class Store(Protocol):
     """A flat set of objects below one URL; safe to call from several threads.
 
-    A key is a path below the URL, with ``/`` between its parts. Every write is atomic: a key has
-    the complete old or new object. A local write is on the disk when it returns. Transient
-    failures are retried for a limited time, so that every call ends.
+    A key is a path below the URL, with ``/`` between its parts. Every write is atomic: readers get
+    the complete old or the complete new object. A write to a local store is on the disk when the
+    call returns. Transient failures are retried for a limited time, so every call ends.
 
     Attributes:
         url: address as a user writes it, without credentials.
         is_local: whether the objects are files of this machine.
-        connections: useful number of concurrent calls.
+        connections: recommended number of concurrent calls.
 
     Raises (all methods):
-        VolumeError: the store cannot be reached, or refuses the call; the message has a remedy.
+        VolumeError: the store cannot be reached, or refuses the call; the message names a remedy.
     """
 
     url: str
@@ -94,17 +94,17 @@ class Store(Protocol):
 
         Args:
             key: key of the object.
-            most: largest size, bytes; a larger object is not read.
+            most: largest accepted size of the object, in bytes; a larger object is not read.
 
         Raises:
             VolumeError: the object has more than *most* bytes.
         """
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop* of an object, or fewer if it ends earlier.
+        """Return bytes [start, stop) of an object, or fewer if the object ends before *stop*.
 
-        With a negative *start*, *stop* is 0, and the last ``-start`` bytes are returned. The result
-        is ``None`` if the object does not exist.
+        If *start* is negative, *stop* must be 0, and the last ``-start`` bytes are returned. If the
+        object does not exist, ``None`` is returned.
         """
 
     def put(
@@ -116,7 +116,7 @@ class Store(Protocol):
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object atomically. Clouds store the headers, folders ignore them."""
+        """Write an object atomically. Clouds store the headers; other stores ignore them."""
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless it exists; return whether this call wrote it.
@@ -130,11 +130,11 @@ class Store(Protocol):
 
         Args:
             key: key of the object.
-            change: old content (``None`` if there is none) -> new content; called again if another
-                process was faster.
+            change: function that returns the new content for the old content (``None`` if the
+                object does not exist); called again if another process changed the object first.
 
         Returns:
-            The new content.
+            The new content of the object.
         """
 
     def delete(self, key: str) -> None:
@@ -152,7 +152,7 @@ class Gathers(Protocol):
     """A store that makes many writes cheaper when they are grouped."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Return a context manager of a store; its writes are durable when the block succeeds."""
+        """Return a context manager that yields a store; when its block ends, writes are durable."""
 
 
 @runtime_checkable
@@ -160,7 +160,7 @@ class Links(Protocol):
     """A store that writes the same content under many keys at little extra cost."""
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Call `Store.put_if_absent` for each key with the same content; return the results.
+        """Call `Store.put_if_absent` with the same content for each key; return one result per key.
 
         Args:
             keys: distinct keys.
@@ -169,5 +169,5 @@ class Links(Protocol):
 
 
 def together(store: Store) -> AbstractContextManager[Store]:
-    """Return a context manager of a store for many writes, durable when the block succeeds."""
+    """Return a context manager that yields a store for many writes, durable when its block ends."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

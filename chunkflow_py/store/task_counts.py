@@ -1,14 +1,14 @@
-"""Counts of tasks: one small object per task below a URL, summed when they are read.
+"""Counts that tasks make, such as histograms: one small object per task, summed by readers.
 
 ```
 URL/0-64_0-512_0-512.npz      counts of the task of this box: a few arrays, and their description
 URL/64-128_0-512_0-512.npz
 ```
 
-A task that runs again replaces its object by an equal one, and a killed task leaves none. So
-nothing is counted twice, and the sum does not depend on the order of tasks. Overlapping boxes are
-refused. The format is that of `numpy.savez_compressed`, read without pickle; the entry ``about``
-is JSON.
+A task that runs again replaces its object by an equal object, and a killed task leaves no object.
+Therefore, no voxel is counted twice, and the sum does not depend on the order of tasks. If boxes
+overlap, reading raises an error. The objects are files of `numpy.savez_compressed`, read without
+pickle; their entry ``about`` is a JSON text.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class TaskCounts:
 
     Attributes:
         region: box of the counted voxels, and time index of the task.
-        arrays: the counts, by name.
-        settings: settings of the count; counts can be summed only if they are equal.
-        domain: box of the volume that is counted, if known.
+        arrays: name -> array of counts.
+        settings: settings of the count; only counts with equal settings can be summed.
+        domain: box of the whole volume that the tasks count, if known.
     """
 
     region: Region
@@ -65,11 +65,11 @@ class TaskCounts:
 
 @dataclass
 class CountStore:
-    """The counts below one URL.
+    """The counts of all tasks below one URL.
 
     Attributes:
         url: address of the folder or prefix.
-        kind: kind of the counts, such as ``histogram``; other kinds are refused.
+        kind: kind of the counts, such as ``histogram``; reading another kind raises an error.
     """
 
     url: str
@@ -86,10 +86,10 @@ class CountStore:
         return place_of(self.url)
 
     def put(self, counts: TaskCounts) -> Stored:
-        """Write the counts of one task; they replace those of an earlier attempt.
+        """Write the counts of one task; they replace the counts of an earlier attempt.
 
         Raises:
-            VolumeError: they cannot be written.
+            VolumeError: the counts cannot be written.
         """
         about = {
             "kind": self.kind,
@@ -109,7 +109,8 @@ class CountStore:
 
         Raises:
             VolumeNotFoundError: there are no counts.
-            GeometryError: two boxes overlap, so that their sum would count voxels twice.
+            VolumeError: an object is not named after a box.
+            GeometryError: two boxes overlap, so their sum would count voxels twice.
         """
         found = []
         for key in self.store.list():
@@ -128,10 +129,10 @@ class CountStore:
         return found
 
     def read(self, regions: Sequence[Region] | None = None) -> Iterator[TaskCounts]:
-        """Yield the counts of *regions* (default: all), in order.
+        """Yield the counts of each of *regions*, in their order (default: all stored regions).
 
         Raises:
-            VolumeError: an object is missing or damaged, or its kind or settings differ.
+            VolumeError: an object is missing or damaged, or has another kind or other settings.
         """
         settings: tuple[dict[str, Any], Region] | None = None
         wanted = iter(self.regions() if regions is None else regions)
@@ -141,8 +142,8 @@ class CountStore:
                     first, where = settings = settings or (counts.settings, counts.region)
                     if counts.settings != first:
                         msg = (
-                            f"{counts.region} below {self.place} was counted with "
-                            f"{counts.settings}, but {where} with {first}; use the "
+                            f"task {counts.region} below {self.place} was counted with "
+                            f"{counts.settings}, but task {where} with {first}; use the "
                             "same settings for all tasks, and another URL for other settings"
                         )
                         raise VolumeError(msg)
@@ -174,7 +175,7 @@ class CountStore:
 
 
 def place_of(url: str) -> str:
-    """Normalise *url* for comparison and display: absolute local paths, no secrets."""
+    """Return *url* normalised for comparison and display: absolute if local, without secrets."""
     scheme, separator, path = url.partition("://")
     if separator and scheme != "file":
         return without_secrets(url).rstrip("/")
@@ -184,13 +185,13 @@ def place_of(url: str) -> str:
 def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
     """Return the region that a task counts: its box, clipped to all of the chunks.
 
-    The margin of a chunk is left out, so that no voxel is counted by two tasks. If the chunk does
-    not contain the task's box, the whole chunk is counted.
+    The margin of *chunk* around the task's box is left out, so that no voxel is counted by two
+    tasks. If the chunk does not contain the task's box, the whole chunk is counted.
 
     Args:
         task: task with or without a box.
         chunk: chunk whose voxels are counted.
-        others: chunks that are needed for the count, such as a mask.
+        others: further chunks that the count needs, such as a mask.
 
     Raises:
         GeometryError: the chunks have no voxel in common.
@@ -201,14 +202,17 @@ def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
         box = inside if chunk.bbox.contains(inside) else box
     for other in others:
         if box.intersection(other.bbox).is_empty:
-            msg = f"{box} and {other.bbox} have no voxel in common; check their voxel offsets"
+            msg = (
+                f"two chunks with the boxes {box} and {other.bbox} have no voxel in common; check "
+                "their voxel offsets"
+            )
             raise GeometryError(msg)
         box = box.intersection(other.bbox)
     return Region(box, time)
 
 
 def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
-    """Raise an error if boxes overlap, because voxels would be counted twice.
+    """Raise an error if two boxes overlap, because voxels would be counted twice.
 
     Args:
         regions: boxes, or regions; regions of different time indices do not overlap.
@@ -231,14 +235,14 @@ def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
         if hits.size:
             msg = (
                 f"boxes {named[index]} and {named[index + 1 + int(hits[0])]} {what} overlap, so "
-                "that voxels would be counted twice; use tasks of one size, and a URL without "
-                "other counts"
+                "voxels would be counted twice; use the same size for all tasks, and a URL "
+                "without other counts"
             )
             raise GeometryError(msg)
 
 
 def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
-    """Raise an error if tasks overlap, before the first one counts; see `check_disjoint`.
+    """Check, before the first task counts, that no tasks overlap; see `check_disjoint`.
 
     Args:
         boxes: boxes of all tasks, or ``None`` if unknown.
@@ -251,7 +255,7 @@ def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
 
 
 def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
-    """Return the share of *domain* that disjoint boxes cover, as the mean over time points."""
+    """Return the fraction of *domain* that disjoint boxes cover, averaged over time points."""
     voxels, times = 0, set()
     for region in regions:
         voxels += region.bbox.intersection(domain).voxels
@@ -260,7 +264,7 @@ def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
 
 
 def describe_counts(about: Mapping[str, Any]) -> str:
-    """Describe ``tasks`` and ``coverage``, such as ``8 tasks, all of the volume``."""
+    """Format the entries ``tasks`` and ``coverage``: ``8 tasks, all of the volume``."""
     tasks, covered = about["tasks"], about["coverage"]
     share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
     return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

@@ -1,4 +1,4 @@
-"""Files of tasks in any store: their names, and how they are read, written and found.
+"""The files that tasks read and write, in any store, and the names of these files.
 
 ```
 syns.h5              one file for all tasks
@@ -39,7 +39,7 @@ class TaskFiles:
     Attributes:
         name: path or URL as a user writes it: a file, a folder, or the start of the files' names.
         suffix: end of the files' names.
-        extensions: a name with one of these extensions is one file for all tasks.
+        extensions: file extensions; if *name* has one of them, it is one file for all tasks.
         option: name of the option, for messages.
     """
 
@@ -49,15 +49,15 @@ class TaskFiles:
     option: str = "--prefix"
 
     def __post_init__(self) -> None:
-        """Check that an address has a place inside the bucket.
+        """Check that an address in a cloud has a path after the name of the bucket.
 
         Raises:
-            OptionError: it is only a bucket, so that boxes would become part of its name.
+            OptionError: there is no path, so boxes would become part of the bucket's name.
         """
         scheme, separator, path = self.name.partition("://")
         if separator and scheme != "file" and "/" not in path:
             msg = (
-                f"{self.option} {self.name} is only a bucket, without a path in it; write "
+                f"{self.option} {self.name} is only a bucket, without a path inside it; write "
                 f"{scheme}://{path or 'bucket'}/"
             )
             raise OptionError(msg)
@@ -75,12 +75,12 @@ class TaskFiles:
 
     @property
     def output(self) -> Output:
-        """The file, or the file of each task, as stored in the spec of a run."""
+        """The file of all tasks, or of each task, as an `Output` for the spec of a run."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """The files of all tasks, as the common start of their addresses."""
+        """The files of all tasks as one `Output`, with the common start of their addresses."""
         address = self.output.url
         return Output("objects", address.rpartition(BOX)[0] or address)
 
@@ -88,12 +88,12 @@ class TaskFiles:
         """Return the address of a task's file.
 
         Raises:
-            GeometryError: the task has no box to name the file after.
+            GeometryError: files are named after boxes, but the task has no box.
         """
         if region is None and not self.is_fixed:
             msg = (
-                f"{self.option} {self.name} is followed by the task's box, but the task has none; "
-                "begin the pipeline with create-bbox or generate-tasks"
+                f"files are named {self.option} {self.name} followed by the task's box, but the "
+                "task has no box; begin the pipeline with create-bbox or generate-tasks"
             )
             raise GeometryError(msg)
         return self._named(str(region))
@@ -107,10 +107,10 @@ class TaskFiles:
         return f"{self.name}{slash}{box}{self.suffix}"
 
     def size(self, region: Region | None) -> int | None:
-        """Return the length of a task's file in bytes; ``None`` if it does not exist.
+        """Return the length of a task's file in bytes; ``None`` if the file does not exist.
 
-        The length of a folder, such as a zarr array, is 1; in a cloud, the suffix must end with a
-        slash.
+        If the name is that of a folder, such as a zarr array, 1 is returned. In a cloud, folders
+        are found only if the suffix ends with a slash.
 
         Raises:
             VolumeError: the store cannot be read.
@@ -136,13 +136,13 @@ class TaskFiles:
         return data
 
     def write(self, region: Region | None, data: bytes) -> Stored:
-        """Write a task's file atomically; it is durable when this returns."""
+        """Write a task's file atomically and durably; return the record of the write."""
         store, key = _split(self.url(region))
         store.put(key, data)
         return Stored.of(self._address(self.url(region)), data)
 
     def touch(self, region: Region | None) -> Stored:
-        """Create an empty file for a task, unless the file exists."""
+        """Create an empty file for a task, unless the file exists; return the file's record."""
         store, key = _split(self.url(region))
         content = b"" if store.put_if_absent(key, b"") else store.get(key)
         return Stored.of(self._address(self.url(region)), content or b"")
@@ -162,13 +162,13 @@ def _local(url: str) -> Path:
 
 
 def _split(url: str) -> tuple[Store, str]:
-    """Return the store of a file's folder, and its name there."""
+    """Return the store of a file's folder, and the key of the file in this store."""
     folder, slash, key = url.removeprefix("file://").rpartition("/")
     return open_store(folder or slash or "."), key
 
 
 def grown(region: Region | None, voxels: int) -> Region | None:
-    """Return a region whose box is larger on every side by *voxels*, or smaller if negative.
+    """Return *region* with its box grown by *voxels* on every side, or shrunk if negative.
 
     Raises:
         GeometryError: the box would have a negative size.
@@ -178,14 +178,14 @@ def grown(region: Region | None, voxels: int) -> Region | None:
 
 @dataclass
 class ItemSaver(OperatorBase):
-    """Writes one item of every task, such as its synapses, to a small file.
+    """Writes one item of every task, such as the synapses, to a small file.
 
     Attributes:
         files: names of the files.
         input_name: name of the item.
-        encode: function from the item to the content of the file.
+        encode: function that returns the content of the file for an item.
         kind: required type of the item.
-        touch: whether a task without a result (its item is ``None``) gets an empty file.
+        touch: whether an empty file is written for a task whose item is ``None`` (no result).
     """
 
     files: TaskFiles
@@ -206,7 +206,7 @@ class ItemSaver(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the file, or the file of each task."""
+        """Return the output: one file for all tasks, or one file for each task."""
         return (self.files.output,)
 
     @hook
@@ -214,21 +214,22 @@ class ItemSaver(OperatorBase):
         """Check that several tasks do not write the same file.
 
         Raises:
-            OptionError: each task would replace the file of the task before it.
+            OptionError: each task would replace the file of the previous task.
         """
         if self.files.is_fixed and outline.boxes and len(outline.boxes) > 1:
             name = self.files.name
             msg = (
                 f"{self.files.option} {name} is one file, which each of the {len(outline.boxes)} "
-                f"tasks of this pipeline would replace; give a prefix: {name.rpartition('.')[0]}_"
+                f"tasks of this pipeline would replace; for one file per task, give a prefix such "
+                f"as {name.rpartition('.')[0]}_"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Write the item of a task to its file.
+        """Write the item of a task to the task's file, and return the task.
 
         Raises:
-            VolumeError: it cannot be written, or another task has written that file.
+            VolumeError: the file cannot be written, or another task has written the same file.
         """
         if task[self.input_name] is None and self.touch:
             data = b""
@@ -243,16 +244,16 @@ class ItemSaver(OperatorBase):
         Args:
             task: task whose region names the file.
             data: content of the file.
-            region: region that names the file if the task has none.
+            region: region that names the file if the task has no region.
 
         Raises:
-            VolumeError: it cannot be written, or another task has written that file.
+            VolumeError: the file cannot be written, or another task has written the same file.
         """
         with self._lock:  # `prepare` does not know the tasks of a queue
             if self.files.is_fixed and self._is_written and self._writer != task.region:
                 msg = (
                     f"task {task} would replace {self.files.name}, which task {self._writer} has "
-                    f"written; give {self.files.option} a prefix without extension"
+                    f"written; give {self.files.option} a prefix without an extension"
                 )
                 raise VolumeError(msg)
             self._is_written, self._writer = True, task.region

@@ -1,14 +1,14 @@
 """A read-only store on a web server, built on urllib3.
 
-obstore's client refuses responses without a length, which servers send if they compress on the fly,
-Google's among them; urllib3, a dependency of boto3, accepts them. ``Content-Encoding: gzip`` is
-decoded, as in browsers: a client cannot distinguish objects that are stored compressed from objects
-that are compressed for the transfer.
+Servers that compress on the fly, such as Google's, send responses without a length. obstore's
+client refuses such responses; urllib3, a dependency of boto3, accepts them. ``Content-Encoding:
+gzip`` is decoded, as in browsers: a client cannot distinguish objects that are stored compressed
+from objects that are compressed for the transfer.
 
-Servers are not trusted. The size of a response is limited before and after decompression, and so is
-the time until it has arrived, headers included. A redirect may not lead to an address that only
-this client can reach, see `chunkflow_py.store.network_reach`; the IP address of the connection is
-checked, not the host name.
+Servers are not trusted. The size of a response is limited before and after decompression. The time
+until the whole response has arrived, headers included, is limited too. A redirect must not lead to
+an address that only this client can reach, see `chunkflow_py.store.network_reach`; the check uses
+the IP address of the connection, not the host name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _AFTER_THE_END = 416
 
 
 class WebStore:
-    """A web server as a store; see `chunkflow_py.store.store_protocol.Store`."""
+    """A read-only store on a web server; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = CONNECTIONS
@@ -68,13 +68,14 @@ class WebStore:
         """Parse the address, without sending a request.
 
         Raises:
-            VolumeError: the address has no host, or has a query, like a signed URL, or a fragment.
+            VolumeError: the address has no host, or it has a query (as in a signed URL) or a
+                fragment.
         """
         parts = urlsplit(check_host(f"{scheme}://{path}".rstrip("/")))
         host = parts.netloc.rpartition("@")[2]
         self.url = f"{scheme}://{host}{parts.path}"
         if parts.query or parts.fragment:
-            msg = f"cannot open {self.url} with a query (?) or fragment (#); remove it"
+            msg = f"cannot open {self.url} with a query (?…) or a fragment (#…); remove that part"
             raise VolumeError(msg)
         self._root = f"{scheme}://{host}"
         self._retry_policy = retry_policy
@@ -113,7 +114,10 @@ class WebStore:
 
     def _check_sent_on(self, reach: Reach) -> None:
         if not may_send_on(self._origin, reach):
-            msg = f"it redirects to a {reach} address, which only this machine or network can reach"
+            msg = (
+                f"the server redirects to a {reach} address, which only this machine or network "
+                "can reach"
+            )
             raise _UnfitError(msg)
 
     def _ask(
@@ -124,14 +128,14 @@ class WebStore:
         most: int | None = None,
         enough: int | None = None,
     ) -> tuple[int, Any, bytes]:
-        """Return status, headers and body of a response; 404, 410 and 416 are not errors.
+        """Send a request; return status (404, 410 and 416 too), headers and body of the response.
 
         Args:
             method: HTTP method.
             key: key of the object.
             headers: headers of the request.
             most: largest size of the decoded body, bytes.
-            enough: bytes after which reading the body of a response with status 200 may stop.
+            enough: number of bytes of the body after which reading may stop, if the status is 200.
         """
         address = f"{self.url}/{quote(check_key(key, self.url))}"
 
@@ -154,7 +158,7 @@ class WebStore:
     def _answer(
         self, method: str, address: str, headers: dict[str, str]
     ) -> urllib3.BaseHTTPResponse:
-        """Follow redirects; return the final response, unread."""
+        """Send a request and follow redirects; return the final response, with its body unread."""
         pool = self._pool
         for _ in range(REDIRECTS + 1):
             answer = pool.request(
@@ -171,11 +175,11 @@ class WebStore:
                 pool = self._pool_sent_on
                 headers = {name: headers[name] for name in headers if name != "Authorization"}
             address = following
-        msg = f"it redirects more than {REDIRECTS} times"
+        msg = f"the server redirects more than {REDIRECTS} times"
         raise _UnfitError(msg)
 
     def _following(self, address: str, location: str) -> str:
-        """Return the target of a redirect; refuse what can be refused without a connection."""
+        """Return the target of a redirect, after all checks that need no connection."""
         shown = public_line(location, 200)
         try:
             following = urljoin(address, location)
@@ -185,10 +189,10 @@ class WebStore:
         except ValueError:
             host = None
         if not host or parts.scheme not in ("http", "https"):
-            msg = f"it redirects to {shown!r}, which is not the address of a web server"
+            msg = f"the server redirects to {shown!r}, which is not the address of a web server"
             raise _UnfitError(msg)
         if (urlsplit(address).scheme, parts.scheme) == ("https", "http"):
-            msg = f"it redirects from https to {shown!r}, which is not encrypted"
+            msg = f"the server redirects from https to {shown!r}, which is not encrypted"
             raise _UnfitError(msg)
         if not _is_same_server(f"{self._root}/", following):
             # A host name is checked later, by the IP address of its connection.
@@ -201,7 +205,7 @@ class WebStore:
         kind = VolumeUnreachableError if failure.is_transient else VolumeError
         if failure.status in (401, 403):
             kind = VolumeRefusedError
-            remedy = "this server requires credentials; open it as s3:// or gs://"
+            remedy = "this server requires credentials; use an s3:// or gs:// address instead"
         elif failure.is_unreachable:
             remedy = f"check the network and the address {self._root}"
         elif failure.is_transient:
@@ -217,7 +221,7 @@ class WebStore:
         return None if status in _ABSENT else body
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return bytes *start* to *stop*, or the last ``-start`` bytes if *start* is negative."""
+        """Return bytes [start, stop) of an object, or its last ``-start`` bytes if *start* < 0."""
         if 0 <= stop <= start:
             return None if self.size(key) is None else b""
         wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{stop - 1}"
@@ -243,7 +247,10 @@ class WebStore:
         return None if whole is None else len(whole)
 
     def _refuse(self, action: str) -> NoReturn:
-        msg = f"cannot {action} {self.url}: web servers can only be read; use s3:// or gs://"
+        msg = (
+            f"cannot {action} {self.url}: a web server only returns objects by their address; use "
+            "an s3:// or gs:// address"
+        )
         raise VolumeError(msg)
 
     def put(
@@ -284,11 +291,11 @@ class _RefusedError(Exception):
 
 
 class _UnfitError(Exception):
-    """The response is not acceptable, and another try would not help."""
+    """The response cannot be accepted, and another try would not help."""
 
 
 def _is_same_server(one: str, other: str) -> bool:
-    """Return whether two addresses have one scheme, host and port."""
+    """Return whether two addresses have the same scheme, host and port."""
     a, b = urlsplit(one), urlsplit(other)
     port = {"http": 80, "https": 443}
     return (a.scheme, a.hostname, a.port or port[a.scheme]) == (
@@ -297,7 +304,7 @@ def _is_same_server(one: str, other: str) -> bool:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
-    """Return the body of a successful response, see `_body`; b"" for 404, 410 and 416."""
+    """Return the body of a successful response, see `_body`; b"" for status 404, 410 and 416."""
     if answer.status < 300 and method != "HEAD":
         return _body(answer, most, enough if answer.status == 200 else None)
     if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:
@@ -308,7 +315,7 @@ def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int 
 
 
 def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> bytes:
-    """Return the decoded body, or at least its first *enough* bytes.
+    """Return the decoded body of a response, or at least its first *enough* bytes.
 
     Raises:
         _UnfitError: the body has more than *most* bytes.
@@ -327,7 +334,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
             answer.close()
             break
         if enough is None and size > most:
-            msg = f"the answer has more than {most} bytes, the limit"
+            msg = f"the answer has more than the {most} bytes allowed"
             raise _UnfitError(msg)
     return b"".join(kept)
 
@@ -372,11 +379,12 @@ class _Until(io.RawIOBase):
 
 
 def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
-    """Return pool classes for urllib3 by scheme, whose responses have a deadline.
+    """Return scheme -> pool class for urllib3, whose responses must arrive before a deadline.
 
     Args:
-        retry_policy: has the deadline of a response.
-        connected: called with each new connection; may raise an error to refuse it.
+        retry_policy: policy with the time limit of a response.
+        connected: function that is called with each new connection; it raises an error to refuse
+            the connection.
     """
 
     class Answer(HTTPResponse):

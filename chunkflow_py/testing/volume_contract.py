@@ -175,7 +175,7 @@ class VolumeContract:
         volume = open_volume(url)
         np.testing.assert_array_equal(volume.read(BOUNDS), chunk)
         np.testing.assert_array_equal(volume.read(BOUNDS, [2, 0]), chunk.array[[2, 0]])
-        with pytest.raises(ChunkError, match="has channels 0 to 2, but channel 3 was asked for"):
+        with pytest.raises(ChunkError, match="has channels 0 to 2, but channel 3 was requested"):
             volume.read(BOUNDS, [0, 3])
 
     def test_one_channel(self, url):
@@ -215,7 +215,7 @@ class VolumeContract:
         volume = self.create(url)
         box = BoundingBox.from_size(BOUNDS.start, self.unit - (0, 0, 4))
         nearest = BoundingBox.from_size(BOUNDS.start, self.unit)
-        with pytest.raises(AlignmentError, match=rf"nearest aligned is {nearest}"):
+        with pytest.raises(AlignmentError, match=rf"nearest aligned box is {nearest}"):
             volume.write(noise(box))
         assert self.stored_blocks(url) == []
 
@@ -246,7 +246,7 @@ class VolumeContract:
         with pytest.raises(VolumeNotFoundError, match=rf"{url} .*check the path"):
             open_volume(url)
         self.create(url)
-        with pytest.raises(VolumeNotFoundError, match=r"has no mip 7; it has 0"):
+        with pytest.raises(VolumeNotFoundError, match=r"has no mip 7; it has mip 0"):
             open_volume(url, mip=7)
 
     def test_higher_mip(self, url):

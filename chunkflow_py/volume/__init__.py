@@ -57,7 +57,7 @@ def open_volume(
         url: a path, or an address such as ``precomputed://gs://bucket/em``, ``zarr://em.zarr``,
             ``s3://bucket/em``, ``n5://em.n5`` or ``h5://em.h5:main``.
         mip: resolution level, 0 the finest.
-        mode: ``r`` to read, ``r+`` to write too.
+        mode: ``r`` to read, ``r+`` to read and write.
         format: ``precomputed``, ``zarr``, ``n5`` or ``h5``, if the address does not name it
             (default: detected from the stored files).
         opening: options for reading and writing the volume.
@@ -86,21 +86,21 @@ def create_volume(
 ) -> Volume:
     """Create a volume and open it for writing.
 
-    Several processes may create the same volume at once: they write the same bytes, and readers
-    never see a partial volume.
+    Several processes may create the same volume at the same time: all of them write the same
+    bytes, and readers never see partly written metadata.
 
     Args:
-        spec: description of level *mip*.
-        url: address; a bare path needs *format*.
+        spec: description of the volume at level *mip*.
+        url: address of the volume; if it does not begin with a format, give *format*.
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
         opening: options for reading and writing the volume.
-        settings: settings of the format, see `create_volume` in `precomputed_volume` and
+        settings: further settings of the format, see `create_volume` in `precomputed_volume` and
             `zarr_volume`.
 
     Raises:
-        VolumeError: the volume cannot be written, the format cannot store such voxels, or
-            another volume exists.
+        VolumeError: the volume cannot be written, the format cannot store voxels of this type,
+            or a different volume exists at this address.
     """
     from chunkflow_py.store import open_store
     from chunkflow_py.volume.location import Location
@@ -111,7 +111,10 @@ def create_volume(
     if kind != "h5":
         existing = _stored_format(open_store(place.store_url, opening.access))
         if existing not in (None, kind):
-            msg = f"{url} holds a {existing} volume already; write the {kind} volume elsewhere"
+            msg = (
+                f"{url} already holds a {existing} volume; write the {kind} volume to another "
+                "address"
+            )
             raise VolumeError(msg)
     driver: Any = driver_of(kind)
     volume: Volume = driver.create_volume(spec, place, mip, opening, **settings)
@@ -119,7 +122,7 @@ def create_volume(
 
 
 def format_of_new(place: Location, format: str | None) -> str:
-    """Return the format of a volume that is to be created.
+    """Return the format in which to create a volume.
 
     Args:
         place: location of the volume.
@@ -131,13 +134,14 @@ def format_of_new(place: Location, format: str | None) -> str:
     kind = place.format or format
     if kind is None:
         msg = (
-            f"cannot create {place} without a format; write precomputed://{place} or zarr://{place}"
+            f"cannot create {place}, because the address names no format; use "
+            f"precomputed://{place} or zarr://{place}"
         )
         raise VolumeError(msg)
     if kind not in _CREATABLE:
         msg = (
-            f"cannot create {place}: {kind} volumes can only be read; write precomputed:// or "
-            "zarr://"
+            f"cannot create {place}: {kind} volumes can only be read; use an address with "
+            "precomputed:// or zarr://"
         )
         raise VolumeError(msg)
     return kind
@@ -149,7 +153,7 @@ def driver_of(format: str) -> object:
 
 
 def _stored_format(store: Store) -> str | None:
-    """Return the format of a stored volume, by the first of `_SIGNS` that exists."""
+    """Return the format of a stored volume, from the first file of `_SIGNS` that exists."""
     from concurrent.futures import ThreadPoolExecutor
 
     def format_by(sign: str) -> str | VolumeRefusedError | None:
@@ -181,7 +185,7 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
         if _is_hdf5(place):
             return "h5"
         msg = f"{place} is a file, not the folder of a volume; "
-        msg += _to_load(place.folder, place.url) or "name a folder"
+        msg += _to_load(place.folder, place.url) or "give the address of a folder"
         raise VolumeNotFoundError(msg)
     if place.is_local and not place.folder.exists():
         msg = f"{place} does not exist; check the path, or create the volume first"
@@ -193,14 +197,14 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
         sections = (path for path in place.folder.iterdir() if path.suffix.lower() in _SECTIONS)
         remedy = _to_load(next(sections, place.folder), place.url) or remedy
     msg = (
-        f"{place} holds no volume: there is neither info (precomputed) nor zarr.json, .zarray "
-        f"or .zgroup (zarr) nor attributes.json (N5); {remedy}"
+        f"{place} holds no volume: it contains neither info (precomputed), nor zarr.json, .zarray "
+        f"or .zgroup (zarr), nor attributes.json (N5); {remedy}"
     )
     raise VolumeNotFoundError(msg)
 
 
 def _to_load(file: Path, named: str) -> str:
-    """Return the command that converts a file of another kind, or a folder of sections."""
+    """Return advice with the command that converts a file or folder of sections to a volume."""
     loader = _LOADERS.get(file.suffix.lower())
     if loader is None:
         return ""

@@ -5,22 +5,22 @@ zarr://s.zarr/0    s.zarr at mip 0    file:///data/../data/s.zarr/0    a link to
                                       all: device and inode of the folder s.zarr/0
 ```
 
-An operator names its inputs and outputs by the address of a file or folder, or by
-``ADDRESS at mip N`` (`level_name`) for a level of a volume.
+An operator names its inputs and outputs with the address of a file or folder, or, for a level of a
+volume, with ``ADDRESS at mip N`` (`level_name`).
 
 | address                   | its array                                                     |
 |---------------------------|---------------------------------------------------------------|
 | level of a volume         | the folder or prefix of its blocks, from the metadata         |
-| level that does not exist | where this package would create it                            |
-| dataset of an HDF5 file   | the file and the position of the dataset in it                |
-| file or folder            | itself                                                        |
+| level that does not exist | the folder or prefix in which this package would create it    |
+| dataset of an HDF5 file   | the file and the position of the dataset in the file          |
+| file or folder            | the file or folder itself                                     |
 
-On this machine device and inode identify a file or folder, whatever link, mount or spelling leads
-to it; a file that does not exist yet is identified by its parent folder. In a bucket the key is
-the identity.
+On this machine, device and inode identify a file or folder, whatever link, mount or spelling leads
+to it. A file that does not exist yet is identified by its nearest existing parent folder and the
+rest of its path. In a bucket, the key identifies the array.
 
-A worker also uses this identity to recognise arrays that an earlier step of its run has written
-(`expect`): a missing block of such an array was either recorded as empty, or it is lost.
+A worker also compares arrays with the arrays that an earlier step of its run has written, see
+`expect`: a missing block of such an array was either recorded as empty, or is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def same_array(first: str, second: str) -> bool:
-    """Return whether two addresses refer to the same array, or one is a file with the other in it.
+    """Return whether two addresses refer to the same array, or one to a file with the other.
 
     Args:
         first: an address, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
@@ -69,12 +69,12 @@ def same_array(first: str, second: str) -> bool:
 
 @dataclass(frozen=True)
 class ArrayAddress:
-    """A parsed address; files and metadata are inspected once.
+    """A parsed address of an array; files and metadata are inspected only once.
 
     Attributes:
         text: the address as given.
         scheme: scheme of the store: ``file``, ``s3``, ``gs``, ``https`` or ``mem``.
-        path: path after the scheme; on this machine, links are resolved.
+        path: path after the scheme; in a local path, links are resolved.
         address: address that `open_volume` accepts.
         mip: number of the level, or ``None`` for a file or folder.
         dataset: name of the dataset in an HDF5 file, if any.
@@ -89,7 +89,7 @@ class ArrayAddress:
 
     @classmethod
     def parse(cls, text: str) -> ArrayAddress:
-        """Parse an address; text that is not an address of a store equals only itself."""
+        """Parse an address; text that is not the address of a store is the same as itself only."""
         address, separator, mip = text.rpartition(LEVEL)
         if not (separator and is_digits(mip)):
             address, mip = text, ""
@@ -111,7 +111,7 @@ class ArrayAddress:
         return cls(text, scheme, path, address, int(mip) if mip else None, dataset)
 
     def is_same(self, other: ArrayAddress) -> bool:
-        """Return whether both refer to one array, as `same_array` does."""
+        """Return whether this address and *other* refer to the same array, see `same_array`."""
         if self.text == other.text:
             return True
         if not self.scheme or self.scheme != other.scheme:
@@ -126,7 +126,7 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """The identity of the file or folder of the whole volume."""
+        """Identity of the file or folder that contains the whole volume, as a set of one."""
         return frozenset({self._known(self.path)})
 
     @cached_property
@@ -189,7 +189,7 @@ class ArrayAddress:
         return re.fullmatch(pattern, other._spelled()) is not None
 
     def _spelled(self) -> str:
-        """Return the identity of the folder, and the name in it as given."""
+        """Return the identity of the folder, followed by the name of the file as given."""
         folder, _, name = self.path.rpartition("/")
         return f"{self._known(folder or '/')}/{name}"
 
@@ -205,7 +205,7 @@ def _normal(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _bucket(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path of a web address; for a bucket, the ones used to write to it."""
+    """Return scheme and path of a web address; for a bucket, those for writing to the bucket."""
     parts = urlsplit(f"{protocol}://{path}")
     host, key = parts.netloc.rpartition("@")[2].lower(), unquote(parts.path)
     for name in _ENDPOINTS:
@@ -232,7 +232,7 @@ class RecordedBlocks(Protocol):
     """The blocks of one array that the run has recorded."""
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
-        """Raise an error if a missing write unit was stored before.
+        """Raise an error if the run has stored a write unit that is missing now.
 
         Args:
             key: key of the unit's object, relative to the array.
@@ -248,19 +248,19 @@ _recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arr
 
 
 def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
-    """Set the arrays that this run has recorded.
+    """Set the arrays whose blocks this run has recorded.
 
-    Every volume that is opened for reading afterwards checks its missing blocks.
+    Volumes that are opened for reading afterwards check their missing blocks against the records.
 
     Args:
-        arrays: address of an array -> its record.
+        arrays: pairs of the address of an array and the record of its blocks.
     """
     _recorded.clear()  # so that the volumes opened below check nothing
     _recorded.extend([(ArrayAddress.parse(place).arrays, blocks) for place, blocks in arrays])
 
 
 def expected_of(array_url: str) -> RecordedBlocks | None:
-    """Return the record of the array at an address, or ``None``."""
+    """Return the record of the blocks of the array at an address, or ``None`` if none is set."""
     if not _recorded:
         return None
     arrays = ArrayAddress.parse(array_url).arrays

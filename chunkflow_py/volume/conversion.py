@@ -1,12 +1,12 @@
-"""Convert voxels to another type by fixed rules; values are never rescaled to their range.
+"""Convert voxels to another dtype by fixed rules, which never rescale values to a range.
 
 | from      | to               | rule                                                            |
 |-----------|------------------|-----------------------------------------------------------------|
 | map       | uint8, uint16    | clamp to [0, 1], count the clamped voxels, and round 255·p      |
-|           |                  | (65535·p) half to even                                          |
+|           |                  | (uint16: 65535·p) half to even                                  |
 | float     | integer          | round half to even; a value that does not fit is an error       |
 | integer   | integer or float | the same number; a value that does not fit is an error          |
-| float     | float            | the nearest; an overflow is an error                            |
+| float     | float            | the nearest value; an overflow is an error                      |
 
 A map is a float chunk of kind ``probability`` or ``affinity``, or of unknown kind with all values
 in [0, 1].
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 def converted(chunk: Chunk, dtype: DTypeLike | None) -> Chunk:
-    """Return *chunk* with voxels of type *dtype*, by the rules above.
+    """Return *chunk* with voxels of type *dtype*, converted by the rules of this module.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        dtype: type of the result; ``None`` keeps the type.
+        dtype: dtype of the result; ``None`` keeps that of *chunk*.
 
     Raises:
         ChunkError: a value does not fit into *dtype*.
@@ -46,11 +46,11 @@ def converted(chunk: Chunk, dtype: DTypeLike | None) -> Chunk:
 
 
 def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray[Any]:
-    """Return *array* as *dtype*, by the rules above.
+    """Return *array* as *dtype*, converted by the rules of this module.
 
     Args:
-        array: any shape, real; not modified.
-        dtype: bool, integer or float.
+        array: array of any shape and real dtype; not modified.
+        dtype: dtype of the result: bool, integer or float.
         kind: meaning of the voxels, which decides whether a float array is a map.
 
     Raises:
@@ -71,7 +71,7 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
     if array.dtype.kind == "f" and kind in ("logit", "vector", "embedding"):
         msg = (
             f"{array.dtype} voxels of kind {kind}, from {low:g} to {high:g}, cannot become "
-            f"{target}, because rounding would destroy them; keep float16 or float32"
+            f"{target}, because rounding would destroy their values; keep float16 or float32"
         )
         raise ChunkError(msg)
     if array.dtype.kind == "f" and target.kind == "u" and target.itemsize <= 2:
@@ -80,8 +80,8 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
         if kind is None:
             msg = (
                 f"float voxels of unknown kind, from {low:g} to {high:g}, cannot become {target}: "
-                "a map has values in [0, 1]; to round the values of an image, give the loader "
-                "--layer-type image, or keep a float type"
+                "values of a probability map must be in [0, 1]; if the voxels are an image, whose "
+                "values may be rounded, give the loader --layer-type image; else keep a float type"
             )
             raise ChunkError(msg)
     info: Any = (0, 1) if target.kind == "b" else np.iinfo(target)
@@ -114,8 +114,8 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
     exact = 2 ** (info.nmant + 1)
     if max(-int(low), int(high)) > exact:
         msg = (
-            f"{array.dtype} voxels from {low} to {high} are not exact in {target}, which holds "
-            f"every integer up to {exact} only; choose a wider --dtype"
+            f"{array.dtype} voxels from {low} to {high} cannot be stored exactly as {target}, "
+            f"which holds every integer only up to {exact}; choose a wider --dtype"
         )
         raise ChunkError(msg)
     return array.astype(target)
@@ -125,9 +125,10 @@ def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
     """Convert a float map to integers: clamp to [0, 1] and round 255·p (65535·p) half to even.
 
     Args:
-        values: a float map, any shape, no NaN; not modified. Half precision, which cannot represent
-            65535, is computed in single; single and double keep their precision, as on a device.
-        out: result, of the same shape, uint8 or uint16.
+        values: float map of any shape, without NaN; not modified. Half precision is computed in
+            single precision, because it cannot represent 65535. Single and double keep their
+            precision, as on a GPU.
+        out: array for the result, of the same shape, uint8 or uint16.
 
     Returns:
         The number of clamped voxels.

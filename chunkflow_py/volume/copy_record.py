@@ -1,7 +1,7 @@
-"""Record the source of a copy beside its voxels, so that copies of two sources do not mix.
+"""Record the source of a copied volume in the copy, so that blocks of two sources do not mix.
 
-In a folder or bucket the record is the object ``chunkflow_convert.json``; in an HDF5 file an
-attribute ``chunkflow_convert`` of the dataset. It is JSON and is never evaluated as code.
+In a folder or bucket, the record is the object ``chunkflow_convert.json``. In an HDF5 file, it is
+the attribute ``chunkflow_convert`` of the dataset. The record is JSON and never evaluated as code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DOCUMENTS = {
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """The copy record of an existing volume.
+    """The record of the source from which an existing volume was copied.
 
     Attributes:
         place: location of the volume.
@@ -46,11 +46,11 @@ class CopyRecord:
     access: Access
 
     def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
-        """Record the source of a copy before the first block, unless it is recorded already.
+        """Record the source of a copy before the first block is written, or check the record.
 
         Args:
             copied: description of the source, as JSON values.
-            overwrite: whether all blocks are written again.
+            overwrite: whether the copy replaces all blocks, whatever their source.
             dry_run: whether to check only and write nothing.
 
         Raises:
@@ -65,8 +65,8 @@ class CopyRecord:
             record = self.read()  # another process may have begun the same copy meanwhile
             if record is None:
                 msg = (
-                    f"{self.place} holds blocks that this copy did not write; --overwrite "
-                    "replaces them, or convert to another place"
+                    f"{self.place} contains blocks that this copy did not write; replace them "
+                    "with --overwrite, or convert to another address"
                 )
                 raise VolumeError(msg)
         if record is None:
@@ -98,7 +98,7 @@ class CopyRecord:
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            msg = f"{OBJECT} of {self.place} is damaged; --overwrite copies all blocks again"
+            msg = f"{OBJECT} of {self.place} is damaged; copy all blocks again with --overwrite"
             raise VolumeError(msg)
         return record or None
 
@@ -112,9 +112,9 @@ class CopyRecord:
         for name, wanted in copied.items():
             if record.get(name) != wanted:
                 msg = (
-                    f"{self.place} is a different copy: {name} "
-                    f"{_shown(record.get(name))}, but {_shown(wanted)} is to be copied; "
-                    "--overwrite replaces it, or convert to another place"
+                    f"{self.place} is a different copy: its {name} is "
+                    f"{_shown(record.get(name))}, but that of this copy is {_shown(wanted)}; "
+                    "replace all blocks with --overwrite, or convert to another address"
                 )
                 raise VolumeError(msg)
 

@@ -1,6 +1,7 @@
-"""Choose the box that a loader reads: an explicit cut, the task's box with a margin, or all.
+"""Choose the box that a loader reads: an explicit cut, the task's box, or the whole volume.
 
-At the end of a volume a margin is clipped; `margins_left` returns the remaining margins.
+The task's box is enlarged by a margin, which is clipped at the bounds of the volume; `margins_left`
+returns the remaining margins.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Cutout:
     ```
 
     Attributes:
-        start: first voxel of an explicit cut.
-        stop: end of an explicit cut (exclusive).
-        size: extent of an explicit cut.
-        margin: voxels to read beyond the task's box on each side, or ``"auto"`` for what the rest
-            of the pipeline needs.
+        start: first voxel of an explicit cut, zyx.
+        stop: end of an explicit cut (exclusive), zyx.
+        size: extent of an explicit cut, voxels, zyx.
+        margin: number of voxels to read beyond the task's box on each side, zyx, or ``"auto"`` for
+            the voxels that the following operators need.
         spelling: names of the options for start, stop, size and margin, for messages.
     """
 
@@ -53,7 +54,7 @@ class Cutout:
         """Refuse a cut whose start, stop and size contradict each other.
 
         Raises:
-            OptionError: start, stop and size disagree, or stop is not greater than start.
+            OptionError: stop is not start + size, or is not greater than start.
         """
         if self.start is not None:  # without it the bounds decide where the cut begins
             region_of(self.start, self.stop, self.size, names=self.spelling[:3])
@@ -64,7 +65,7 @@ class Cutout:
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function of the margin ``auto``: (task's box, bounds) -> box that is needed."""
+        """Set the function for margin ``auto``: (task's box, bounds) -> box to read."""
         self._required = required
 
     def box(
@@ -72,7 +73,7 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        For a task without a box, an explicit cut is its own domain.
+        If the task has no box, the domain of an explicit cut is the cut itself.
 
         Args:
             bounds: box of all voxels of the volume or file.
@@ -80,8 +81,8 @@ class Cutout:
             what: the volume or file, for messages.
 
         Raises:
-            GeometryError: an explicit cut extends beyond the bounds, or the task does not touch
-                them.
+            GeometryError: an explicit cut extends beyond the bounds, or the task's box is
+                completely outside the bounds.
         """
         if self.is_explicit:
             cut = self._explicit(bounds)
@@ -90,7 +91,10 @@ class Cutout:
         if task is None:
             return bounds, bounds
         if task.intersection(bounds).is_empty:
-            msg = f"task {task} lies outside of {what}, whose bounds are {bounds}"
+            msg = (
+                f"task {task} lies outside of {what}, whose bounds are {bounds} (zyx, voxels); "
+                "generate tasks inside these bounds"
+            )
             raise GeometryError(msg)
         if self.margin == "auto":
             clipped = task.intersection(bounds)
@@ -100,7 +104,7 @@ class Cutout:
         return needed.intersection(bounds), bounds
 
     def known_box(self) -> BoundingBox | None:
-        """Return the box of an explicit cut, if the options alone determine it."""
+        """Return the box of an explicit cut, if the options alone determine the box."""
         if self.start is None or not (self.stop or self.size):
             return None
         return BoundingBox(self.start, self.stop or self.start + (self.size or 0))
@@ -115,15 +119,18 @@ def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[
 
     ```
     domain |---------------------        a loader clips the margin of a task at the volume's end;
-    margin   (m)|                        only the rest of it may be cropped there
+    margin   (m)|                        only the remaining margin may be cropped from the chunk
     task        |--------|
     ```
 
     Args:
         chunk: chunk of the task, with its domain.
         bbox: box of the task, without margin.
-        low: margin before, zyx.
-        high: margin after, zyx.
+        low: margin at the low end of each axis, voxels, zyx.
+        high: margin at the high end of each axis, voxels, zyx.
+
+    Returns:
+        The remaining margins at the low and at the high ends.
     """
     before, after = list(low), list(high)
     for axis in range(3):

@@ -1,8 +1,8 @@
-"""A volume as a lazy dask array: each chunk is read on demand, by the process that needs it.
+"""A volume as a lazy dask array: each chunk is read by the process that computes with it.
 
 ```
 volume   |----|----|----|----|----|--|      write units
-dask     |         |         |       |      chunks of whole units, from volume.bounds.start
+dask     |         |         |       |      chunks of whole write units, from volume.bounds.start
 ```
 """
 
@@ -31,21 +31,21 @@ def to_dask(
     time: int | None = None,
     chunks: Iterable[int] | None = None,
 ) -> Any:
-    """Return *volume* as a dask array that reads it lazily.
+    """Return a dask array that reads *volume* lazily.
 
-    Tasks have the same names whenever the same volume is opened in the same way. A worker in
-    another process opens the volume again by its address.
+    If the same volume is opened in the same way, the dask tasks have the same names. A dask worker
+    in another process opens the volume again at its address.
 
     Args:
-        volume: opened for reading.
+        volume: volume, opened for reading.
         channels: channels to read, in this order (default: all).
-        time: the one time index (default: all, as the first axis, if there is a time axis).
-        chunks: extent of a chunk, voxels, zyx (default: the write unit; multiples of it read no
-            block twice).
+        time: time index to read (default: all time points, as the first axis of the array).
+        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). With multiples of
+            the write unit, no block is read twice.
 
     Returns:
-        ([t,] [c,] z, y, x) of the volume's dtype, with the axes that the volume has. Its first
-        voxel is at ``volume.bounds.start``.
+        Array of shape ([t,] [c,] z, y, x) and the volume's dtype. Axes that the volume does not
+        have are left out. The first voxel of the array is at ``volume.bounds.start``.
 
     Raises:
         ChunkError: a requested channel does not exist.
@@ -58,10 +58,13 @@ def to_dask(
     check_channels(channels, volume.channels, volume.url)
     size = volume.write_unit if chunks is None else Zyx.of(chunks)
     if min(size) < 1:
-        msg = f"chunks {size} must have at least 1 voxel along each axis (zyx)"
+        msg = f"chunks must have at least 1 voxel along each axis (zyx), but are {size}"
         raise OptionError(msg)
     if time is not None and not 0 <= time < (volume.times or 1):
-        msg = f"{volume.url} has the time indices 0 to {(volume.times or 1) - 1}; got {time}"
+        msg = (
+            f"{volume.url} has the time indices 0 to {(volume.times or 1) - 1}, but time index "
+            f"{time} was requested"
+        )
         raise OptionError(msg)
     source = VolumeArray(volume, None if channels is None else tuple(channels), time)
     extent = size.low(volume.bounds.size.high((1, 1, 1)))
@@ -76,12 +79,12 @@ def to_dask(
 
 
 class VolumeArray:
-    """The array interface that dask requires: shape, dtype and reading by slices.
+    """A volume with the array interface that dask requires: shape, dtype and slicing.
 
     Args:
-        volume: opened for reading.
+        volume: volume, opened for reading.
         channels: channels to read, in this order (default: all).
-        time: the one time index (default: all).
+        time: time index to read (default: all time points).
     """
 
     def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
@@ -113,7 +116,7 @@ class VolumeArray:
         return part[tuple(0 if _is_number(k) else slice(None) for k in keys)]
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> NDArray[Any]:
-        """Return the box from the first to the last position along each axis."""
+        """Return the voxels of a box; *spans* are start and stop along each axis of the array."""
         start = self._volume.bounds.start
         box = BoundingBox(
             start + Zyx.of(low for low, _ in spans[-3:]),
@@ -130,7 +133,7 @@ class VolumeArray:
 
 
 def _filled(key: Any, ndim: int) -> tuple[Any, ...]:
-    """Return *key* with one entry per axis, adding those that it leaves out."""
+    """Return *key* with one entry per axis; axes that it leaves out get ``slice(None)``."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is Ellipsis for k in keys):
         at = next(i for i, k in enumerate(keys) if k is Ellipsis)

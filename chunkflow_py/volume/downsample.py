@@ -1,4 +1,4 @@
-"""Shrink voxels by whole factors: the mean for images, the most frequent label for labels.
+"""Downsample by integer factors: the mean for images, the most frequent label for labels.
 
 ```
 fine     |0 1|2 3|4 5|6 7|8 9|        coarse voxel k is computed from fine voxels k·f to
@@ -45,10 +45,10 @@ def downsample(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype, at any offset.
         factor: integers, zyx.
-        mode: ``mean`` (integers: the exact mean, rounded half to even; floats: summed in at least
-            single precision), ``mode`` (the most frequent value; of equally frequent ones the
-            smallest), or ``auto``, which is the mode for labels, see `is_labels`.
-        sparse: for labels, ignore 0 unless all voxels are 0.
+        mode: ``mean`` (for integers exact and rounded half to even; for floats summed in at least
+            single precision), ``mode`` (the most frequent value, or the smallest of equally
+            frequent values), or ``auto`` (``mode`` for labels, see `is_labels`, else ``mean``).
+        sparse: whether the mode ignores the label 0, unless all voxels are 0.
 
     Returns:
         A chunk of the same dtype, channels and kind; a coarse voxel at its boundary is
@@ -56,14 +56,14 @@ def downsample(
 
     Raises:
         OptionError: a factor is below 1.
-        ChunkError: *mode* is the mean, and the voxels are bool.
+        ChunkError: the mean is requested, but the voxels are bool.
     """
     if min(factor) < 1:
-        msg = f"--factor {factor} must be at least 1 in every axis (zyx); 2 2 2 is usual"
+        msg = f"--factor {factor} must be at least 1 along each axis (zyx); 2 2 2 is usual"
         raise OptionError(msg)
     labels = is_labels(chunk.dtype, chunk.kind) if mode == "auto" else mode == "mode"
     if chunk.dtype.kind == "b" and not labels:
-        msg = f"chunk {chunk.bbox} is bool, which has no mean; use the mode, or convert it to uint8"
+        msg = f"chunk {chunk.bbox} is bool, which has no mean; use mode, or convert it to uint8"
         raise ChunkError(msg)
     box = coarser(chunk.bbox, factor)
     if not chunk.array.size:  # rounding outward would make an empty box non-empty
@@ -88,15 +88,15 @@ def downsample(
 def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
     """Return whether voxels are labels of objects, which cannot be averaged.
 
-    Labels have the kind ``segmentation``; or no kind, and a dtype of bool or an integer of 32 bits
-    or more.
+    They are if *kind* is ``segmentation``, or if *kind* is ``None`` and *dtype* is bool or an
+    integer of at least 32 bits.
     """
     wide = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= 4)
     return kind == "segmentation" or (kind is None and wide)
 
 
 def _spans(start: int, stop: int, factor: int) -> list[_Span]:
-    """Split an axis into its complete coarse voxels and the partial ones at its ends."""
+    """Split an axis into complete coarse voxels and the partial coarse voxels at both ends."""
     first, last = -(-start // factor), stop // factor  # of the whole ones
     base = start // factor
     if first > last:  # all within one coarse voxel
@@ -117,7 +117,7 @@ def _spans(start: int, stop: int, factor: int) -> list[_Span]:
 
 
 def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
-    """Write the mean of every cell of *fine*, whose extent is a multiple of *cell*."""
+    """Write to *coarse* the mean of each cell of *fine*, whose extent is a multiple of *cell*."""
     count = cell.product()
     for z in range(coarse.shape[0]):  # plane by plane, so that the data stay in the CPU cache
         planes = fine[z * cell.z : (z + 1) * cell.z]
@@ -142,7 +142,7 @@ def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
 
 
 def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the sums of one plane of cells, (y, x) of *dtype*, added in a fixed order."""
+    """Return the sum of each cell of a plane of cells, (y, x), added in a fixed order."""
     width = cell.x
     pairs = planes.dtype.kind == "u" and width == 2 and dtype.itemsize == 2 * planes.itemsize
     if pairs and planes.strides[-1] == planes.itemsize:
@@ -158,7 +158,7 @@ def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]
 
 
 def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return integers *sums* divided by *count*, which is above 1, rounded half to even."""
+    """Return the integers *sums* divided by *count* (at least 2), rounded half to even."""
     if count & (count - 1) == 0:
         shift = count.bit_length() - 1
         result: NDArray[Any] = (sums >> shift) & 1  # 1 where half has to go up
@@ -177,7 +177,10 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
-    """Write the most frequent label of every cell of *fine*; its extent is a multiple of *cell*."""
+    """Write to *coarse* the most frequent label of each cell of *fine*.
+
+    The extent of *fine* is a multiple of *cell*.
+    """
     _, height, width = fine.shape
     steps = [
         (k * height + j) * width + i
@@ -204,7 +207,7 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return which cells of one plane of cells contain several labels, (y, x).
+    """Return which cells of one plane of cells contain several labels, (y, x) bool.
 
     Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
     cell must be larger than one voxel.
@@ -222,11 +225,11 @@ def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
 
 
 def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
-    """Return the most frequent label at each position; of equally frequent ones the smallest.
+    """Return the most frequent label of each cell, or the smallest of equally frequent labels.
 
     Args:
-        columns: (n,) labels each: one voxel of each of n cells; overwritten.
-        sparse: whether to return 0 only if all labels are 0.
+        columns: one array (n,) per position inside a cell: its labels in n cells; overwritten.
+        sparse: whether to return 0 only if all labels of a cell are 0.
     """
     if columns[0].dtype.kind == "f":
         columns = list(np.sort(columns, axis=0))  # NaN is neither smaller nor larger

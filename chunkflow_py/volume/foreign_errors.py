@@ -15,7 +15,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours for a terminal
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of an exception without colours, or its type if it has no text."""
+    """Return the message of an exception without colour codes, or its type if there is none."""
     return _ANSI.sub("", str(error)).strip() or type(error).__name__
 
 
@@ -23,12 +23,12 @@ def reason_of(error: Exception) -> str:
 def translated_errors(
     failure: str, remedy: str = "", reason: Callable[[Exception], str] = reason_of
 ) -> Iterator[None]:
-    """Translate every exception raised in the ``with`` block; libraries raise many types.
+    """Translate all exceptions of libraries in the ``with`` block to `VolumeError`.
 
     Args:
-        failure: what failed, such as ``cannot open em.zarr``; begins the message.
-        remedy: end of the message, with its separator.
-        reason: returns the part of the message between the two.
+        failure: beginning of the message: what failed, such as ``cannot open em.zarr``.
+        remedy: end of the message, including a separator such as ``; ``.
+        reason: function that returns the part of the message between *failure* and *remedy*.
 
     Raises:
         VolumeError: the block raised an exception that is not a `ChunkflowError`.

@@ -5,9 +5,9 @@ ARRAY/labelling/0-64_0-512_0-512.json    {"by": "connected-components", "connect
 ARRAY/labelling/t3_0-64_...              of time index 3
 ```
 
-ARRAY is the folder or prefix of the level's blocks. A task writes the document of its box before
-its voxels, so that all stored labels have one; a task that runs again writes the same bytes, so the
-order of tasks does not matter. HDF5 files cannot store documents and have none.
+ARRAY is the folder or prefix of the level's blocks. A task writes the document of its box before it
+writes voxels, so all stored labels have a document. A task that runs again writes the same bytes,
+so the order of tasks does not matter. Volumes in HDF5 files have no documents.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Labelling(NamedTuple):
     """How tasks have labelled objects, with ids that are unique in the volume.
 
     Attributes:
-        by: name of the operator that labelled them.
-        connectivity: connectivity of connected components (6, 18 or 26); ``None`` for segments,
-            which touch one another.
+        by: name of the operator that labelled the objects.
+        connectivity: connectivity of connected components (6, 18 or 26); ``None`` for segments of
+            a segmentation, which may touch other segments.
     """
 
     by: str
@@ -52,7 +52,7 @@ class LabellingRecords:
     """The labelling documents of one level of a volume.
 
     Args:
-        volume: the level.
+        volume: the volume, opened at this level.
         access: credentials and options of the store.
     """
 
@@ -63,7 +63,7 @@ class LabellingRecords:
         self._store = array_url and open_store(f"{array_url}/{FOLDER}", access or Access())
 
     def region(self, box: BoundingBox, time: int | None) -> Region:
-        """Return the region that a task labels: its box in the volume, and its time, if any."""
+        """Return the region that a task labels: *box* clipped to the volume, and the time index."""
         inside = box.intersection(self._volume.bounds)
         return Region(inside, None if self._volume.times is None else time or 0)
 
@@ -78,7 +78,7 @@ class LabellingRecords:
         return (Stored.of(f"{self._store.url.rstrip('/')}/{key}", data),)
 
     def get(self, region: Region) -> Labelling | None:
-        """Return the document of exactly this region, or ``None`` if it has none.
+        """Return the labelling recorded for exactly this region, or ``None`` if there is none.
 
         Raises:
             VolumeError: the document is damaged.
@@ -96,31 +96,35 @@ class LabellingRecords:
         except (ValueError, KeyError, TypeError, RecursionError, VolumeError):
             is_known = False
         if not is_known:
-            msg = f"{self._store.url}/{key} is damaged or of a newer version; label that box again"
+            msg = (
+                f"{self._store.url}/{key} is damaged, or was written by a newer version of "
+                "chunkflow; label the box again"
+            )
             raise VolumeError(msg)
         return labelling
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """The regions that tasks have labelled, sorted; listed once."""
+        """The regions that tasks have labelled, sorted; the documents are listed once."""
         regions = []
         for key in self._store.list() if self._store else ():
             try:
                 regions.append(Region.parse(key.removesuffix(_SUFFIX)))
             except GeometryError as error:
                 msg = (
-                    f"{key} in {FOLDER} of {self._volume.url} is not named by a box: {error}; "
-                    "move it away"
+                    f"the name of {key} in {FOLDER} of {self._volume.url} is not a box: {error}; "
+                    "move this file away"
                 )
                 raise VolumeError(msg) from error
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of the boxes that *tasks* label: a task writes a corner of the box.
+        """Yield the documents of the regions of which *tasks* write the first or last voxel.
 
         Args:
-            tasks: index of tasks by voxel, see `chunkflow_py.core.operator_base.WritersByPlace`.
-            time: time index to which all tasks write, instead of their own.
+            tasks: index that finds the task at a voxel, see
+                `chunkflow_py.core.operator_base.WritersByPlace`.
+            time: time index to which all tasks write (default: each task has its own).
         """
         for region in self.regions:
             corners = (region.bbox.start, region.bbox.stop - 1)
@@ -147,10 +151,11 @@ class LabellingRecords:
         """Return how *region*, a part of the box of one task, was labelled.
 
         Returns:
-            ``None`` if no task has recorded a voxel of the region.
+            The recorded labelling, or ``None`` if no task has labelled a voxel of the region.
 
         Raises:
-            ChunkError: as in `owner`.
+            ChunkError: several tasks labelled parts of the region, or one task labelled only a
+                part of the region.
         """
         if (found := self.get(region)) is not None:
             return found
@@ -161,7 +166,8 @@ class LabellingRecords:
         """Return the whole region of the task that labelled *region*, or ``None``.
 
         Raises:
-            ChunkError: several tasks labelled parts of the region, or one task only a part.
+            ChunkError: several tasks labelled parts of the region, or one task labelled only a
+                part of the region.
         """
         if region in self._known or region.time not in self._corners:
             return region if region in self._known else None
@@ -175,8 +181,8 @@ class LabellingRecords:
         if not own.contains(box) or len(touched) > 1:
             msg = (
                 f"{self._volume.url} was labelled by tasks of size {own.size} (zyx, voxels), such "
-                f"as {own}, but {region}, of size {box.size}, is not inside one of them; give "
-                f"tasks of size {own.size}, or leave --chunk-size of stitch-labels out"
+                f"as {own}, but {region}, of size {box.size}, is not inside one of their boxes; "
+                f"use tasks of size {own.size}, or leave out --chunk-size of stitch-labels"
             )
             raise ChunkError(msg)
         return region.with_box(own)

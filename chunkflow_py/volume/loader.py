@@ -1,4 +1,4 @@
-"""Load the part of a volume, or the file, that each task needs."""
+"""Load the part of a volume that a task needs, or the file of the task."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _COPIES = 2  # of a block that is being read: as stored, and decoded
 
 @dataclass
 class VolumeLoader(OperatorBase):
-    """Loads a volume, or the part of it that a task needs, into each task.
+    """Loads into each task the part of a volume that the task needs, or the whole volume.
 
-    If tasks share blocks, decoded blocks are cached: those of a plane of tasks, of a row, or of two
-    tasks, whichever is the largest that fits into 512 MiB.
+    If neighbouring tasks share blocks, decoded blocks are cached: the blocks of a plane of tasks,
+    of a row of tasks, or of two tasks, whichever is the largest that fits into 512 MiB.
 
     Attributes:
         source: source that opens the volumes.
@@ -46,10 +46,10 @@ class VolumeLoader(OperatorBase):
         dtype: type of the voxels (default: that of the volume).
         voxel_size_nm: voxel size, zyx (default: that of the volume).
         kind: meaning of the voxels (default: that of the volume).
-        time: time index to read (default: the task's).
+        time: time index to read (default: that of the task).
         set_bbox: whether to set the task's box to the box of the chunk.
-        checks: called in order with the chunk, the volume and the time; each returns the chunk to
-            pass on.
+        checks: checks that are called in this order with the chunk, the volume and the time index;
+            each returns the chunk for the next.
     """
 
     source: VolumeSource
@@ -83,19 +83,19 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """The address that is read; the pipeline must not write to it."""
+        """Address of the volume or file to read; the pipeline must not write to it."""
         return self.source.origins[0]
 
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """All addresses that are read, including levels that chunks are compared with."""
+        """Addresses of all volumes to read, including levels with which checks compare chunks."""
         compared = (getattr(check, "origin", None) for check in self.checks)
         return (*self.source.origins, *(each for each in compared if each is not None))
 
     @property
     def volume(self) -> Volume:
-        """The volume of all tasks, opened on first use.
+        """The volume that all tasks read, opened on first use.
 
         Raises:
             VolumeNotFoundError: the volume or the level does not exist.
@@ -104,12 +104,15 @@ class VolumeLoader(OperatorBase):
             ChunkError: a requested channel does not exist.
         """
         if (volume := self._known_volume()) is None:
-            msg = f"{self.origin} is not one volume for all tasks; each task reads its own file"
+            msg = (
+                f"{self.origin} is not a volume that all tasks share, because each task reads its "
+                "own file; load a stored volume instead"
+            )
             raise VolumeError(msg)
         return volume
 
     def _known_volume(self) -> Volume | None:
-        """Return the volume that serves all tasks, opened once, or ``None``."""
+        """Return the volume that all tasks read, or ``None`` if each task reads its own file."""
         with self._lock:
             if self._volume is None and (self.source.is_shared or self.source.is_one_file):
                 self._volume = self._open()
@@ -127,26 +130,26 @@ class VolumeLoader(OperatorBase):
             there = "no time axis"
             if volume.times is not None:
                 there = f"the time indices 0 to {volume.times - 1}"
-            msg = f"{volume.url} has {there}, but --time is {self.time}; change --time"
+            msg = f"{volume.url} has {there}, but --time is {self.time}; change or leave out --time"
             raise VolumeError(msg)
         if self.voxel_size_nm is None and not self._has_warned:
             self._has_warned = warn_of_assumed_size(volume.voxel_size_nm, volume.url)
         return volume
 
     def __enter__(self) -> VolumeLoader:
-        """Open the volume with a block cache, if tasks share blocks."""
+        """If tasks share blocks, open the volume with a cache of decoded blocks."""
         if self.source.is_shared and (wanted := self._shared_bytes()):
             self._volume = self._open(cache_bytes=wanted)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: memory is freed with the loader."""
+        """Do nothing: the cache is freed together with the loader."""
 
     # --- hooks of the pipeline -----------------------------------------------------------------
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Receive the tasks as an `Outline`, and prepare all checks.
+        """Receive the description of all tasks (an `Outline`), and prepare all checks.
 
         Raises:
             VolumeNotFoundError: a check needs a file or level that does not exist.
@@ -163,7 +166,7 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def bounds(self) -> BoundingBox | None:
-        """Return the domain of the chunks, if one volume serves all tasks.
+        """Return the domain of the chunks, or ``None`` if each task reads its own file.
 
         Raises:
             GeometryError: an explicit cut extends beyond the volume.
@@ -176,18 +179,18 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def times(self) -> int | None:
-        """The length of the volume's time axis, if tasks name the time."""
+        """Number of time points of the volume, if each task selects its own time index."""
         volume = self._known_volume() if self.time is None else None
         return None if volume is None else volume.times
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function that returns the box that a task needs, for the margin ``auto``."""
+        """Set the function for margin ``auto``: (task's box, bounds) -> box to read."""
         self.cutout.negotiate(required)
 
     @hook
     def voxels(self) -> Voxels | None:
-        """Return dtype, channels and kind of the chunks, if one volume serves all tasks."""
+        """Return dtype, channels and kind of the chunks, if all tasks read one volume."""
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.protocol import names_of
 
@@ -202,14 +205,14 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Return the voxel size of the chunks, if one volume serves all tasks."""
+        """Return the voxel size of the chunks in nm, zyx, if all tasks read one volume."""
         if self.voxel_size_nm is not None:
             return self.voxel_size_nm
         return None if (volume := self._known_volume()) is None else volume.voxel_size_nm
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:  # noqa: ARG002  (it has no input)
-        """Return the memory for reading: chunks with margins, blocks being decoded, the cache."""
+        """Return the memory for chunks with margins, blocks during decoding, and the cache."""
         if not self.source.is_shared:
             return OperatorMemory()
         covered = [self._covered(task) for task in self._samples()]
@@ -228,7 +231,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def traffic(self) -> Any:
-        """Totals of all reads (see `BlockVolume.traffic`), if the volume counts them."""
+        """Bytes and blocks of all reads (a `Traffic`), if the volume counts them."""
         return getattr(self._volume, "traffic", None)
 
     @property
@@ -236,7 +239,7 @@ class VolumeLoader(OperatorBase):
         return self.volume.dtype.itemsize * (self.volume.channels or 1)
 
     def _samples(self) -> list[BoundingBox | None]:
-        """Return boxes of some tasks, with the largest; ``None`` is a task without a box."""
+        """Return boxes of some tasks, including the largest; ``None`` is a task without a box."""
         if not self._has_tasks:
             return [None]
         boxes = self._outline.boxes or ()
@@ -248,18 +251,18 @@ class VolumeLoader(OperatorBase):
         return [box for box in samples if not box.intersection(self.volume.bounds).is_empty]
 
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
-        """Return the box to read for a task, and the box of the blocks that it touches."""
+        """Return the box to read for a task, and the box of all blocks that the former touches."""
         bounds = self.volume.bounds
         box = self.cutout.box(bounds, task, self.volume.url)[0]
         return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)
 
     def _shared_bytes(self) -> int:
-        """Return the number of bytes of blocks to cache, for blocks that later tasks share.
+        """Return the size of the cache in bytes, for blocks that several tasks read.
 
-        In raster order, a plane of tasks separates two neighbours along z, a row separates two
-        along y, and nothing separates two along x; in other orders, neighbours are nearer. The
-        cache is made for the largest of these distances across which tasks share blocks and that
-        fits.
+        In raster order, a plane of tasks lies between two neighbours along z, a row of tasks
+        between two neighbours along y, and no task between two neighbours along x. In other orders,
+        neighbours follow each other sooner. The cache holds the blocks of the plane, of the row, or
+        of two tasks: the largest set that helps and that fits into `MOST_CACHED`.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -297,7 +300,7 @@ class VolumeLoader(OperatorBase):
         region = task.region or self.cutout.known_box()
         volume = self.volume if self.source.is_shared else self._open(region)
         if volume is None:
-            logger.info("the file of task %s is empty, so %s is None", task, self.output_name)
+            logger.info("the file of task %s is empty, so chunk %s is None", task, self.output_name)
             task[self.output_name] = None
             if self.source.removes_empty:
                 self.source.remove(region)

@@ -1,12 +1,13 @@
 """Parse the address of a volume into format, protocol, path and dataset.
 
-Examples, with ``/data`` as the working folder:
+Examples, with ``/data`` as the working folder. Where the format is *detected*, it follows from the
+stored files.
 
 | address                                        | format       | protocol | path               |
 |------------------------------------------------|--------------|----------|--------------------|
-| ``em``, ``/data/em``, ``file://em``            | by its files | file     | ``/data/em``       |
+| ``em``, ``/data/em``, ``file://em``            | *detected*   | file     | ``/data/em``       |
 | ``precomputed://file:///data/em``              | precomputed  | file     | ``/data/em``       |
-| ``gs://bucket/em``                             | by its files | gs       | ``bucket/em``      |
+| ``gs://bucket/em``                             | *detected*   | gs       | ``bucket/em``      |
 | ``zarr://em.zarr``, ``zarr3://file://em.zarr`` | zarr         | file     | ``/data/em.zarr``  |
 | ``s3://bucket/em.zarr/|zarr3:``                | zarr         | s3       | ``bucket/em.zarr`` |
 | ``h5://em.h5:main``, ``em.h5:main``            | h5           | file     | ``/data/em.h5``    |
@@ -44,11 +45,12 @@ class Location:
         url: the address without password and signature, for messages.
         format: a value of `FORMATS`, or ``None`` if it must be detected from the stored files.
         protocol: one of `PROTOCOLS`.
-        path: an absolute path for ``file``, else what follows ``://``, including a password;
-            without a final slash.
+        path: absolute path if the protocol is ``file``, else the text after ``://``, including a
+            password; without a final slash.
         dataset: name of the dataset in an HDF5 file, if the address names one.
-        scheme: format as spelled in the address, such as ``zarr2``.
-        address: the address as given, to open the volume again; never shown in messages.
+        scheme: format as spelled in the address, such as ``zarr2``, if the address names one.
+        address: the address as given, with which the volume can be opened again; never shown in
+            messages.
     """
 
     url: str
@@ -81,7 +83,7 @@ class Location:
             raise VolumeError(_unknown(scheme, url))
         protocol, path = (scheme, after) if separator else ("file", rest)
         if not path.strip("/") and path != "/":
-            msg = f"{without_secrets(url)!r} names no volume; write a path, such as file:///data/em"
+            msg = f"{without_secrets(url)!r} names no volume; give a path, such as file:///data/em"
             raise VolumeError(msg)
         dataset = None
         if kind in (None, "h5", "hdf5") and (match := _HDF5.fullmatch(path)):
@@ -102,12 +104,12 @@ class Location:
 
     @property
     def folder(self) -> Path:
-        """The local folder."""
+        """Path of the volume on the local file system."""
         return Path(self.path)
 
     @property
     def store_url(self) -> str:
-        """Address of the store, as `store.open_store` takes it."""
+        """Address of the store that contains the volume, for `store.open_store`."""
         return f"{self.protocol}://{self.path}"
 
     def __truediv__(self, name: str) -> Location:
@@ -125,16 +127,16 @@ class Location:
 
 
 def volume_name(place: Location) -> str:
-    """Return the address of a volume, the same for all spellings of a local path."""
+    """Return the canonical address of a volume: all spellings of a local path give the same."""
     if place.is_local:
         return f"file://{os.path.realpath(place.folder)}"
     return f"{place.protocol}://{place.path.strip('/')}"
 
 
 def level_name(place: Location, mip: int) -> str:
-    """Return the name of a level, the same for all spellings of a local path.
+    """Return the canonical name of a level: all spellings of a local path give the same name.
 
-    A level may also be addressed directly as an array, so compare names only with
+    Because a level can also be addressed directly, as an array, compare names only with
     `chunkflow_py.volume.array_identity.same_array`.
     """
     where = volume_name(place)
@@ -146,6 +148,6 @@ def level_name(place: Location, mip: int) -> str:
 def _unknown(scheme: str, url: str) -> str:
     known = (*FORMATS, *PROTOCOLS)
     near = get_close_matches(scheme, known, n=1, cutoff=0.4)
-    remedy = f"did you mean {near[0]}://?" if near else f"known are {', '.join(known)}"
+    remedy = f"did you mean {near[0]}://?" if near else f"use one of {', '.join(known)}"
     shown = f"{scheme}://…" if f"{scheme}://" in url else without_secrets(url)
     return f"cannot open {shown}: unknown scheme {scheme}://; {remedy}"

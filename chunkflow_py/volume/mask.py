@@ -1,4 +1,4 @@
-"""Masks, which may be coarser than the chunk, patches or task boxes that they apply to."""
+"""Masks of chunks, patches and task boxes; the voxels of a mask may be larger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READ_BYTES = 1 << 24  # of the mask, at once
 
 @dataclass(frozen=True)
 class BoxMask:
-    """The voxels of a box to keep, at the resolution of the stored mask; upsampled when applied.
+    """A mask of the voxels of a box to keep; stored at its coarse resolution until it is applied.
 
     ```
     mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel
@@ -40,24 +40,24 @@ class BoxMask:
 
     Attributes:
         coarse: (z, y, x) bool, the part of the mask around the box.
-        indexes: for each voxel of the box along z, y and x, its index in *coarse*.
+        indexes: one array for each of z, y and x: the index in *coarse* of each voxel of the box.
     """
 
     coarse: NDArray[np.bool_]
     indexes: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 
     def inverted(self) -> BoxMask:
-        """Return the mask that keeps exactly the other voxels."""
+        """Return the inverted mask, which keeps the voxels that this mask does not keep."""
         return BoxMask(~self.coarse, self.indexes)
 
     def whole(self) -> NDArray[np.bool_]:
-        """Return the mask at the resolution of the box, (z, y, x) bool."""
+        """Return the mask upsampled to the voxels of the box, (z, y, x) bool."""
         return self.coarse[np.ix_(*self.indexes)]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return *array* with zeros in place of voxels that are not kept, even if they are NaN.
 
-        Sections of the box that share one section of the mask are masked at once, so only one
+        Sections of the box that share one section of the mask are masked together, so only one
         upsampled plane is needed at a time. Voxels are masked bitwise, which works for any dtype.
 
         Args:
@@ -93,18 +93,18 @@ class BoxMask:
 def box_mask(
     volume: Volume, bbox: BoundingBox, voxel_size_nm: VoxelSize, *, fill_missing: bool = True
 ) -> BoxMask:
-    """Return a mask of the voxels of a box at which *volume* is not zero.
+    """Return the mask that keeps the voxels of a box at which *volume* is not zero.
 
     Args:
         volume: the mask volume, any dtype; a voxel is set if any channel is not zero.
         bbox: the box, in voxels of *voxel_size_nm*.
-        voxel_size_nm: voxel size of *bbox*, zyx.
-        fill_missing: whether voxels outside the mask volume count as zero; if not, they are an
+        voxel_size_nm: size of the voxels in which *bbox* is given, zyx.
+        fill_missing: whether voxels outside the mask volume count as zero; if false, they are an
             error.
 
     Raises:
-        ChunkError: the voxels of the mask are smaller than those of the boxes.
-        GeometryError: the box extends beyond the mask volume, without *fill_missing*.
+        ChunkError: the voxels of the mask are smaller than *voxel_size_nm*.
+        GeometryError: the box extends beyond the mask volume, and *fill_missing* is false.
     """
     ratio = _ratio(volume, voxel_size_nm, _CHUNK)
     centres = [
@@ -124,7 +124,7 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
     Args:
         chunk: chunk whose box and voxel size are used.
         volume: the mask volume, any dtype.
-        fill_missing: whether voxels outside the mask volume count as zero; if not, they are an
+        fill_missing: whether voxels outside the mask volume count as zero; if false, they are an
             error.
 
     Returns:
@@ -137,15 +137,15 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
 def touches_mask(
     volume: Volume, box: BoundingBox, voxel_size_nm: VoxelSize
 ) -> Callable[[BoundingBox], bool]:
-    """Return a function that tells whether the mask has a nonzero voxel in a box.
+    """Return a function that returns whether the mask has a nonzero voxel in a given box.
 
-    The result depends only on the box: a patch that extends over two tasks has to be run
-    in both of them or in none.
+    The result depends only on the box, because a patch that extends over two tasks must be computed
+    in both tasks or in neither.
 
     Args:
-        volume: the mask volume, any dtype; voxels outside it count as zero.
-        box: region in which the mask is read once, in advance; for each box that extends beyond it,
-            the mask is read again.
+        volume: the mask volume, any dtype; voxels outside the volume count as zero.
+        box: region for which the mask is read once, in advance. For a given box that extends beyond
+            this region, the mask is read again.
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Raises:
@@ -169,7 +169,7 @@ def boxes_in_mask(
 ) -> NDArray[np.bool_]:
     """Return which boxes contain a nonzero mask voxel; warn of boxes outside the mask volume.
 
-    For a grid, each voxel of the mask is read once, in pieces of whole blocks.
+    For a grid, each voxel of the mask is read only once; a read covers whole blocks.
 
     ```
     blocks     |--------|--------|--------|--------|--------|     of the mask
@@ -178,12 +178,12 @@ def boxes_in_mask(
     ```
 
     Args:
-        volume: the mask volume, any dtype; voxels outside it count as zero.
+        volume: the mask volume, any dtype; voxels outside the volume count as zero.
         boxes: a grid, or a list.
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Returns:
-        Bool array: (z, y, x) of the grid's count, or (n,) for a list of n boxes.
+        One bool per box: an array of shape `BoxGrid.count` for a grid, (n,) for a list of n boxes.
 
     Raises:
         ChunkError: the voxels of the mask are smaller than those of the boxes.
@@ -241,7 +241,7 @@ def _coarse_spans(grid: BoxGrid, axis: int, ratio: Fraction) -> tuple[NDArray[An
 def _any_along(
     axis: int, voxels: NDArray[np.bool_], low: NDArray[Any], high: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return for each span along *axis* whether any voxel is set; spans are never empty."""
+    """Return whether any voxel is set in each span along *axis*; no span may be empty."""
     # Gaps between spans are reduced too, and dropped; the added row lets a span end at the edge.
     end = np.zeros([1 if a == axis else n for a, n in enumerate(voxels.shape)], bool)
     faces = np.stack([low, high], axis=1).ravel()
@@ -273,8 +273,8 @@ def _voxel_bytes(volume: Volume) -> int:
 def _warn_of_outside(volume: Volume, count: int, total: int) -> None:
     if count:
         logger.warning(
-            "%d of %d tasks are completely outside mask %s, whose bounds are %s (in its voxels): "
-            "voxels outside the mask count as zero",
+            "%d of %d tasks are completely outside mask %s, whose bounds are %s (zyx, voxels of "
+            "the mask): voxels outside the bounds count as zero",
             *(count, total, without_secrets(volume.url), volume.bounds),
         )
 
@@ -295,8 +295,9 @@ def _read(
     """Return the mask in *box*, (z, y, x) bool; *wanted* is the box of the chunk, for messages."""
     if not fill_missing and box.intersection(volume.bounds) != box:
         msg = (
-            f"chunk {wanted} needs {box} of mask {volume.url}, whose bounds are "
-            f"{volume.bounds}; use --fill-missing to count the rest as zero"
+            f"chunk {wanted} needs box {box} of mask {volume.url}, whose bounds are "
+            f"{volume.bounds} (zyx, voxels of the mask); use --fill-missing to treat voxels "
+            "outside the bounds as zero"
         )
         raise GeometryError(msg)
     return _nonzero(volume, box)
@@ -304,7 +305,7 @@ def _read(
 
 # --- voxel sizes --------------------------------------------------------------------------------
 
-_CHUNK = "the chunk", "choose another --mip, or load the chunk with its --voxel-size"
+_CHUNK = "the chunk", "choose another --mip, or correct the --voxel-size of the chunk's loader"
 _TASKS = "the tasks", "choose another --mask-mip, or give the --voxel-size of the tasks' boxes"
 
 
@@ -313,8 +314,8 @@ def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> 
     z, y, x = (_quotient(m, c) for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True))
     if min(z, y, x) < 1:
         msg = (
-            f"voxels of mask {volume.url} are {volume.voxel_size_nm} nm, those of {whose[0]} "
-            f"{voxel_size_nm} nm (zyx); the mask must not be finer, so {whose[1]}"
+            f"the voxel size of mask {volume.url} is {volume.voxel_size_nm} nm, that of {whose[0]} "
+            f"is {voxel_size_nm} nm (zyx), but voxels of the mask must not be smaller; {whose[1]}"
         )
         raise ChunkError(msg)
     return z, y, x
@@ -328,12 +329,12 @@ def _quotient(coarse: float, fine: float) -> Fraction:
 
 
 def _scaled(places: NDArray[Any], ratio: Fraction) -> NDArray[Any]:
-    """Return *places*, integers, divided by *ratio* and rounded down."""
+    """Return the integers *places* divided by *ratio* and rounded down."""
     scaled: NDArray[Any] = places * ratio.denominator // ratio.numerator
     return scaled
 
 
 def _touched(box: BoundingBox, ratio: Ratio) -> BoundingBox:
-    """Return the voxels of the mask that *box* touches."""
+    """Return the box of all voxels of the mask that *box* touches."""
     start = Zyx.of(int(a // r) for a, r in zip(box.start, ratio, strict=True))
     return BoundingBox(start, Zyx.of(-int(-b // r) for b, r in zip(box.stop, ratio, strict=True)))

@@ -1,7 +1,7 @@
 """Describe and create new volumes: from options, from another volume or from the first chunk.
 
-`VolumeCreator` is the operator create-volume; the functions below it choose blocks, time points
-and channel names for it and for `chunkflow_py.volume.saver.VolumeSaver`.
+`VolumeCreator` is the operator create-volume. The functions choose block sizes, time points and
+channel names, for `VolumeCreator` and for `chunkflow_py.volume.saver.VolumeSaver`.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume once: before the first task, or with the first chunk if it takes one.
+    """Creates a volume once: before the first task, or from the first chunk if it needs one.
 
     Attributes:
         url: address of the new volume.
         format: format of the volume, if the address does not name it.
         input_name: name of the chunk that supplies the properties given neither by options nor by
             *like*.
-        like: address of a volume that supplies the properties not given by options.
+        like: address of an existing volume that supplies the properties not given by options.
         like_mip: level of *like*.
-        like_opening: how to open *like*.
-        volume_size, voxel_offset, block_size, shard_size: voxels, zyx.
+        like_opening: options for opening *like*.
+        volume_size, voxel_offset, block_size, shard_size: see `VolumeSpec`; voxels, zyx.
         factor: downsampling from each level to the next, zyx (default: as in *like*, else 2, 2, 2).
-        task_memory: bytes of memory for one task, from which `shard_for_memory` chooses shards.
-        voxel_size: nanometres, zyx.
+        task_memory: bytes of memory for one task, for which `shard_for_memory` chooses the shards.
+        voxel_size: size of a voxel, nanometres, zyx.
         data_type, channel_num, kind, encoding, max_mip, times: see `VolumeSpec`.
-        overwrite: replace the description of an existing volume that differs.
-        creating: settings of `create_volume` for the format.
+        overwrite: whether to replace the metadata of an existing volume that differs.
+        creating: settings of the format, which are passed to `create_volume`.
         opening: options for reading and writing the volume.
-        announced: volumes that later operators of the pipeline can expect: address -> description.
-        tell: called with the command that generates tasks of the size of a shard.
+        announced: volumes that earlier operators will create, to which this operator adds its own:
+            address -> function that returns the description.
+        tell: function that is called with the command that generates tasks of the size of a shard.
         command: name of the operator, for messages.
     """
 
@@ -95,7 +96,7 @@ class VolumeCreator(OperatorBase):
 
     @cached_property
     def model(self) -> Volume | None:
-        """The volume *like*, opened on first use; ``None`` without one."""
+        """The volume *like*, opened on first use; ``None`` if *like* is not given."""
         if self.like is None:
             return None
         return open_volume(self.like, self.like_mip, opening=self.like_opening)
@@ -119,7 +120,7 @@ class VolumeCreator(OperatorBase):
         return None if self._missing_options() else self.spec(None)
 
     def spec(self, chunk: Chunk | None) -> VolumeSpec:
-        """Return the description of the volume, from options, else *like*, else the chunk.
+        """Return the description of the volume: each property from options, *like* or *chunk*.
 
         Raises:
             OptionError: the extent or the dtype is unknown.
@@ -129,7 +130,7 @@ class VolumeCreator(OperatorBase):
         source: Any = self.model or chunk
         if source is None and (self.volume_size is None or self.data_type is None):
             missing = "--volume-size" if self.volume_size is None else "--data-type"
-            msg = f"{self.command} needs {missing}, or a chunk to take it from; give one of them"
+            msg = f"{self.command} needs {missing}, or a chunk that supplies it; give the option"
             raise OptionError(msg)
         whole = BoundingBox(Zyx(0, 0, 0), Zyx(1, 1, 1))
         if source is not None:
@@ -185,8 +186,8 @@ class VolumeCreator(OperatorBase):
         place = Location.parse(self.url)
         if self.overwrite and place.format == "h5":
             msg = (
-                f"{self.url} is in an HDF5 file, where datasets cannot be replaced; leave "
-                "--overwrite out"
+                f"{self.url} is in an HDF5 file, where datasets cannot be replaced; leave out "
+                "--overwrite"
             )
             raise OptionError(msg)
         check_leave_to_write(place)
@@ -211,7 +212,8 @@ class VolumeCreator(OperatorBase):
         if missing := self._missing_options():
             msg = (
                 f"{self.command} cannot create {self.url} before the first chunk, which would "
-                f"supply {', '.join(missing)}; give them, or create the volume before the run"
+                f"supply {', '.join(missing)}; give these options, or create the volume before "
+                "the run"
             )
             raise OptionError(msg)
         self.__enter__()
@@ -225,10 +227,10 @@ class VolumeCreator(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing has to be closed."""
+        """Do nothing: there is nothing to close."""
 
     def __call__(self, task: Task) -> Task:
-        """Create the volume, at the first task."""
+        """Create the volume when the first task arrives."""
         if not self._done:
             has_chunk = self.input_name in task.items
             spec = self.spec(task.chunk(self.input_name) if has_chunk else None)
@@ -238,7 +240,7 @@ class VolumeCreator(OperatorBase):
     def _create(self, spec: VolumeSpec, *, size_known: bool) -> None:
         if not size_known:
             logger.warning(
-                "%s: the voxel size of %s is unknown, 1 nm along z, y and x is assumed; give "
+                "%s: the voxel size of %s is unknown, so 1 nm along z, y and x is assumed; give "
                 "--voxel-size", self.command, self.url,
             )  # fmt: skip
         self._is_new = not self._exists()
@@ -267,14 +269,14 @@ class VolumeCreator(OperatorBase):
 def plan_blocks(
     boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox, url: str, *, fixed: bool
 ) -> tuple[BoundingBox, Zyx]:
-    """Return bounds and block size of a new volume for tasks.
+    """Return bounds and block size of a new volume that tasks will write.
 
     Args:
         boxes: boxes of the tasks, if known.
         bounds: box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have these bounds; if not, and if the tasks do not align with
-            blocks from the start of *bounds*, it gets the bounds of the tasks.
+        fixed: whether the volume must have exactly *bounds*. If not, and if the tasks do not align
+            with blocks that start at *bounds*, the volume gets the bounds of all tasks.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)
@@ -284,8 +286,8 @@ def plan_blocks(
         except AlignmentError:
             region = region.intersection(bounds)
             logger.warning(
-                "%s will cover only %s, the region of the tasks: the tasks do not align with "
-                "blocks that start at %s (zyx, voxels), the start of the input",
+                "%s will cover only %s, the region of the tasks, because the tasks do not align "
+                "with blocks that start at %s (zyx, voxels), the start of the input",
                 url, region, bounds.start,
             )  # fmt: skip
             return region, fitting_block(boxes, region)
@@ -297,8 +299,8 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
 
     Args:
         time: time index that will be written, if any.
-        asked: the length that options ask for.
-        of_input: the length of the time axis of the pipeline's input.
+        asked: length that an option requests, if any.
+        of_input: length of the time axis of the pipeline's input, if it has one.
         url: address of the volume, for messages.
 
     Raises:
@@ -330,7 +332,10 @@ def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "buif" or dtype.itemsize > 8:
-        msg = f"{option} {name} is not a type of voxels; choose uint8, uint32, float32 or another"
+        msg = (
+            f"{option} {name} is not a type of voxels; choose bool, or an integer or float type of "
+            "up to 64 bits, such as uint8 or float32"
+        )
         raise OptionError(msg)
     return dtype
 
@@ -358,7 +363,7 @@ def kept_names(
 def known_names(
     voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the setting of `create_volume` for the channel names that a pipeline knows.
+    """Return the setting of `create_volume` for the channel names of a pipeline's voxels.
 
     Args:
         voxels: properties of the voxels that the pipeline makes, if known.

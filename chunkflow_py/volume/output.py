@@ -1,4 +1,4 @@
-"""The operator that writes each task's chunk to a volume, with its thumbnail and log."""
+"""The operator that writes the chunk of each task to a volume, with a thumbnail and logs."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeOutput(OperatorBase):
-    """Writes a chunk of every task into one volume; several threads may call it at once.
+    """Writes the chunk of each task to one volume; several threads may call it in parallel.
 
     Attributes:
         saver: saver that writes the volume.
         input_name: name of the chunk in the task.
         intensity_threshold: do not write chunks whose voxels are all below this value.
-        upload_log: whether to write ``log/<box>.json``.
-        create_thumbnail: whether to write the last channel (of the first time point), shrunk along
-            y and x, to ``thumbnail``, a precomputed volume.
+        upload_log: whether to write ``log/<box>.json`` with the time that each operator took.
+        create_thumbnail: whether to write the last channel of the first time point, downsampled
+            along y and x, to the precomputed volume ``thumbnail`` in the folder of the volume.
         name: name of the command, for the log.
     """
 
@@ -67,7 +67,7 @@ class VolumeOutput(OperatorBase):
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """Names of the level, the thumbnail and the log, as far as they are written."""
+        """Canonical names of the level, and of the thumbnail and the log if they are written."""
         address = volume_name(self.saver.place)
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
@@ -75,7 +75,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the level, the thumbnail and the log as outputs, as far as they are written."""
+        """Return the level, and the thumbnail and the log if they are written, as outputs."""
         saver, place = self.saver, self.saver.place
         more = (
             Output("objects", f"{self._beside(name).store_url}/")
@@ -87,10 +87,10 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the boxes of all tasks (of an `Outline`) against every write unit.
+        """Check the boxes of all tasks (of an `Outline`) against the write units of the volume.
 
         Raises:
-            ChunkflowError: as in `VolumeSaver.prepare`; also for the thumbnail.
+            ChunkflowError: the errors of `VolumeSaver.prepare`, for the volume or its thumbnail.
         """
         self._boxes, self._check_box = outline.boxes, BoxCheck.of(outline)
         self._labelling = outline.labelling
@@ -128,7 +128,7 @@ class VolumeOutput(OperatorBase):
     @property
     @hook
     def missing_output(self) -> str | None:
-        """The address of the volume, if it does not exist."""
+        """Address of the volume if it does not exist, else ``None``."""
         return self.saver.url if self.saver.volume is None else None
 
     @hook
@@ -139,7 +139,7 @@ class VolumeOutput(OperatorBase):
             The address of the volume, if this call has created it.
 
         Raises:
-            OptionError: a property of the volume is known only with the first chunk.
+            OptionError: a property of the volume depends on the first chunk.
         """
         made = self.saver.create_output()
         if self.create_thumbnail and self.saver.volume is not None:
@@ -159,7 +159,7 @@ class VolumeOutput(OperatorBase):
             yield from stored_inside(saver.volume, tasks, shrink)
 
     def __call__(self, task: Task) -> Task:
-        """Write the chunk, its labelling record, and its part of the thumbnail and of the log."""
+        """Write the chunk, its labelling record, its part of the thumbnail, and its log."""
         chunk = task.chunk(self.input_name)
         time = None if task.region is None else task.region.time
         start = perf_counter()
@@ -168,7 +168,10 @@ class VolumeOutput(OperatorBase):
             self._check_box(task, chunk, bounds, self.saver.url)
         self._check_intensity(chunk.dtype, chunk.kind)
         if self.intensity_threshold is not None and (chunk.array < self.intensity_threshold).all():
-            logger.info("%s: all voxels are below %g; not saved", task, self.intensity_threshold)
+            logger.info(
+                "%s: the chunk is not saved, because all voxels are below %g",
+                task, self.intensity_threshold,
+            )  # fmt: skip
             task.written += self.saver.left_out(chunk, time)
             return task
         task.written += self._save_labelling(chunk, time)
@@ -182,7 +185,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stored_type(self) -> str | None:
-        """Return the dtype that is stored, if an option or the volume determines it."""
+        """Return the dtype of the stored voxels, if an option or the volume determines it."""
         return self.saver.stored_type()
 
     def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:
@@ -221,9 +224,10 @@ class VolumeOutput(OperatorBase):
             return saver, factor
 
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
-        """Return the saver of the thumbnail, and its shrinkage along y and x.
+        """Return the saver of the thumbnail, and the downsampling factor along y and x.
 
-        Each task writes separate blocks; an existing thumbnail must have such blocks.
+        Each task writes its own blocks of the thumbnail; an existing thumbnail must have blocks
+        that no two tasks share.
         """
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings
@@ -253,7 +257,7 @@ class VolumeOutput(OperatorBase):
         return saver, 2**times
 
     def _thumbnail_level(self, url: str) -> int | None:
-        """Return the level of a thumbnail that exists or is announced."""
+        """Return the coarsest level of an existing or announced thumbnail, if there is one."""
         announced = self.saver.announced.get(volume_name(Location.parse(url)))
         if announced is not None and (spec := announced()) is not None:
             return spec.max_mip
@@ -280,7 +284,7 @@ class VolumeOutput(OperatorBase):
 
 
 def compute_device() -> str:
-    """Return the name of the GPU if this process may have used one, else of the processor."""
+    """Return the name of the GPU if PyTorch is loaded and finds one, else of the processor."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())

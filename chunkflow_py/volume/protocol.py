@@ -1,4 +1,4 @@
-"""The `Volume` protocol, the description of a new volume, and the write-unit check."""
+"""The `Volume` protocol, the description of a new volume, and checks of boxes and chunks."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ logger = logging.getLogger(__name__)
 UNIT_NM = (1.0, 1.0, 1.0)  # this object, by identity, marks a voxel size that is assumed
 
 
-_CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that do not overlap"
+_CROP = "crop the saved chunks with crop-margin, or generate tasks that do not overlap"
 
 
 @dataclass(frozen=True)
 class VolumeSpec:
-    """The description of a new volume; formats ignore properties that they cannot store.
+    """The description of a new volume; a format ignores properties that it cannot store.
 
     Attributes:
-        bounds: box of all its voxels; the block grid starts at ``bounds.start``.
-        voxel_size_nm: nanometres, zyx.
+        bounds: box of all voxels of the volume; the block grid starts at ``bounds.start``.
+        voxel_size_nm: size of a voxel, nanometres, zyx.
         dtype: type of the voxels.
         channels: number of channels, or ``None`` for an array without a channel axis.
         kind: meaning of the voxels.
         block_size: extent of one stored block, voxels, zyx.
-        encoding: compression by its name in the format, or ``None`` for the format's default.
-        shard_size: extent of a shard of whole blocks, voxels, zyx, or ``None`` without shards.
-        times: length of the time axis, or ``None`` without one.
-        factor: shrinkage from each level to the next, zyx.
+        encoding: name of the compression in the format, or ``None`` for the format's default.
+        shard_size: extent of a shard, a multiple of *block_size*, voxels, zyx, or ``None`` for a
+            volume without shards.
+        times: number of time points, or ``None`` for a volume without a time axis.
+        factor: downsampling factor from each level to the next, zyx.
         max_mip: number of the coarsest level to create.
-        first_factors: shrinkage from mip 0 to 1, from mip 1 to 2 and so on, instead of *factor*.
+        first_factors: downsampling factors from mip 0 to 1, from mip 1 to 2 and so on; they
+            replace *factor* for the finest levels.
     """
 
     bounds: BoundingBox
@@ -70,7 +72,7 @@ class VolumeSpec:
         return reduce(lambda a, b: a * b, map(self.step, range(mip)), Zyx(1, 1, 1))
 
     def level(self, mip: int, start: int = 0) -> VolumeSpec:
-        """Return the description of level *mip*, if this one describes the finer level *start*."""
+        """Return the description of level *mip*; *self* describes the finer level *start*."""
         spec = self
         for level in range(start, mip):
             step = spec.step(level)
@@ -81,14 +83,15 @@ class VolumeSpec:
 
 @dataclass(frozen=True)
 class VolumeOptions:
-    """Options for reading and writing a volume; formats ignore those that do not apply to them.
+    """Options for reading and writing a volume; a format ignores options that it does not have.
 
     Attributes:
-        fill_missing: whether to read missing blocks as the fill value; if not, they are an error.
-        store_zeros: whether to write blocks that contain only the fill value; if not, they are
-            skipped, and removed where they exist.
-        parallel: blocks to encode or decode at the same time (default: one per core).
-        cache_bytes: bytes of decoded blocks to keep for later reads.
+        fill_missing: whether to read missing blocks as the fill value; if false, a missing block
+            is an error.
+        store_zeros: whether to write blocks that contain only the fill value; if false, such
+            blocks are not written, and are deleted if they exist.
+        parallel: number of blocks to encode or decode at the same time (default: one per core).
+        cache_bytes: size of the cache of decoded blocks, which later reads use, in bytes.
         access: credentials and options of the store.
     """
 
@@ -101,13 +104,13 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A stored object, with the write unit of the volume that it belongs to.
+    """A stored object, and the write unit (block or shard) of the volume to which it belongs.
 
     Attributes:
         url: address of the object.
         box: box of the write unit, in voxels of the level.
         time: time index, or ``None`` in a volume without a time axis.
-        remove: deletes the write unit, under every name that its object may have.
+        remove: function that deletes the write unit, under every name that its object may have.
     """
 
     url: str
@@ -120,17 +123,19 @@ class Volume(Protocol):
     """A volume at one resolution level, in any format and store.
 
     Attributes:
-        url: address that opens it again.
+        url: address with which the volume can be opened again.
         bounds: box of all voxels, in voxels of this level.
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: size of a voxel, nanometres, zyx.
         dtype: type of the voxels.
         channels: number of channels, or ``None`` without a channel axis.
-        kind: meaning of the voxels, if known.
+        kind: meaning of the voxels, such as ``image``, if known.
         block_size: extent of one stored block, voxels, zyx.
-        write_unit: extent that one writer must write whole (a block or a shard), voxels, zyx.
-        times: length of the time axis, or ``None`` without one.
+        write_unit: extent of a shard, or of a block if there are no shards, voxels, zyx; only one
+            writer may write to it.
+        times: number of time points, or ``None`` for a volume without a time axis.
         mips: numbers of all levels of the volume.
-        single_writer: whether only one process at a time may write to it, as to a file.
+        single_writer: whether only one process at a time may write to the volume, because it is
+            a single file.
     """
 
     url: str
@@ -156,7 +161,8 @@ class Volume(Protocol):
 
         Args:
             bbox: box to read, in voxels of this level.
-            channels: channels to read, in this order, kept as a channel axis (default: all).
+            channels: channels to read, in this order (default: all); the result keeps the channel
+                axis.
             time: time index; ignored by a volume without a time axis.
 
         Raises:
@@ -166,40 +172,41 @@ class Volume(Protocol):
         """
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*; every write unit that it touches must be covered whole.
+        """Write *chunk*, which must completely cover every write unit that it touches.
 
         Args:
             chunk: chunk to write, of this volume's dtype and number of channels.
             time: time index, for a volume with a time axis.
 
         Returns:
-            The stored object of each write unit. Empty for a volume with a single writer, whose
-            file each write changes.
+            The stored object of each write unit. Empty for a volume that is a single file, because
+            every write changes that file.
 
         Raises:
             AlignmentError: a boundary of the chunk cuts a write unit.
             GeometryError: the chunk extends beyond the bounds.
-            ChunkError: dtype or number of channels differ.
+            ChunkError: the dtype or the number of channels differs from that of the volume.
             VolumeError: a block cannot be written, or the time index does not exist.
         """
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the write units that *bbox* touches, as `write` returns them.
+        """Return the addresses of the objects that store the write units that *bbox* touches.
 
-        Empty for a volume with a single writer.
+        They are spelled as in the result of `write`. The list is empty for a volume that is a
+        single file.
 
         Raises:
             GeometryError: *bbox* extends beyond the bounds.
         """
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, from a listing; no object is read.
+        """Yield the write units that are stored, found by listing objects without reading them.
 
         A unit that is stored as several objects is yielded several times.
 
         Raises:
-            VolumeError: the objects cannot be listed or identified: a single file, a web server, or
-                shards that are not boxes of blocks.
+            VolumeError: the objects cannot be listed or identified, because the volume is a single
+                file, is on a web server, or has shards that are not boxes of blocks.
         """
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
@@ -211,12 +218,12 @@ class Volume(Protocol):
 
 
 def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
-    """Return the bounds of a level that is *factor* times coarser, see `BoundingBox.coarser`."""
+    """Return *bounds* in voxels of a *factor* times coarser level, see `BoundingBox.coarser`."""
     return bounds.coarser(factor)
 
 
 def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return the names of some channels of a volume, or none if a channel has no name."""
+    """Return the names of *channels* of a volume, or no names if any channel has none."""
     known = tuple(getattr(volume, "channel_names", ()))
     if len(known) != (volume.channels or 1):
         return ()
@@ -228,9 +235,9 @@ def check_alignment(
 ) -> None:
     """Refuse boxes whose boundaries cut a write unit of a volume.
 
-    Two tasks that share a write unit would overwrite each other's voxels. A boundary must be at a
-    multiple of *unit* from the start of *bounds*, or at or beyond a boundary of *bounds*; and two
-    boxes may share voxels only if they are the same box.
+    Two tasks that share a write unit would overwrite each other's voxels. A boundary of a box must
+    be a multiple of *unit* away from the start of *bounds*, or lie at or beyond a boundary of
+    *bounds*. Two boxes may share voxels only if they are identical.
 
     Args:
         boxes: boxes of all tasks; a grid is checked axis by axis, without listing its boxes.
@@ -251,8 +258,9 @@ def check_alignment(
                 if _cuts(low, high, axis, unit, bounds):
                     msg = (
                         f"tasks of size {boxes.size} at stride {boxes.stride} from {boxes.start} "
-                        f"cut the write units {unit} of {url}, which begin at {bounds.start}: "
-                        f"{low}-{high} along {name} (zyx, voxels); {_remedy(boxes, unit, bounds)}"
+                        f"cut the write units of size {unit} of {url}, which begin at "
+                        f"{bounds.start}: one task covers {low}-{high} along {name} (zyx, voxels); "
+                        f"{_remedy(boxes, unit, bounds)}"
                     )
                     raise AlignmentError(msg)
         return
@@ -260,28 +268,28 @@ def check_alignment(
         if any(_cuts(box.start[a], box.stop[a], a, unit, bounds) for a in range(3)):
             nearest = box.aligned_outward(unit, bounds.start).intersection(bounds)
             msg = (
-                f"box {box} is not aligned to the write units {unit} of {url}, which begin at "
-                f"{bounds.start} (zyx, voxels); nearest aligned is {nearest}"
+                f"box {box} is not aligned to the write units of size {unit} of {url}, which begin "
+                f"at {bounds.start} (zyx, voxels); the nearest aligned box is {nearest}"
             )
             raise AlignmentError(msg)
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if a voxel size is assumed (the object `UNIT_NM`); return whether it is."""
+    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether it is."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
-        "%s has no voxel size; 1 1 1 nm is assumed: give the loader --voxel-size Z Y X "
+        "%s has no voxel size, so 1 1 1 nm is assumed; give the loader --voxel-size Z Y X "
         "(nanometres)", what,
     )  # fmt: skip
     return True
 
 
 def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
-    """Refuse boxes that share voxels; the same box may occur several times.
+    """Refuse boxes that share voxels, unless the boxes are identical.
 
-    The boxes of a list are sorted into the cells of a grid. A cell is as large as the smallest box;
-    if the boxes are of similar size, each box is therefore compared with its neighbours only.
+    The boxes of a list are assigned to the cells of a grid, whose cells have the size of the
+    smallest box. If all boxes have a similar size, each box is compared only with its neighbours.
 
     Raises:
         AlignmentError: two boxes overlap; the message names both.
@@ -291,7 +299,7 @@ def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
             if boxes.count[axis] > 1 and boxes.size[axis] > boxes.stride[axis]:
                 msg = (
                     f"tasks of size {boxes.size} at stride {boxes.stride} overlap along {name} "
-                    f"(zyx, voxels) and would overwrite each other's voxels of {url}; {_CROP}"
+                    f"(zyx, voxels) and would overwrite each other's voxels in {url}; {_CROP}"
                 )
                 raise AlignmentError(msg)
         return
@@ -307,7 +315,7 @@ def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
                 if not other.intersection(box).is_empty:
                     msg = (
                         f"tasks {other} and {box} overlap and would overwrite each other's voxels "
-                        f"of {url}; {_CROP}"
+                        f"in {url}; {_CROP}"
                     )
                     raise AlignmentError(msg)
             cells[place].append(box)
@@ -317,12 +325,12 @@ def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
     """Refuse a box that extends beyond the bounds of a volume.
 
     Raises:
-        GeometryError: the box extends beyond *bounds*; the message names the part inside.
+        GeometryError: the box extends beyond *bounds*; the message gives the part inside.
     """
     if not bounds.contains(bbox):
         inside = bbox.intersection(bounds)
-        remedy = "no part of it is inside" if inside.is_empty else f"the part inside is {inside}"
-        msg = f"box {bbox} reaches outside of {url}, whose bounds are {bounds}; {remedy}"
+        remedy = "no part is inside" if inside.is_empty else f"the part inside is {inside}"
+        msg = f"box {bbox} extends outside of {url}, whose bounds are {bounds} (zyx); {remedy}"
         raise GeometryError(msg)
 
 
@@ -341,13 +349,16 @@ def check_chunk(chunk: Chunk, volume: Volume, time: int | None = None) -> None:
     if chunk.channels != (volume.channels or 1):
         msg = (
             f"chunk {chunk.bbox} has {chunk.channels} channels, but {volume.url} has "
-            f"{volume.channels or 1}; write to another volume, or choose channels"
+            f"{volume.channels or 1}; write to another volume, or select channels of the chunk"
         )
         raise ChunkError(msg)
     check_inside(chunk.bbox, volume.bounds, volume.url)
     check_alignment([chunk.bbox], volume.write_unit, volume.bounds, volume.url)
     if time is not None and volume.times is None:
-        msg = f"cannot write time index {time} to {volume.url}, which has no time axis"
+        msg = (
+            f"cannot write time index {time} to {volume.url}, which has no time axis; write to a "
+            "volume that was created with --times"
+        )
         raise VolumeError(msg)
 
 
@@ -356,7 +367,7 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
 
     Args:
         channels: the requested channels; ``None`` for all.
-        existing: number of channels; ``None`` without a channel axis, which counts as one channel.
+        existing: number of channels; ``None``, for no channel axis, counts as one channel.
         what: the volume or file, for the message.
 
     Raises:
@@ -366,7 +377,7 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
     wrong = [c for c in channels or () if not 0 <= c < count]
     if wrong:
         there = f"has channels 0 to {count - 1}" if count > 1 else "has channel 0 only"
-        msg = f"{what} {there}, but channel {wrong[0]} was asked for; change --channels"
+        msg = f"{what} {there}, but channel {wrong[0]} was requested; change --channels"
         raise ChunkError(msg)
 
 
@@ -387,5 +398,5 @@ def _remedy(grid: BoxGrid, unit: Zyx, bounds: BoundingBox) -> str:
     remedy = f"task sizes that work: {' or '.join(str(size) for size in sizes)}"
     if any(s % u for s, u in zip(shift, unit, strict=True)):
         near = bounds.start + shift // unit * unit
-        remedy += f", from {near}"
+        remedy += f", starting at {near}"
     return remedy

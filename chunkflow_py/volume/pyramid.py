@@ -1,14 +1,14 @@
-"""The coarser levels of a volume, each made from the next finer one.
+"""The coarser levels of a volume, each computed from the next finer level.
 
 ```
 level 0   |---------------|---------------|---------------|----|    tasks
 level 1   |-------|-------|-------|-------|-------|-------|----|    blocks: two per task
-level 2   |-------|-------|-------|-------|                         one per task
-level 3   |---------------|-------|                                 shared by tasks
+level 2   |-------|-------|-------|-------|                         blocks: one per task
+level 3   |---------------|-------|                                 blocks: shared by tasks
 ```
 
-A pipeline writes the levels whose write units are not shared by two tasks. Each of the others needs
-the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` makes them.
+A pipeline writes the levels in which no two tasks share a write unit. Each of the other levels
+needs the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` writes these.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PyramidLevel:
 
     Attributes:
         mip: number of the level.
-        shrink: size of its voxels in voxels of the pipeline's chunks, zyx.
+        shrink: size of a voxel of this level in voxels of the pipeline's chunks, zyx.
         bounds: box of all voxels of the level.
         write_unit: extent of a write unit of the level, voxels, zyx.
         sharded: whether a write unit is a shard.
@@ -62,7 +62,8 @@ class PyramidLevel:
 
         Args:
             boxes: boxes of the tasks, in voxels of the pipeline's chunks.
-            fine: bounds of the level of the chunks; boundaries outside it do not count.
+            fine: bounds of the level of the chunks; task boundaries at or outside these bounds are
+                ignored.
         """
         unit, origin = self.write_unit * self.shrink, self.bounds.start * self.shrink
         for axis, name in enumerate(AXES):
@@ -83,13 +84,14 @@ def like_levels(
 ) -> VolumeSpec:
     """Return *spec* with the downsampling factors of an existing volume.
 
-    Beyond the levels of the existing volume its last factor is repeated.
+    If the new volume has more levels than the existing volume, the last factor is repeated.
 
     Args:
-        spec: of the new volume; its level 0 corresponds to level *mip* of the existing volume.
+        spec: description of the new volume, whose level 0 corresponds to level *mip* of the
+            existing volume.
         url: address of the existing volume.
         mip: level of the existing volume to start from.
-        opening: how to open the existing volume.
+        opening: options for opening the existing volume.
 
     Raises:
         VolumeError: the factor between two levels is not an integer.
@@ -107,7 +109,7 @@ def like_levels(
 
 
 def level_factor(fine: Volume, coarse: Volume) -> Zyx:
-    """Return the number of voxels of *fine* per voxel of *coarse*, zyx, by their voxel sizes.
+    """Return the number of voxels of *fine* per voxel of *coarse*, zyx, from their voxel sizes.
 
     Raises:
         VolumeError: one of these numbers is not an integer.
@@ -116,8 +118,8 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
     factor = Zyx(*(max(1, round(b / a)) for a, b in pairs))
     if any(abs(a * f - b) > 0.01 * b for (a, b), f in zip(pairs, factor, strict=True)):
         msg = (
-            f"the voxels of {coarse.url}, {coarse.voxel_size_nm} nm (zyx), are not integer "
-            f"multiples of those of {fine.url}, {fine.voxel_size_nm} nm"
+            f"the voxel size of {coarse.url}, {coarse.voxel_size_nm} nm, is not an integer "
+            f"multiple of that of {fine.url}, {fine.voxel_size_nm} nm (zyx)"
         )
         raise VolumeError(msg)
     return factor
@@ -125,7 +127,7 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
 
 @dataclass
 class PyramidOutput(OperatorBase):
-    """Writes the coarser levels of the chunk of a task; may be called by several threads at once.
+    """Computes and writes the coarser levels of the chunk of each task; may run in several threads.
 
     Attributes:
         url: address of the volume.
@@ -133,11 +135,11 @@ class PyramidOutput(OperatorBase):
         factor: downsampling from each level to the next, zyx.
         chunk_mip: level of the chunk.
         start_mip: first level to write.
-        stop_mip: level to stop before.
+        stop_mip: end of the levels to write (exclusive).
         mode: mode of `downsample`.
         opening: options for reading and writing the volume.
         announced: volumes that earlier operators will create: address -> function that returns the
-            description of mip 0, or ``None`` if the first chunk decides it.
+            description of mip 0, or ``None`` if the description depends on the first chunk.
     """
 
     url: str
@@ -155,23 +157,23 @@ class PyramidOutput(OperatorBase):
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the levels against each other.
+        """Check that the chunk is finer than the levels to write, and that there is a level.
 
         Raises:
             OptionError: there is no level to write.
         """
         if not self.chunk_mip < self.start_mip < self.stop_mip:
             msg = (
-                f"there is no level to write from --start-mip {self.start_mip} up to, but not "
-                f"including, --stop-mip {self.stop_mip}, from a chunk at mip {self.chunk_mip}; "
-                f"give --start-mip {self.chunk_mip + 1} and a --stop-mip above it"
+                f"--start-mip {self.start_mip} and --stop-mip {self.stop_mip} (exclusive) must "
+                f"name levels that are coarser than the chunk, which is at mip {self.chunk_mip}; "
+                f"give --start-mip {self.chunk_mip + 1} and a larger --stop-mip"
             )
             raise OptionError(msg)
 
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """Names of the levels that are written."""
+        """Canonical names of the levels that are written."""
         place = Location.parse(self.url)
         return tuple(level_name(place, mip) for mip in range(self.start_mip, self.stop_mip))
 
@@ -191,7 +193,7 @@ class PyramidOutput(OperatorBase):
 
         Raises:
             VolumeNotFoundError: the volume, or a level of it, neither exists nor will be created.
-            VolumeError: the levels are not *factor* apart.
+            VolumeError: the factor between two levels is not *factor*.
             AlignmentError: two tasks would write to one block of a level, or a level has shards.
         """
         self._check_box = BoxCheck.of(outline)
@@ -244,7 +246,7 @@ class PyramidOutput(OperatorBase):
     # --- what the levels are -----------------------------------------------------------------
 
     def _opened(self) -> list[Volume]:
-        """Open the level of the chunk and all coarser ones, in their order."""
+        """Open the level of the chunk and the coarser levels before `stop_mip`, finest first."""
         fine = open_volume(self.url, self.chunk_mip, opening=self.opening)
         volumes = [fine]
         for mip in range(self.chunk_mip + 1, self.stop_mip):
@@ -288,7 +290,7 @@ class PyramidOutput(OperatorBase):
         if differing:
             msg = (
                 f"{self.url} will be created with --factor {differing[0].as_option}, but this "
-                f"command has --factor {self.factor.as_option} (zyx); give the same to both"
+                f"command has --factor {self.factor.as_option} (zyx); give both the same --factor"
             )
             raise VolumeError(msg)
         unit, levels = spec.shard_size or spec.block_size, []
@@ -300,8 +302,8 @@ class PyramidOutput(OperatorBase):
     def _missing(self, mip: int) -> VolumeNotFoundError:
         last = self.stop_mip - 1
         return VolumeNotFoundError(
-            f"{self.url} has no mip {mip}, and levels up to {last} are to be written; create it "
-            f"with create-volume --max-mip {last} (or create-info), or give --stop-mip {mip}"
+            f"{self.url} has no mip {mip}, but levels up to {last} are to be written; create the "
+            f"volume with create-volume --max-mip {last} (or create-info), or give --stop-mip {mip}"
         )
 
     def _check(
@@ -317,18 +319,18 @@ class PyramidOutput(OperatorBase):
                 continue
             if level.sharded:
                 msg = f"mip {level.mip} of {self.url} is stored in shards of {level.write_unit}"
-                why = "which a pipeline does not write"
+                why = "which a pipeline cannot write"
             elif boxes and (face := level.cut_by(boxes, fine)):
                 unit = level.write_unit
-                msg = f"{face} cuts blocks {unit} of mip {level.mip} of {self.url}"
-                why = f"tasks must be multiples of {unit * level.shrink}"
+                msg = f"{face} cuts blocks of size {unit} of mip {level.mip} of {self.url}"
+                why = f"so the task size must be a multiple of {unit * level.shrink}"
             else:
                 continue
             first = level.mip == self.start_mip
             stop = "leave this command out" if first else f"give --stop-mip {level.mip}"
             msg = (
-                f"{msg} (zyx, voxels), {why}; {stop}, and make the other levels when all tasks are "
-                f"done: chunkflow downsample-volume {self.url} --start-mip {level.mip} "
+                f"{msg} (zyx, voxels), {why}; {stop}, and write the other levels when all tasks "
+                f"are done: chunkflow downsample-volume {self.url} --start-mip {level.mip} "
                 f"--stop-mip {self.stop_mip}"
             )
             raise AlignmentError(msg)
@@ -336,11 +338,11 @@ class PyramidOutput(OperatorBase):
 
 @dataclass
 class FinerReader(OperatorBase):
-    """Loads the voxels of the finer level from which the task's box is computed.
+    """Loads the voxels of the finer level from which the box of a task is computed.
 
     Attributes:
         fine: the finer level.
-        factor: size of the task's voxels in voxels of the finer level, zyx.
+        factor: size of a voxel of the task's box in voxels of the finer level, zyx.
         output_name: name of the chunk in the task.
     """
 
@@ -359,7 +361,7 @@ class FinerReader(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for reading, for tasks of extent *size*."""
+        """Return the memory for the finer voxels of a task of extent *size*."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None:
@@ -367,9 +369,9 @@ class FinerReader(OperatorBase):
         return OperatorMemory((size * self.factor).low(self.fine.bounds.size))
 
     def __call__(self, task: Task) -> Task:
-        """Read the finer voxels of the task's box."""
+        """Read the voxels of the finer level inside the task's box."""
         if task.region is None:
-            msg = "a task without a box has no finer voxels; give it one"
+            msg = "the task has no box, so there are no finer voxels to read; give it a box"
             raise OptionError(msg)
         box = task.region.bbox
         finer = BoundingBox(box.start * self.factor, box.stop * self.factor)

@@ -1,7 +1,7 @@
-"""Checks of loaded chunks: remove bad sections, and detect lost blocks by a coarser level.
+"""Checks of loaded chunks: set bad sections to 0, and compare chunks with a coarser level.
 
-A check is prepared before the first task, and called with the chunk, the volume it was read from
-and the time index; it returns the chunk that the loader passes on.
+The loader prepares each check before the first task. It then calls the check with each chunk, the
+volume from which the chunk was read, and the time index. The check returns the chunk to pass on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Check(Protocol):
     """A check of every chunk that is read."""
 
     def prepare(self) -> None:
-        """Raise before the first task if the check is not possible."""
+        """Raise an error before the first task if the check cannot be made."""
 
     def __call__(self, chunk: Chunk, volume: Volume, time: int | None = None, /) -> Chunk:
         """Return the chunk to pass on; *time* is the time index that was read."""
@@ -43,7 +43,7 @@ class Check(Protocol):
 
 @dataclass
 class Blackout:
-    """Sets voxels of a volume's bad sections to 0 after reading; the list is read once.
+    """Sets the voxels of bad sections to 0 after reading; the list of sections is read once.
 
     Attributes:
         url: address of the volume.
@@ -55,7 +55,7 @@ class Blackout:
 
     @cached_property
     def sections(self) -> list[int]:
-        """The global z of the bad sections."""
+        """The global z positions of the bad sections, in voxels."""
         return bad_sections(self.url, self.access)
 
     def prepare(self) -> None:
@@ -76,7 +76,7 @@ class Validation:
         mip: number of the coarser level.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
-        time: time index that the loader reads, if it is not the task's.
+        time: time index to compare, if the loader does not pass one.
     """
 
     url: str
@@ -100,26 +100,26 @@ class Validation:
         _ = self.coarse
 
     def __call__(self, chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
-        """Return *chunk* unchanged, if it agrees with the coarser level."""
+        """Return *chunk* unchanged, or raise an error if it does not match the coarser level."""
         check_against_mip(chunk, volume, self.coarse, self.time if read is None else read)
         return chunk
 
 
 def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B008  (frozen)
-    """Return the z of the sections that ``blackout_section_ids.json`` of a volume lists.
+    """Return the z positions that ``blackout_section_ids.json`` of a volume lists.
 
-    The file contains ``{"section_ids": [17, 18]}``, in voxels of the level that is read.
+    The file contains ``{"section_ids": [17, 18]}``: positions in voxels of the level that is read.
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: the file has other content.
+        VolumeError: the file does not contain such a list.
     """
     store = open_store(Location.parse(url).store_url, access)
     content = store.get(BAD_SECTIONS_FILE, DOCUMENT_BYTES)
     if content is None:
         msg = (
-            f"{url} has no file {BAD_SECTIONS_FILE}; write {{'section_ids': [z, ...]}} there, or "
-            "leave out --blackout-sections"
+            f'{url} has no file {BAD_SECTIONS_FILE}; create it with {{"section_ids": [z, ...]}}, '
+            "or leave out --blackout-sections"
         )
         raise VolumeNotFoundError(msg)
     try:
@@ -128,17 +128,20 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
         document = content[:80]
     sections = document.get("section_ids") if isinstance(document, dict) else None
     if not isinstance(sections, list) or not all(type(z) is int for z in sections):
-        msg = f"{url}/{BAD_SECTIONS_FILE} must contain {{'section_ids': [z, ...]}}, got {document}"
+        msg = (
+            f'{url}/{BAD_SECTIONS_FILE} must contain {{"section_ids": [z, ...]}}, but contains '
+            f"{document}; correct the file"
+        )
         raise VolumeError(msg)
     return sections
 
 
 def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
-    """Return *chunk* with the sections at these z set to 0.
+    """Return *chunk* with the given sections set to 0.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x).
-        sections: global z; sections outside the chunk are ignored.
+        sections: global z positions of the sections; those outside the chunk are ignored.
     """
     first, last = chunk.bbox.start.z, chunk.bbox.stop.z
     inside = [z - first for z in sections if first <= z < last]
@@ -150,36 +153,38 @@ def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
 
 
 def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | None = None) -> None:
-    """Compare *chunk* with the same box of a coarser level, which reveals lost blocks.
+    """Compare *chunk* with the same box of a coarser level, to detect lost blocks.
 
     ```
     fine    |--|--|--|--|--|--|     chunk, averaged over each coarse voxel
     coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f
     ```
 
-    Each level is the average of the next finer level, rounded, so intensities may differ by one per
-    level. Coarse voxels that extend beyond the chunk are not compared.
+    Each level is the rounded average of the next finer level, so integer intensities may differ by
+    1 for each halving of an axis, and floats by 0.1 % of the maximum. Coarse voxels that extend
+    beyond the chunk are not compared.
 
     Args:
         chunk: an image, integer or float.
-        fine: volume that it was read from.
+        fine: volume from which *chunk* was read.
         coarse: a coarser level of the same volume.
         time: time index of the chunk.
 
     Raises:
-        VolumeError: chunk and coarser level disagree; the message gives a position and both values.
+        VolumeError: chunk and coarser level differ; the message gives a position and both values.
         ChunkError: the coarse voxel size is not an integer multiple of the fine one, or the chunk
             is a segmentation.
     """
     if chunk.kind == "segmentation":
-        msg = f"{fine.url} is a segmentation, which --validate-mip cannot check; leave it out"
+        msg = f"{fine.url} is a segmentation, which cannot be averaged; leave out --validate-mip"
         raise ChunkError(msg)
     ratio = [c / f for c, f in zip(coarse.voxel_size_nm, fine.voxel_size_nm, strict=True)]
     factor = Zyx(*(round(r) for r in ratio))
     if min(factor) < 1 or max(abs(r - f) for r, f in zip(ratio, factor, strict=True)) > 1e-3:
         msg = (
-            f"the voxel size {coarse.voxel_size_nm} nm is not an integer multiple of "
-            f"{fine.voxel_size_nm} nm (zyx) in {fine.url}; choose another --validate-mip"
+            f"the voxel size of the coarser level, {coarse.voxel_size_nm} nm, is not an integer "
+            f"multiple of {fine.voxel_size_nm} nm (zyx), the voxel size of the level to read from "
+            f"{fine.url}; choose another --validate-mip"
         )
         raise ChunkError(msg)
     low = (-(-chunk.bbox.start // factor)).high(coarse.bounds.start)
@@ -198,11 +203,11 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
         index = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         place = there.start + Zyx.of(int(i) for i in index[-3:])
         msg = (
-            f"chunk {chunk.bbox} of {fine.url} does not match the level of {coarse.voxel_size_nm} "
-            f"nm: {int(wrong.sum())} of {wrong.size} voxels differ, first at {place} "
-            f"({''.join(AXES)}), where the chunk averages to {mean[index]:.6g} and the level has "
-            f"{stored[index]}; blocks are missing, or the level is outdated: restore the blocks or "
-            "make the level again"
+            f"chunk {chunk.bbox} of {fine.url} does not match the coarser level with voxels of "
+            f"{coarse.voxel_size_nm} nm: {int(wrong.sum())} of {wrong.size} coarse voxels differ, "
+            f"the first at {place} ({''.join(AXES)}), where the average of the chunk is "
+            f"{mean[index]:.6g}, but {stored[index]} is stored. Blocks are missing, or the coarser "
+            "level is outdated; restore the blocks, or write the coarser level again"
         )
         raise VolumeError(msg)
 

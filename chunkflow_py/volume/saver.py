@@ -5,12 +5,12 @@ Properties of a new volume:
 | property               | source                                                                 |
 |------------------------|------------------------------------------------------------------------|
 | bounds                 | an option, else the domain of the pipeline's input, else the hull of   |
-|                        | all tasks, else the first chunk's domain; if the tasks are not on a    |
-|                        | grid of blocks in that domain, the hull of the tasks                   |
-| block size             | an option, else the largest up to 64 with which all tasks align        |
-| time points            | an option, else those of the pipeline's input if tasks name a time     |
-| dtype, channels, kind, | options, else the first chunk, or, before it, the known output of the  |
-| voxel size             | pipeline (`create_output`)                                             |
+|                        | all tasks, else the first chunk's domain; if the tasks do not align    |
+|                        | with blocks that start at this domain, the hull of all tasks           |
+| block size             | an option, else the largest size up to 64 voxels that aligns all tasks |
+| time points            | an option, else the input of the pipeline, if a time index is written  |
+| dtype, channels, kind, | options, else the first chunk; for `create_output`, which runs before  |
+| voxel size             | the first chunk, the known output of the pipeline                      |
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeSaver:
-    """Writes chunks to one level of a volume; several threads may call it at once.
+    """Writes chunks to one level of a volume; several threads may call it at the same time.
 
     Attributes:
         url: address of the volume.
         mip: resolution level to write.
         format: format of the volume, if the address does not name it.
         create: whether to create a missing volume.
-        bounds: box of all voxels of a new volume (default: see the module).
+        bounds: box of all voxels of a new volume (default: see the docstring of the module).
         voxel_size_nm: voxel size of a new volume, zyx (default: that of the chunk).
-        dtype: type to which voxels are converted before they are written.
+        dtype: dtype to which voxels are converted before they are written.
         block_size: extent of a block of a new volume, voxels, zyx.
         shard_size: extent of a shard of a new volume, voxels, zyx.
         encoding: compression of a new volume.
         factor: downsampling from each level of a new volume to the next, zyx.
         time: time index to write (default: that of the task).
-        times: length of the time axis of a new volume.
+        times: number of time points of a new volume.
         opening: options for reading and writing the volume.
-        creating: settings of `create_volume` for the format.
+        creating: settings of the format, which are passed to `create_volume`.
         exactly: whether an existing volume must have the block size, shard size, encoding and
-            times that are given here.
+            number of time points that are given as attributes.
         announced: volumes that earlier operators will create: address -> function that returns the
-            description of mip 0, or ``None`` if the first chunk decides it.
+            description of mip 0, or ``None`` if the description depends on the first chunk.
     """
 
     url: str
@@ -135,12 +135,12 @@ class VolumeSaver:
         """Check the boxes of all tasks against the write unit, before the first task.
 
         Args:
-            boxes: boxes of all tasks when they reach the saver, if known.
+            boxes: boxes that the tasks have when they reach the saver, if known.
             domain: bounds of the volume that the pipeline reads, if known.
             voxels: properties of the voxels that will be written, if known.
             times: length of the time axis of the volume that the pipeline reads, if it has one.
             voxel_size_nm: size of the voxels that will be written, zyx, if known.
-            has_tasks: whether there are tasks, which may name a time.
+            has_tasks: whether there are tasks, each of which may have a time index.
 
         Raises:
             OptionError: no option or task selects one of several time points.
@@ -148,7 +148,8 @@ class VolumeSaver:
             VolumeNotFoundError: the volume does not exist and may not be created.
             VolumeError: the disk is full or read-only, the volume cannot be created with these
                 options, or it exists with other properties.
-            AlignmentError: two tasks would write to one block; the message gives sizes that work.
+            AlignmentError: two tasks would write to one write unit; the message gives task sizes
+                that work.
             GeometryError: no task touches the volume.
         """
         self._boxes, self._voxels = boxes, voxels
@@ -186,14 +187,15 @@ class VolumeSaver:
         self._check_boxes(bounds, unit)
 
     def create_output(self) -> str | None:
-        """Create a missing volume before the first chunk, from what `prepare` received.
+        """Create a missing volume before the first chunk, with properties from `prepare`.
 
         Returns:
             The address of the volume, if this call has created it.
 
         Raises:
-            OptionError: a property of the volume is known only with the first chunk.
-            VolumeError: the volume cannot be created, or exists by now with other properties.
+            OptionError: a property of the volume depends on the first chunk.
+            VolumeError: the volume cannot be created, or another process has created it with other
+                properties.
         """
         if self.volume is None and (existing := self._open()) is not None:
             self._check_volume(existing)
@@ -212,8 +214,8 @@ class VolumeSaver:
         if missing or self._planned is None:
             msg = (
                 f"{self.url} does not exist, and its {' and '.join(missing)} will be known only "
-                "with the first chunk; create it before the run by create-volume, with options or "
-                "--like"
+                "with the first chunk; create the volume before the run with create-volume, and "
+                "give these properties as options or with --like"
             )
             raise OptionError(msg)
         # Tasks need not name the time of an input with a single time point.
@@ -223,7 +225,7 @@ class VolumeSaver:
         return self.place.url
 
     def stored_type(self) -> str | None:
-        """Return the dtype that is stored, if an option or the volume determines it."""
+        """Return the dtype of the stored voxels, if an option or the volume determines it."""
         if self.dtype is not None:
             return str(self.dtype)
         if self._is_announced:
@@ -243,14 +245,14 @@ class VolumeSaver:
         return None if self._planned is None else self._planned[0]
 
     def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*, cut to the bounds of `volume`; return the stored objects, see `Volume`.
+        """Write the part of *chunk* inside the bounds of the volume; return the stored objects.
 
-        Voxels of another dtype are converted if only rounding is lost: a map to uint8
-        (255·p, rounded half to even) and an integer to a wider one.
+        Voxels of another dtype are converted if the conversion only rounds: a map to uint8
+        (255·p, rounded half to even), a float to another float type, an integer to a wider type.
 
         Args:
             chunk: the chunk to write.
-            time: time index of the task; the attribute `time` overrides it.
+            time: time index of the task; the attribute `time` overrides this argument.
 
         Raises:
             ChunkflowError: the errors of `Volume.write` and of `create_volume`.
@@ -274,7 +276,7 @@ class VolumeSaver:
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Return the objects of a chunk that is not written, to be recorded as not stored."""
+        """Return the objects of a chunk that is not written; the ledger records their absence."""
         from chunkflow_py.store.store_protocol import Stored
 
         time = time if self.time is None else self.time
@@ -284,7 +286,7 @@ class VolumeSaver:
         return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
 
     def volume_for(self, chunk: Chunk, time: int | None = None) -> Volume:
-        """Return the volume for *chunk*, created if it does not exist."""
+        """Return the volume; if it does not exist, create it for *chunk*."""
         with self._lock:
             if self.volume is None:
                 self.volume = self._open()
@@ -305,7 +307,7 @@ class VolumeSaver:
             there = "no time axis"
             if volume.times is not None:
                 there = f"the time indices 0 to {volume.times - 1}"
-            msg = f"{self.url} has {there}, but --time is {self.time}; change --time"
+            msg = f"{self.url} has {there}, but --time is {self.time}; change or leave out --time"
             raise VolumeError(msg)
         self._check_asked(volume)
         if self.voxel_size_nm is None:
@@ -336,7 +338,7 @@ class VolumeSaver:
         )
 
     def _check_new(self, bounds: BoundingBox | None, block: Zyx | None) -> None:
-        """Refuse a new volume that cannot be created, as far as its description is known."""
+        """Refuse a new volume that cannot be created with the properties known so far."""
         block = block or Zyx(64, 64, 64)
         bounds = bounds or shape_bounds(self.shard_size or block)
         check_new(
@@ -356,7 +358,7 @@ class VolumeSaver:
         voxel_size_nm: VoxelSize | None,
         times: int | None,
     ) -> VolumeSpec:
-        """Return the description of a new volume for these voxels."""
+        """Return the description of a new volume for voxels with these properties."""
         import numpy as np
 
         has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)
@@ -427,7 +429,7 @@ class VolumeSaver:
             spec, self.url, self.mip, format=self.format, opening=self.opening, **creating
         )
         logger.info(
-            "created %s: %s, %s, blocks of %s", self.url, spec.bounds, spec.dtype, spec.block_size
+            "created %s: %s, %s, block size %s", self.url, spec.bounds, spec.dtype, spec.block_size
         )
         return volume
 
@@ -437,5 +439,8 @@ class VolumeSaver:
 
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:
     if box is not None and box.intersection(bounds).is_empty and not box.is_empty:
-        msg = f"{box} lies outside of {url}, whose bounds are {bounds} ({''.join(AXES)}, voxels)"
+        msg = (
+            f"the box to write, {box}, lies outside of {url}, whose bounds are {bounds} "
+            f"({''.join(AXES)}, voxels); use tasks inside these bounds"
+        )
         raise GeometryError(msg)

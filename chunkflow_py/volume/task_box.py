@@ -1,13 +1,13 @@
-"""Check that a task writes only to its box, and list the blocks stored there.
+"""Check that a task writes only to its box, and list the stored blocks inside task boxes.
 
 ```
 tasks    |------ a ------|------ b ------|
-chunk             |--------------|           of task a: would overwrite what task b writes
+chunk             |--------------|           of task a: would overwrite voxels of task b
 chunk    |---------|                         of task a: leaves a gap that no other task fills
 ```
 
-Operators that move, turn or shrink boxes on purpose move the task's box with the chunk
-(`adjust-bbox`, ``crop-margin --crop-bbox``, transpose, downsample), so that the two agree.
+Operators that move, transpose or shrink a chunk on purpose (`adjust-bbox`, ``crop-margin
+--crop-bbox``, transpose, downsample) change the task's box in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BoxCheck:
 
     @classmethod
     def of(cls, outline: Any) -> BoxCheck | None:
-        """Return the check for an `Outline`, or ``None`` if only one task writes."""
+        """Return the check for the tasks of an `Outline`, or ``None`` if there is only one task."""
         has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
         return cls(outline.domain) if has_others else None
 
@@ -46,14 +46,13 @@ class BoxCheck:
         """Refuse a chunk that does not match its task's box.
 
         Args:
-            task: a task without a box may write anywhere.
+            task: task that writes the chunk; if it has no box, every chunk is accepted.
             chunk: chunk to write.
-            bounds: box of all voxels of the volume; voxels outside it are not written.
+            bounds: box of all voxels of the volume; voxels outside this box are not written.
             url: address of the volume, for messages.
 
         Raises:
-            GeometryError: the chunk reaches into the boxes of other tasks, or does not cover its
-                own box.
+            GeometryError: the chunk extends beyond the box of its task, or does not cover the box.
         """
         if task.bbox is None:
             return
@@ -63,17 +62,17 @@ class BoxCheck:
             msg = (
                 f"chunk {chunk.bbox} of task {task} extends beyond {box} (zyx, voxels), the box "
                 f"that the task may write in {url}, and would overwrite output of other tasks; "
-                "crop it to that box with crop-margin, or, if it was moved on purpose, move the "
-                "task's box with it: adjust-bbox or crop-margin --crop-bbox"
+                "crop the chunk to that box with crop-margin, or, if it was moved on purpose, move "
+                "the task's box too, with adjust-bbox or crop-margin --crop-bbox"
             )
             raise GeometryError(msg)
         held = box.intersection(chunk.domain if self.domain is None else self.domain)
         if not held.is_empty and not written.contains(held):
             msg = (
                 f"chunk {chunk.bbox} of task {task} does not cover {held} (zyx, voxels), the box "
-                f"that the task must write in {url} and that no other task writes; load more with "
-                "--expand-margin-size, or shrink the task's box with the chunk: adjust-bbox or "
-                "crop-margin --crop-bbox"
+                f"that the task must write in {url} and that no other task writes; load a larger "
+                "chunk with --expand-margin-size, or shrink the task's box to the chunk with "
+                "adjust-bbox or crop-margin --crop-bbox"
             )
             raise GeometryError(msg)
 
@@ -81,13 +80,14 @@ class BoxCheck:
 def stored_inside(
     volume: Any, tasks: Any, shrink: Zyx = Zyx(1, 1, 1), time: int | None = None
 ) -> Iterator[Leftover]:
-    """Yield the stored write units of a volume that are in the boxes of tasks.
+    """Yield the stored write units of a volume that are inside the boxes of tasks.
 
     Args:
         volume: volume that the tasks write.
-        tasks: index of tasks by voxel, see `chunkflow_py.core.operator_base.WritersByPlace`.
+        tasks: index that finds the task at a voxel, see
+            `chunkflow_py.core.operator_base.WritersByPlace`.
         shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
-        time: time index to which all tasks write, instead of their own.
+        time: time index to which all tasks write (default: each task has its own).
     """
     for unit in volume.stored_units():
         if time is not None and unit.time != time:

@@ -2,8 +2,8 @@
 
 ```
 spec        {"driver": "zarr3", "kvstore": "gs://bucket/em/"}     JSON, or an address of TensorStore
-axes        labels of the dimensions; without, xyzc for precomputed and N5, czyx for all else
-voxel size  units of the dimensions, as TensorStore takes them from the format
+axes        labels of the dimensions; if none, xyzc for precomputed and N5, czyx for other formats
+voxel size  units of the dimensions, which TensorStore reads from the metadata
 ```
 
 Members of a spec that create or delete arrays are ignored: nothing is ever written.
@@ -64,7 +64,7 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
     """Build a TensorStore spec from the values of options.
 
     Args:
-        text: JSON, the name of a file with JSON, or an address of TensorStore.
+        text: the spec as JSON, the path of a JSON file, or a TensorStore URL.
         driver: driver of the array, if the spec does not name it.
         kvstore: address or path of the storage.
 
@@ -80,19 +80,22 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
             try:
                 spec = parse_json(content)
             except ValueError as error:
-                msg = f'{where} is not JSON: {error}; write {{"driver": …, "kvstore": …}}'
+                msg = f'{where} is not valid JSON: {error}; write {{"driver": …, "kvstore": …}}'
                 raise OptionError(msg) from error
         else:
             spec = content.strip()
     if driver is None and kvstore is None and spec:
         return spec
     if isinstance(spec, str):
-        msg = f"--spec {without_secrets(spec)} is complete; leave --driver and --kvstore out"
+        msg = (
+            f"--spec {without_secrets(spec)} is a complete address; leave out --driver and "
+            "--kvstore"
+        )
         raise OptionError(msg)
     given = {"driver": driver, "kvstore": kvstore and _address(kvstore)}
     spec = {**spec, **{key: value for key, value in given.items() if value is not None}}
     if missing := [key for key in given if key not in spec]:
-        msg = f"the {missing[0]} of the array is not known; give --{missing[0]}, or --spec"
+        msg = f"the options do not name the {missing[0]}; give --{missing[0]}, or a full --spec"
         raise OptionError(msg)
     return spec
 
@@ -100,7 +103,7 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
 def _content(path: str) -> str:
     file = Path(path).expanduser()
     if not file.is_file():
-        msg = f"--spec {path} is neither JSON, nor an address, nor a file; check it"
+        msg = f"--spec {path} is neither JSON, nor an address, nor a file; check --spec"
         raise OptionError(msg)
     return file.read_text(encoding="utf-8")
 
@@ -113,7 +116,7 @@ def _address(kvstore: str) -> str:
 
 
 class TensorStoreVolume:
-    """An array that TensorStore reads; a `Volume` that cannot be written.
+    """An array that TensorStore reads, as a read-only `Volume`.
 
     Its attributes are those of `chunkflow_py.volume.protocol.Volume`.
     """
@@ -127,8 +130,9 @@ class TensorStoreVolume:
 
         Args:
             spec: spec of TensorStore.
-            axes: names of the dimensions, such as ``xyzc`` (default: see the module).
-            cache_bytes: size of the cache of decoded blocks.
+            axes: one letter per dimension, such as ``xyzc`` (default: the labels of the dimensions,
+                else the axes of the format).
+            cache_bytes: size of the cache of decoded blocks, in bytes.
 
         Raises:
             VolumeNotFoundError: the array does not exist.
@@ -145,7 +149,10 @@ class TensorStoreVolume:
             ).result()  # fmt: skip
         self.dtype = np.dtype(array.dtype.numpy_dtype)
         if self.dtype.kind not in "buif":
-            msg = f"{self.url} holds {array.dtype.name}, but a volume holds real numbers"
+            msg = (
+                f"{self.url} holds {array.dtype.name}, but voxels of a volume must be bool, "
+                "integers or floats; choose another array"
+            )
             raise VolumeError(msg)
         names = _axes(array, axes, self.url)
         order = [names.index(axis) for axis in "czyx" if axis in names]
@@ -187,7 +194,10 @@ class TensorStoreVolume:
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
         """Raise an error: the array is read only."""
         del time
-        msg = f"cannot write {chunk.bbox} to {self.url}: load-tensorstore only reads"
+        msg = (
+            f"cannot write {chunk.bbox} to {self.url}: arrays of TensorStore are read only; write "
+            "to zarr:// or precomputed://"
+        )
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
@@ -196,13 +206,19 @@ class TensorStoreVolume:
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error: TensorStore does not report the stored blocks."""
-        msg = f"TensorStore does not report the stored blocks of {self.url}; open it as a volume"
+        msg = (
+            f"TensorStore does not report the stored blocks of {self.url}; open the array as a "
+            "volume, such as zarr://"
+        )
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Raise an error: TensorStore does not report the stored blocks."""
         del time
-        msg = f"TensorStore does not report the blocks of {self.url} in {bbox}; open it as a volume"
+        msg = (
+            f"TensorStore does not report the stored blocks of {self.url} in {bbox}; open the "
+            "array as a volume, such as zarr://"
+        )
         raise VolumeError(msg)
 
 
@@ -212,8 +228,8 @@ class TensorStoreSource(VolumeSource):
 
     Attributes:
         spec: TensorStore spec of the array.
-        axes: names of its dimensions (default: see the module).
-        cache_bytes: size of the cache of decoded blocks (default: as the loader chooses).
+        axes: one letter per dimension (default: the labels, else the axes of the format).
+        cache_bytes: size of the cache of decoded blocks in bytes (default: the loader chooses).
     """
 
     spec: Spec
@@ -226,7 +242,7 @@ class TensorStoreSource(VolumeSource):
     def origins(self) -> tuple[str, ...]:
         """Addresses of the arrays that are read: several if the spec combines arrays.
 
-        If the array cannot be opened, this is its spec; the loader raises the reason.
+        If the array cannot be opened, the result is the spec; the loader later raises the error.
         """
         try:
             places = self.open().places
@@ -255,8 +271,9 @@ def loader_of(
 
     Args:
         spec: TensorStore spec of the array.
-        axes: names of its dimensions (default: see the module).
-        cache_bytes: size of the cache of decoded blocks (default: the blocks that tasks share).
+        axes: one letter per dimension (default: the labels, else the axes of the format).
+        cache_bytes: size of the cache of decoded blocks in bytes (default: enough for the blocks
+            that tasks share).
         settings: attributes of `VolumeLoader`.
     """
     return VolumeLoader(TensorStoreSource(spec, axes, cache_bytes), **settings)
@@ -290,10 +307,10 @@ def _shown(spec: Spec) -> str:
 
 @contextmanager
 def _translated(doing: str) -> Iterator[None]:
-    """Translate errors of TensorStore to one sentence.
+    """Translate errors of TensorStore to a `VolumeError` with a short message.
 
     Args:
-        doing: the operation, as in ``cannot …``.
+        doing: the operation that failed, as in ``TensorStore cannot …``.
     """
     try:
         yield
@@ -306,7 +323,7 @@ def _translated(doing: str) -> Iterator[None]:
 
 
 def _axes(array: Any, axes: str | None, url: str) -> str:
-    """Return one letter per dimension: c, z, y, x, or a dot for another one of extent 1."""
+    """Return one letter per dimension: c, z, y, x, or a dot for any other axis of extent 1."""
     rank = array.rank
     names = [str(label).lower().rstrip("^'") for label in array.domain.labels]
     names = ["c" if name == "channel" else name for name in names]
@@ -320,9 +337,9 @@ def _axes(array: Any, axes: str | None, url: str) -> str:
     known = [name for i, name in enumerate(names) if i not in extra]
     if len(names) != rank or wide or len({*known}) < len(known) or not {*"zyx"} <= {*known}:
         msg = (
-            f"{url} has the dimensions {names} of extent {[*array.shape]}; a volume has z, y, x "
-            "and optionally c (channels); name them with --axes, such as czyx, or select some with "
-            "a transform in --spec"
+            f"{url} has the dimensions {names} of extent {[*array.shape]}, but a volume must have "
+            "z, y, x and optionally c (channels); name the dimensions with --axes, such as czyx, "
+            "or select some of them with a transform in --spec"
         )
         raise VolumeError(msg)
     return "".join("." if i in extra else name for i, name in enumerate(names))

@@ -1,4 +1,4 @@
-"""A thumbnail of a volume: a small uint8 image, written chunk by chunk beside it.
+"""A thumbnail of a volume: a small uint8 image, written chunk by chunk beside the volume.
 
 ```
 voxels   |....|....|....|....|      each thumbnail voxel is the mean over 1 x f x f voxels
@@ -26,14 +26,14 @@ COARSEST = 6  # halvings of y and x from mip 0
 
 
 def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST) -> int:
-    """Return how often y and x can be halved so that no two tasks share a thumbnail voxel.
+    """Return how often y and x can be halved without two tasks sharing a thumbnail voxel.
 
     Args:
-        unit: grid step of the task boundaries from the start of *bounds*; 0 along axes with one
-            task.
+        unit: extent that divides the distances of all task boundaries from the start of *bounds*,
+            zyx; 0 along an axis with one task.
         bounds: box of all voxels of the volume.
-        mip: level of the volume.
-        coarsest: the highest level that the thumbnail may have.
+        mip: level of the volume from which the thumbnail is made.
+        coarsest: number of the coarsest level that the thumbnail may have.
     """
     numbers = [*unit[1:], *bounds.start[1:]]
     best = 0
@@ -43,13 +43,13 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
 
 
 def check_kind(kind: Kind | None, url: str) -> None:
-    """Refuse labels, which cannot be averaged.
+    """Refuse a segmentation, because labels cannot be averaged to a thumbnail.
 
     Raises:
         ChunkError: *kind* is ``segmentation``.
     """
     if kind == "segmentation":
-        msg = f"{url} gets a segmentation, which has no thumbnail; drop --create-thumbnail"
+        msg = f"{url} is a segmentation, which has no thumbnail; leave out --create-thumbnail"
         raise ChunkError(msg)
 
 
@@ -62,27 +62,32 @@ def check_stored(volume: Volume) -> None:
     if volume.write_unit != volume.block_size:
         msg = (
             f"thumbnail {volume.url} is stored in shards of {volume.write_unit} (zyx, voxels), "
-            "which several tasks would overwrite; remove it, or drop --create-thumbnail"
+            "each of which several tasks would overwrite; delete the thumbnail, or leave out "
+            "--create-thumbnail"
         )
         raise VolumeError(msg)
 
 
 def thumbnail(chunk: Chunk, factor: int) -> Chunk:
-    """Return *chunk* shrunk along y and x, as uint8 intensities.
+    """Return *chunk* downsampled along y and x, as uint8 intensities.
 
     Args:
-        chunk: (z, y, x), or (c, z, y, x) of which the last channel is used (z of an affinity
-            map); integer, or float in [0, 1].
-        factor: shrinkage along y and x; means ignore voxels outside the chunk.
+        chunk: (z, y, x), or (c, z, y, x), of which only the last channel is used (in an affinity
+            map, z); integer, or float in [0, 1].
+        factor: downsampling factor along y and x. At the boundary of the chunk, the mean is taken
+            over the voxels that the chunk has.
 
     Returns:
-        (z, y, x) uint8 at positions divided by *factor*.
+        Chunk (z, y, x) of uint8. Its positions along y and x are those of *chunk* / *factor*.
 
     Raises:
         ChunkError: the voxels are labels, which cannot be averaged.
     """
     if chunk.kind == "segmentation":
-        msg = f"chunk {chunk.bbox} is a segmentation, which has no thumbnail; drop the option"
+        msg = (
+            f"chunk {chunk.bbox} is a segmentation, which has no thumbnail; leave out "
+            "--create-thumbnail"
+        )
         raise ChunkError(msg)
     array = chunk.array if chunk.ndim == 3 else chunk.array[-1]
     mean = array.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Sources of a loader's volumes: one stored volume for all tasks, or one file per task."""
+"""Sources from which loaders read: one stored volume for all tasks, or one file per task."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 class VolumeSource(ABC):
-    """Opens the volume of each task for a loader: one for all tasks, or one file per task.
+    """Opens the volumes that a loader reads: one volume for all tasks, or one file per task.
 
     Attributes:
-        is_shared: whether one volume, which is opened once, serves all tasks.
-        thread_safe: whether several tasks may be read at the same time.
+        is_shared: whether all tasks read the same volume, which is opened once.
+        thread_safe: whether several tasks may read at the same time.
         tells_missing: whether a missing block can be distinguished from a block of zeros.
-        removes_empty: whether to delete a volume that contains only zeros.
+        removes_empty: whether to delete a file that is empty or contains only zeros, after it was
+            read.
     """
 
     is_shared: bool = True
@@ -33,11 +34,11 @@ class VolumeSource(ABC):
     @property
     @abstractmethod
     def origins(self) -> tuple[str, ...]:
-        """Canonical addresses of everything that is read; the pipeline must not write to them."""
+        """Canonical addresses of the volumes or files to read; the pipeline must not write them."""
 
     @property
     def is_one_file(self) -> bool:
-        """Whether all tasks read the same file, although the source is not shared."""
+        """Whether all tasks read the same file, even though `is_shared` is false."""
         return False
 
     @abstractmethod
@@ -52,8 +53,8 @@ class VolumeSource(ABC):
 
         Args:
             region: region of the task; a shared source ignores it.
-            cache_bytes: size of the cache of decoded blocks.
-            is_whole: whether the whole volume will be read at once.
+            cache_bytes: size of the cache of decoded blocks, in bytes.
+            is_whole: whether the whole volume will be read in one call.
 
         Returns:
             The volume, or ``None`` for an empty file.
@@ -64,18 +65,19 @@ class VolumeSource(ABC):
         """
 
     def remove(self, region: Region | BoundingBox | None) -> None:  # noqa: B027  (few have to)
-        """Delete what `open` opens for *region*; a source that `removes_empty` overrides this."""
+        """Delete the file of *region*; sources that set `removes_empty` override this method."""
 
 
 @dataclass
 class StoredVolume(VolumeSource):
-    """A volume that `open_volume` opens.
+    """The source of one stored volume for all tasks, which `open_volume` opens.
 
     Attributes:
         url: address of the volume.
         mip: resolution level.
         format: format of the volume, if the address does not name it.
-        options: options for reading; the loader chooses ``cache_bytes`` if it is 0.
+        options: options for reading the volume; if ``cache_bytes`` is 0, the loader chooses the
+            size of the cache.
     """
 
     url: str
@@ -85,7 +87,7 @@ class StoredVolume(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Canonical name of the level."""
+        """Canonical name of the level to read, as a tuple of one."""
         return (level_name(Location.parse(self.url), self.mip),)
 
     def open(
@@ -95,7 +97,7 @@ class StoredVolume(VolumeSource):
         cache_bytes: int = 0,
         is_whole: bool = False,  # noqa: ARG002
     ) -> Volume:
-        """Open the level."""
+        """Open level `mip` of the volume."""
         options = self.options
         if not options.cache_bytes:
             options = replace(options, cache_bytes=cache_bytes)

@@ -8,8 +8,8 @@
 | which time index and which level are written?          | `check_time_chosen`, `check_level`   |
 | may this user write there, and is there space?         | `check_leave_to_write`, `check_room` |
 
-Whether tasks share write units is checked by `chunkflow_py.volume.protocol.check_alignment`, and
-whether a task writes its own box by `chunkflow_py.volume.task_box`.
+`chunkflow_py.volume.protocol.check_alignment` checks that tasks do not share write units, and
+`chunkflow_py.volume.task_box` checks that a task writes only to its own box.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def check_new(
         url: address of the volume.
         mip: resolution level that *spec* describes.
         format: format of the volume, if the address does not name it.
-        dtype_known: whether *spec* has the dtype and channels of the volume, not placeholders.
+        dtype_known: whether dtype and channels of *spec* are known; if false, they are placeholders
+            and are not checked.
         settings: settings of the format, as for `create_volume`.
 
     Raises:
@@ -75,12 +76,13 @@ def check_asked(
     encoding: str | None,
     times: int | None,
 ) -> None:
-    """Refuse an existing or announced volume that differs from what the options ask for.
+    """Refuse an existing or announced volume that does not have the requested properties.
 
     Args:
         volume: the existing volume, or the description of the announced one.
         url: address of the volume, for messages.
-        block_size: requested extent of a block, voxels, zyx; here and below ``None`` accepts any.
+        block_size: requested extent of a block, voxels, zyx. For this argument and the following
+            ones, ``None`` accepts any value.
         shard_size: requested extent of a shard, voxels, zyx.
         encoding: requested compression.
         times: requested length of the time axis.
@@ -104,7 +106,7 @@ def check_asked(
     for option, asked, found in pairs:
         if asked != found:
             msg = (
-                f"{url} exists with {found}, but {option} asks for {asked}; leave {option} out, "
+                f"{url} already exists with {found}, but {option} is {asked}; leave {option} out, "
                 "or write to another volume"
             )
             raise VolumeError(msg)
@@ -121,13 +123,13 @@ def check_voxels(
 
     Args:
         voxels: properties of the voxels that the pipeline makes.
-        converted_to: type to which they are converted before they are written, if any.
-        dtype: type of the voxels of the volume.
+        converted_to: dtype to which the voxels are converted before they are written, if any.
+        dtype: dtype of the voxels of the volume.
         channels: number of channels of the volume, or ``None`` without a channel axis.
         url: address of the volume, for messages.
 
     Raises:
-        ChunkError: dtype or channels do not fit; the message gives both.
+        ChunkError: dtype or channels do not match; the message gives those of pipeline and volume.
     """
     import numpy as np
 
@@ -135,13 +137,13 @@ def check_voxels(
     if voxels.channels != (channels or 1) or not fits(here, voxels.kind, dtype):
         msg = (
             f"the pipeline makes {voxels.channels} channels of {here}, but {url} holds "
-            f"{channels or 1} of {dtype}; write to another volume, or change the pipeline"
+            f"{channels or 1} channels of {dtype}; write to another volume, or change the pipeline"
         )
         raise ChunkError(msg)
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Return whether voxels of one dtype convert to another with no loss but rounding."""
+    """Return whether voxels of dtype *here* convert to *there* with no loss except rounding."""
     import numpy as np
 
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
@@ -154,7 +156,7 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     """Return *chunk* with the dtype of *volume*.
 
     Raises:
-        ChunkError: the conversion would lose more than rounding.
+        ChunkError: the conversion would change values by more than rounding.
     """
     if not fits(chunk.dtype, chunk.kind, volume.dtype):
         msg = (
@@ -201,7 +203,7 @@ def check_leave_to_write(place: Location) -> None:
         if folder == place.folder:
             folder = folder.parent  # a file is replaced by one that is made beside it
         else:
-            msg = f"cannot write {place}: {folder} is a file, not a folder; choose another name"
+            msg = f"cannot write {place}: {folder} is a file, not a folder; choose another path"
             raise VolumeError(msg)
     if not os.access(
         folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
@@ -229,13 +231,13 @@ def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
     free = shutil.disk_usage(_existing(place.folder)).free
     if free < block_bytes:
         msg = (
-            f"cannot write {place}: the disk has {free} bytes left and one block takes "
-            f"{block_bytes}; free some space or write to another disk"
+            f"cannot write {place}: the disk has {free} bytes left, but one block takes "
+            f"{block_bytes} bytes; free some space, or write to another disk"
         )
         raise VolumeError(msg)
     if free < total_bytes:
         logger.warning(
-            "%s may not fit: the tasks make %s before compression, and the disk has %s left",
+            "%s may not fit on its disk: the tasks write %s before compression, but %s are free",
             place, describe_bytes(total_bytes), describe_bytes(free),
         )  # fmt: skip
 
@@ -243,17 +245,17 @@ def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
 def check_level(
     error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: VolumeOptions
 ) -> None:
-    """Refuse to add a level to a volume whose format the address does not name.
+    """Refuse to add a level to a volume if the address does not name its format.
 
     Args:
-        error: raised when the level was opened.
+        error: error that was raised when the level was opened.
         url: address of the volume.
         mip: number of the level.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeNotFoundError: the volume exists, but not the level.
+        VolumeNotFoundError: the volume exists, but the level does not.
     """
     if mip == 0 or format or Location.parse(url).format:
         return
@@ -262,8 +264,8 @@ def check_level(
     except VolumeNotFoundError:
         return  # there is no volume
     msg = (
-        f"{error}; create all levels with the volume, with create-volume --max-mip, or name its "
-        "format (precomputed://, zarr://) to add this one"
+        f"{error}; create the volume with all levels (create-volume --max-mip), or, to add this "
+        "level, give the address with its format (precomputed:// or zarr://)"
     )
     raise VolumeNotFoundError(msg) from error
 
@@ -274,14 +276,14 @@ def check_added_level(
     """Refuse to add a level whose voxel size does not follow from the existing levels.
 
     Args:
-        spec: description of the level.
+        spec: description of the level to add.
         url: address of the volume.
-        mip: number of the level.
+        mip: number of the level to add.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeError: the voxel size differs; the message gives both.
+        VolumeError: the voxel size differs from the expected one; the message gives both.
     """
     if mip == 0:
         return
@@ -293,9 +295,9 @@ def check_added_level(
     if any(abs(a - b) > 1e-3 * b for a, b in zip(spec.voxel_size_nm, expected_nm, strict=True)):
         levels = ", ".join(map(str, there.mips))
         msg = (
-            f"{url} has no mip {mip}, only {levels}; with a factor of {spec.factor} per level its "
-            f"voxel size would be {tuple(expected_nm)} nm (zyx), but the voxels to write have "
-            f"{spec.voxel_size_nm} nm; choose another --mip"
+            f"{url} has no mip {mip}, only mip {levels}; with a factor of {spec.factor} per level, "
+            f"the voxel size of mip {mip} would be {tuple(expected_nm)} nm (zyx), but that of the "
+            f"voxels to write is {spec.voxel_size_nm} nm; choose another --mip"
         )
         raise VolumeError(msg)
 
@@ -310,14 +312,15 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
         first: the finest level to create (default: *mip*).
 
     Raises:
-        VolumeError: a level is not smaller; the message names the coarsest possible level.
+        VolumeError: a level is not smaller than the next finer one; the message names the coarsest
+            possible level.
     """
     top = max(mip, spec.max_mip)
     steps = [spec.step(level) for level in range(mip if first is None else first, top)]
     if (1, 1, 1) in steps:
         msg = (
             f"cannot create {url} with levels up to mip {top} at a factor of 1, 1, 1 (zyx), "
-            "which are all the same; choose a factor such as 2, 2, 2, or no further levels"
+            "because all levels would be equal; choose a factor such as 2, 2, 2, or only one level"
         )
         raise VolumeError(msg)
     if spec.max_mip <= mip:
@@ -326,8 +329,8 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
     if spec.max_mip > last:
         msg = (
             f"cannot create {url} with levels up to mip {spec.max_mip}: mip {last} has only "
-            f"{size} voxels (zyx), and with a factor of {spec.step(last)} no coarser level has "
-            f"fewer; choose at most --max-mip {last}"
+            f"{size} voxels (zyx), and with a factor of {spec.step(last)} no coarser level would "
+            f"have fewer; choose at most --max-mip {last}"
         )
         raise VolumeError(msg)
 

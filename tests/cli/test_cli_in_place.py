@@ -61,7 +61,7 @@ def test_a_line_replaces_what_it_loads(voxels: np.ndarray, source: str, ahead: i
         (f"--in-place {TASKS} {LOAD} --expand-margin-size auto median-filter {SAVE}", "no margin"),
         (
             f"--in-place submit --run r.run {TASKS} {LOAD} inverse {SAVE}",
-            "submit: a task of a run may be",
+            "submit cannot be combined with --in-place: a task of a run may be",
         ),
         (f"--in-place fetch-task -q file://q {LOAD} inverse {SAVE}", "a task of a queue may"),
     ],

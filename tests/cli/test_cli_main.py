@@ -190,7 +190,7 @@ def test_usage_errors(chunkflow: Run, line: str, said: str) -> None:
 def test_source_in_mid_chain_names_what_it_would_lose(chunkflow: Run) -> None:
     """The message names the commands whose work would be thrown away."""
     result = chunkflow("create-chunk", "say", "four-boxes")
-    assert "after create-chunk it would discard the earlier results" in result.err
+    assert "it would discard the results of create-chunk" in result.err
     assert "entered" not in result.out
 
 

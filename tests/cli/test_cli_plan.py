@@ -38,7 +38,7 @@ def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
         "times the voxels that tasks cover",
         "32 PUT requests, 1 a task",
         "(measured, at the peak of a pilot)",
-        "tasks done on this machine, written to a scratch folder",
+        "tasks done on this machine, with output to a temporary folder",
         "stored (measured)",
     ):
         assert words in output
@@ -70,8 +70,8 @@ def test_every_misfit_is_told_at_once_with_what_fits():
         "task sizes that work: (8, 16, 16) or (8, 32, 32)",
         "add --expand-margin-size auto",
         "which load-zarr reads",
-        "9 of 27 tasks are outside the input, 0-16_0-64_0-64; the nearest region is "
-        "--roi-start 0 0 0 --roi-stop 16 64 64",
+        "9 of 27 tasks are outside the input volume, whose box is 0-16_0-64_0-64 (zyx, voxels); "
+        "the nearest region inside is --roi-start 0 0 0 --roi-stop 16 64 64",
         "of memory are more than the 20.0 MB of a machine",
     ):
         assert words in said
@@ -129,7 +129,7 @@ def test_too_little_memory_names_tasks_that_fit():
     found = plan(line, options, code=2)
     (misfit,) = found["misfits"]
     assert "2 processes of" in misfit
-    assert "this would fit: --chunk-size" in misfit
+    assert "give --chunk-size" in misfit
     size = found["suggestion"]["size"]
     assert not any(length % 64 for length in size)
     again = plan(line.replace("512 1024 1024", " ".join(map(str, size))), "--no-rehearse")
@@ -205,7 +205,7 @@ def test_too_little_time_for_a_rehearsal_is_said():
     """What to change is its time: it was rehearsed."""
     found = plan(f"{TASKS} {LOAD} {SAVE}", "--seconds 0.01")
     (note,) = (note for note in found["notes"] if "duration is not known" in note)
-    assert "the pilot ended after 0.01 s: raise --seconds" in note
+    assert "the pilot ended after 0.01 s, so raise --seconds" in note
 
 
 def test_a_line_without_tasks_is_one():
@@ -220,7 +220,7 @@ def test_what_would_leave_marks_is_left_out():
     """Only savers whose place can be exchanged are rehearsed; the others are named."""
     found = plan(f"{TASKS} skip-task-by-file -p no_ {LOAD} save-h5 -f a_ mark-complete -p no_")
     assert found["duration"]["task_s"] > 0
-    note = "the pilot omits these operators, and the time excludes them: "
+    note = "the pilot run leaves these operators out, so the estimated time does not include them: "
     assert f"{note}skip-task-by-file, mark-complete" in found["notes"]
     assert [path.name for path in Path().iterdir()] == ["image.zarr"]
 

@@ -190,7 +190,7 @@ worker = subprocess.Popen(
 )
 for line in worker.stderr:
     print(line, end="", flush=True)
-    if "its disk is full" in line:
+    if "disk of the queue is full" in line:
         filler.unlink()
         break
 print(worker.stderr.read(), worker.wait())
@@ -225,7 +225,7 @@ def test_a_queue_on_a_full_disk_is_waited_for(folder):
         env=os.environ | {"OMP_NUM_THREADS": "1", "FILLS": FILLS, "HASTY": HASTY},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    assert "its disk is full: free some space; retrying in" in done.stdout, done.stderr
+    assert "the disk of the queue is full: free some space; retrying in" in done.stdout, done.stderr
     assert "r is complete" in done.stdout
     assert done.stdout.endswith(" 0\n")
 
@@ -330,9 +330,9 @@ def test_submitting_again_goes_on():
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
-        (f"submit {IMAGE}", 2, "create-chunk; a step of a run must begin with generate-tasks"),
+        (f"submit {IMAGE}", 2, "create-chunk; begin each step of a run with generate-tasks"),
         ("submit", 2, "is empty"),
-        (f"submit {TASKS}", 2, "ends with generate-tasks and has no operator"),
+        (f"submit {TASKS}", 2, "step 1 has no operator after generate-tasks"),
         (f"submit {LINE} work r", 2, "contains work, which cannot be part of a pipeline"),
         (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "exists only in this"),
         (f"submit {LINE} {SAVE} m.zarr then", 2, "step 2 is empty"),

@@ -103,7 +103,7 @@ def test_a_terminal_is_drawn_in_place(home):
     [
         ("status", "Missing argument 'RUN'"),
         ("status --watch", "Missing argument 'RUN'"),
-        ("status r --watch often", "--watch often is not a number of seconds above 0"),
+        ("status r --watch often", "--watch often is not a number of seconds greater than 0"),
         ("status r --watch 0", "--watch 0 is not a number"),
         ("status --watch nothing", "there is no run at"),
     ],

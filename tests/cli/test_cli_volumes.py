@@ -127,14 +127,14 @@ def test_tasks_that_share_blocks(em, tmp_path):
     before = snapshot(tmp_path)
     tasks = "generate-tasks --roi-size 16 64 64 --chunk-size 8 24 32"
     text = run(tasks, "load-volume -v", source, "save-volume -v", em, code=1)
-    assert "cut the write units (8, 32, 32)" in text
+    assert "cut the write units of size (8, 32, 32)" in text
     assert "task sizes that work: (8, 32, 32)" in text
     assert snapshot(tmp_path) == before
 
 
 def test_channels_that_are_not_there(em):
     """A channel that the volume has not is refused with those that it has."""
-    assert "has channel 0 only, but channel 2 was asked for" in run(
+    assert "has channel 0 only, but channel 2 was requested" in run(
         "load-volume -c 2 -v", em, code=1
     )
 

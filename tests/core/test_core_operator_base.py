@@ -134,7 +134,7 @@ def test_marked_hooks_are_found_with_their_values():
 def test_a_hook_without_its_mark_is_refused(body):
     """Each kind of attribute that has the name of a hook needs a mark; the message names it."""
     name = next(iter(body.get("__annotations__", body)))
-    with pytest.raises(TypeError, match=rf"Odd\.{name} has the name of a hook without its mark"):
+    with pytest.raises(TypeError, match=rf"Odd\.{name} has the name of a hook but is not marked"):
         type("Odd", (OperatorBase,), body)
 
 

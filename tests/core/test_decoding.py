@@ -86,7 +86,7 @@ def test_torn_data_are_an_error(codec):
 def test_many_streams_end():
     """Streams without content, each of which costs a copy of the rest, are counted."""
     for codec, empty in (("bz2", bz2.compress(b"")), ("gzip members", gzip.compress(b""))):
-        with pytest.raises(ValueError, match="more than 256 streams"):
+        with pytest.raises(ValueError, match="more than the 256 streams"):
             decode(codec, empty * 50_000, 100)
 
 
@@ -96,7 +96,7 @@ def test_dictionaries_of_lzma_are_bounded():
     with pytest.raises(lzma.LZMAError, match="Memory"):
         decode("xz", packed[:1] + b"\xff\xff\xff\xff" + packed[5:], 100)
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
-    with pytest.raises(ValueError, match="its dictionary has 1073741824 bytes"):
+    with pytest.raises(ValueError, match="lzma dictionary has 1073741824 bytes"):
         unpack_lzma(b"", 100, lzma.FORMAT_RAW, filters)
     raw = lzma.compress(bytes(100), lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2}])
     with pytest.raises(TooLargeError):
@@ -112,7 +112,7 @@ def test_headers_of_arrays_are_believed_in_nothing():
     with pytest.raises(TooLargeError):
         npy(data, 799)
     for damaged in (data[:-1], data + b"x", data.replace(b"(100,)", b"(999,)")):
-        with pytest.raises(ValueError, match="it has"):
+        with pytest.raises(ValueError, match="the array has"):
             npy(damaged, 10_000)
     objects = io.BytesIO()
     np.save(objects, np.array([{}], object), allow_pickle=True)

@@ -99,7 +99,7 @@ def test_a_fraction_of_1_is_refused_on_integers(words, dtype, kind):
     top = np.iinfo(dtype).max
     (said,) = [each for each in check("0.5") if "stands for 1" in each]
     assert f"{option} 0.5 is compared with {kind} values of type {dtype}" in said
-    value = re.search(rf"is {option} ([0-9.]+)$", said)[1]
+    value = re.search(rf"write {option} ([0-9.]+)$", said)[1]
     assert float(value) == top * 0.5
     for good in (value, "0", "1", "2"):
         assert not [each for each in check(good) if "stands for 1" in each]
@@ -128,7 +128,7 @@ def test_chunks_are_checked_where_the_line_knows_nothing():
         "adjust-pre --img-threshold 0.5",
     ):
         (stage,) = read_line(words.split())
-        with pytest.raises(OptionError, match="0.5 of full scale is --[a-z-]+ 127.5"):
+        with pytest.raises(OptionError, match="0.5 of full scale, write --[a-z-]+ 127.5"):
             stage.call(Task(items={"chunk": chunk, "syns": synapses}))
 
 

@@ -113,7 +113,7 @@ def test_damaged_precomputed_is_told(data):
 
 def test_arrays_that_do_not_fit():
     """Edges to missing vertices, and a wrong number of radii, are refused."""
-    with pytest.raises(ChunkError, match="refers to vertex 2, but there are 2"):
+    with pytest.raises(ChunkError, match="refers to vertex 2, but there are only 2"):
         Skeleton.of([(0, 0, 0), (0, 0, 1)], [(0, 2)])
     with pytest.raises(ChunkError, match="2 vertices have 1 radii"):
         Skeleton.of([(0, 0, 0), (0, 0, 1)], [(0, 1)], [1])

@@ -115,7 +115,7 @@ def test_elements_of_dvid_are_read(caplog) -> None:
     assert (found.post.tolist(), found.post_to_pre.tolist()) == ([[7, 8, 9]], [0])
     assert found.pre_confidence == pytest.approx([0.9])
     assert (found.users, found.pre_users[0], found.post_users[0]) == (("ada", "bob"), 0, 1)
-    assert "dvid.json: left out 2 postsynaptic points, which have no T-bar" in caplog.text
+    assert "dvid.json: left out 2 postsynaptic points that have no T-bar" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_other_files_are_refused(data, says) -> None:
 
 def test_what_does_not_fit_together_is_refused() -> None:
     """The message names missing rows and arrays of a wrong length."""
-    with pytest.raises(ChunkError, match=r"s\.json: .* rows 3 to 3 .* there are 1"):
+    with pytest.raises(ChunkError, match=r"s\.json: .* rows 3 to 3 .* there are only 1 rows"):
         Synapses.from_bytes(b'{"pre": [[1, 2, 3]], "post": [[3, 1, 1, 1]]}', "s.json")
-    with pytest.raises(ChunkError, match=r"pre_confidence .* \(2,\), but there are 1"):
+    with pytest.raises(ChunkError, match=r"pre_confidence .* \(2,\), but must have shape \(1,\)"):
         Synapses(np.array([[1, 2, 3]]), pre_confidence=np.ones(2))
     with pytest.raises(ChunkError, match="integer array"):
         Synapses(np.array([[0.5, 2, 3]]))

@@ -71,7 +71,7 @@ def test_names_on_the_line() -> None:
         (["--threshold", "1.5"], "nearest value that works is 1"),
         (["--threshold", "-0.1"], "nearest value that works is 0"),
         (["--aff-threshold-low", "0.5", "--aff-threshold-high", "0.5"], "must be below"),
-        (["--fragments", "seeded", "--fragments-name", "chunk"], "leave one out"),
+        (["--fragments", "seeded", "--fragments-name", "chunk"], "leave one of them out"),
         (["--fragments", "other"], "'waterz', 'seeded'"),
     ],
 )

@@ -66,6 +66,6 @@ def test_in_a_line(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     line = ["create-bbox", "-s", "0", "0", "0", "-z", "1", "1", "1", "cleanup"]
     result = run.invoke(cli, [*line, "-d", str(tmp_path)])
-    assert (result.exit_code, "in its own pipeline" in result.output) == (2, True)
+    assert (result.exit_code, "in a pipeline of its own" in result.output) == (2, True)
     with pytest.raises(VolumeError, match="no such file"):
         cleanup(str(tmp_path / "none"))

@@ -36,7 +36,7 @@ def test_empty_boxes_are_refused(stop):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["-s", "0", "0", "0"], "also needs --stop or --size"),
+        (["-s", "0", "0", "0"], "also give --stop or --size"),
         (["-s", "0", "0", "0", "-p", "2", "2", "2", "-z", "1", "1", "1"], "leave --stop or"),
         (["-z", "1", "1", "1"], "Missing option"),
         (["-s", "0", "0", "0", "-z", "0", "1", "1"], "x>=1"),

@@ -96,7 +96,7 @@ def test_shards_that_equal_tasks(url):
     run(text, "create-chunk --size 128 256 256 crop-margin --crop-bbox save-volume -v", url)
     assert open_volume(url).read(open_volume(url).bounds).array.any()
     line = text.replace("32 64 128", "32 64 64")
-    assert "cut the write units (32, 64, 128)" in run(
+    assert "cut the write units of size (32, 64, 128)" in run(
         line, "create-chunk --size 128 256 256 crop-margin --crop-bbox save-volume -v", url, code=1
     )
 
@@ -145,7 +145,7 @@ def test_a_plan_that_does_not_fit_creates_nothing(url, tmp_path):
         "generate-tasks --roi-size 64 64 64 --chunk-size 24 64 64",
         "create-volume", made, url, "create-chunk save-volume --no-create -v", url, code=1,
     )  # fmt: skip
-    assert "cut the write units (16, 32, 32)" in text
+    assert "cut the write units of size (16, 32, 32)" in text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -175,7 +175,7 @@ def test_bad_options(tmp_path, url, words, code, text):
 def test_a_format_that_is_not_said(tmp_path):
     """A bare path of a new volume needs its format."""
     text = run("create-volume -z 8 8 8 -d uint8 -v", tmp_path / "out", code=1)
-    assert f"write precomputed://{tmp_path}/out or zarr://" in text
+    assert f"use precomputed://{tmp_path}/out or zarr://" in text
 
 
 @pytest.mark.parametrize("words", ["--plain", "--order xyz", "--ome-version 0.4"])

@@ -50,7 +50,7 @@ def test_a_box_beyond_the_volume_is_cropped_to_the_volume():
 
 def test_a_chunk_that_lacks_part_of_the_box_is_refused():
     """A chunk that does not hold the box is an error, not a smaller chunk."""
-    with pytest.raises(GeometryError, match="the part inside is"):
+    with pytest.raises(GeometryError, match="the part of the box inside"):
         crop_to_box(CHUNK, BoundingBox.parse("9-13_20-26_31-33"))
 
 
@@ -75,7 +75,9 @@ def test_crop_bbox_moves_the_tasks_box():
 
 def test_margins_that_leave_nothing_are_refused():
     """Margins that meet are refused with margins and extent."""
-    with pytest.raises(GeometryError, match=r"\(2, 0, 0\) before and \(3, 0, 0\) after leave"):
+    with pytest.raises(
+        GeometryError, match=r"\(2, 0, 0\) at the start and \(3, 0, 0\) at the end leave"
+    ):
         crop_margin(CHUNK, Zyx(2, 0, 0), Zyx(3, 0, 0))
 
 

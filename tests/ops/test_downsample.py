@@ -60,7 +60,7 @@ def test_a_cut_coarse_voxel_is_told_once(caplog):
         for _ in range(2):
             body(Task(items={"chunk": chunk}))
         assert len(caplog.records) == 1
-        assert "a chunk of 2-6_2-6_4-9 holds whole coarse voxels" in caplog.text
+        assert "load 2-6_2-6_4-9, which contains whole coarse voxels" in caplog.text
         caplog.clear()
         Downsampler()(Task(items={"chunk": Chunk(np.zeros((5, 4, 4)), (4, 2, 4), domain=domain)}))
         assert not caplog.records

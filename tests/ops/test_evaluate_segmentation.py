@@ -77,7 +77,7 @@ def test_relabel_is_done_inside_of_the_region() -> None:
     ("offset", "bbox", "words"),
     [
         ((9, 0, 0), None, "0-4_0-4_0-4.*9-13_0-4_0-4.*no voxel in common"),
-        ((2, 0, 0), BoundingBox((0, 0, 0), (2, 4, 4)), "0-2_0-4_0-4.*which share 2-4_"),
+        ((2, 0, 0), BoundingBox((0, 0, 0), (2, 4, 4)), "0-2_0-4_0-4.*with the box 2-4_"),
     ],
 )
 def test_nothing_in_common(

@@ -229,7 +229,7 @@ def test_the_lines_level_is_the_default(volume):
     args = f"--mip 3 generate-tasks -v {volume} -c 1 1 1 create-chunk".split()
     result = CliRunner().invoke(cli, args)
     assert result.exit_code == 1
-    assert "has no mip 3; it has 0" in result.output
+    assert "has no mip 3; it has mip 0" in result.output
 
 
 def test_a_missing_volume_is_one_sentence():

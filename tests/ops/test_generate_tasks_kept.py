@@ -89,7 +89,7 @@ def test_another_level_of_the_mask(tmp_path):
     mask = store(f"zarr://{tmp_path}/mask", [[[1]]], (40, 32, 32))
     result = run(f"generate-tasks {GRID} --mask {mask} --mask-mip 3 create-chunk")
     assert result.exit_code == 1
-    assert "has no mip 3; it has 0" in result.output
+    assert "has no mip 3; it has mip 0" in result.output
     assert "Traceback" not in result.output
 
 
@@ -257,7 +257,7 @@ def test_tasks_that_share_write_units_are_refused_by_what_saves_them(regions, tm
     volume = store(f"zarr://{tmp_path}/em", np.ones((4, 4, 4)), (1, 1, 1))
     for texts, words in [
         (["0-2_0-2_0-2", "0-2_0-2_1-4"], "overlap"),
-        (["0-2_0-2_0-2", "0-2_0-2_2-3"], "nearest aligned is 0-2_0-2_2-4"),
+        (["0-2_0-2_0-2", "0-2_0-2_2-3"], "nearest aligned box is 0-2_0-2_2-4"),
     ]:
         line = f"generate-tasks --bbox-file {regions(*texts)} load-zarr -f {tmp_path}/em"
         result = run(f"{line} save-zarr -s {tmp_path}/out -c 2 2 2 --shape 4 4 4")

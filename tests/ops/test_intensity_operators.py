@@ -177,7 +177,7 @@ def test_bad_options_end_with_2(words, said):
         ("normalize-contrast", "run compute-statistics on the volume, and give --levels"),
         ("rescale-intensity --low 0", "give --low and --high"),
         ("normalize-section-shang", "use normalize-contrast --levels"),
-        ("clahe", "stretch-intensity do not"),
+        ("clahe", "or stretch-intensity instead of clahe"),
         ("rescale-intensity --low 0 --high 9", None),
         ("stretch-intensity", None),
     ],

@@ -73,7 +73,7 @@ def test_a_prefix_reads_the_file_of_the_task(volume):
         np.testing.assert_array_equal(load_h5(name).array, volume.array)
     result = run("load-h5 -f p_ save-h5 -f c.h5")
     assert result.exit_code == 1
-    assert "p_ does not exist; check the path, or give the prefix of one .h5 file" in result.stderr
+    assert "p_ does not exist; check the path, or, if it is the prefix of one" in result.stderr
 
 
 def test_options_override_the_file(volume):
@@ -132,7 +132,7 @@ def test_remove_empty_deletes_only_what_holds_nothing(volume):
         ("-f volume.h5 -d voxel_size", 1, "has 1 dimensions, shape (3,)"),
         ("-f volume.h5 -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("-f volume.h5 -c one", 2, "'one' is not a list of channels"),
-        ("-f volume.h5 -s 9 9 9", 1, "reaches outside of dataset /main"),
+        ("-f volume.h5 -s 9 9 9", 1, "extends outside of dataset /main"),
         ("-f volume.h5 -t 2 2 2 -p 1 3 3", 2, "must be greater than"),
         ("-f volume.h5 -x 0 1 1", 2, "0"),
         ("-f s3://bucket/volume.h5", 2, "not on this machine"),

@@ -63,11 +63,11 @@ def test_python_reads_one_section(volume):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("-p missing/", 1, "missing is not a PNG file, a folder"),
-        ("-p pngs/0000x", 1, "0000x is not a PNG file, a folder"),
+        ("-p missing/", 1, "missing is neither a PNG file, nor a folder"),
+        ("-p pngs/0000x", 1, "0000x is neither a PNG file, nor a folder"),
         ("-p text.png", 1, "text.png, which is not a PNG image"),
-        ("-p pngs --channels 1", 1, "has channel 0 only, but channel 1 was asked for"),
-        ("-p pngs -c 4 0 0 -s 6 7 8", 1, "box 4-10_0-7_0-8 reaches outside of sections pngs"),
+        ("-p pngs --channels 1", 1, "has channel 0 only, but channel 1 was requested"),
+        ("-p pngs -c 4 0 0 -s 6 7 8", 1, "box 4-10_0-7_0-8 extends outside of sections pngs"),
         ("-p pngs -d 0", 2, "--digit-num"),
         ("", 2, "--path"),
     ],

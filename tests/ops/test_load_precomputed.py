@@ -105,7 +105,7 @@ def test_channels(tmp_path):
     voxels = np.random.default_rng(0).random((3, *BOUNDS.size), "f4")
     create_volume(spec, url).write(Chunk(voxels, BOUNDS.start))
     np.testing.assert_array_equal(load(loader("-v", url, "--channels", "2,0")), voxels[[2, 0]])
-    with pytest.raises(ChunkError, match="has channels 0 to 2, but channel 3 was asked for"):
+    with pytest.raises(ChunkError, match="has channels 0 to 2, but channel 3 was requested"):
         loader("-v", url, "-c", "3").bounds()
 
 
@@ -146,7 +146,7 @@ def test_validate_mip_finds_lost_blocks(em, tmp_path):
     """A block that is missing from the fine level is found by the coarse one."""
     blocks = sorted((tmp_path / "em" / "4_4_40").iterdir())
     blocks[0].unlink()
-    with pytest.raises(VolumeError, match=r"does not match the level of .*: "):
+    with pytest.raises(VolumeError, match=r"does not match the coarser level with .*: "):
         load(loader("-v", em, "--validate-mip", 1))
 
 

@@ -75,7 +75,7 @@ def test_coordinates_are_moved(options):
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        ("-p skeletons.mb", 1, "is a MapBuffer of igneous"),
+        ("-p skeletons.mb", 1, "is a MapBuffer file of igneous"),
         ("-p nothing.swc", 1, "nothing.swc does not exist"),
         ("-p empty", 1, "has neither .swc files"),
         ("-p mesh", 1, "neuroglancer_legacy_mesh, but only unsharded skeletons"),

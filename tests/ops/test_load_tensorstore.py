@@ -120,7 +120,7 @@ def test_nothing_is_made_or_deleted(tmp_path):
 
 def test_two_options_that_say_the_same_are_refused():
     """An address is taken as it is, and JSON is parsed."""
-    with pytest.raises(OptionError, match="leave --driver and --kvstore out"):
+    with pytest.raises(OptionError, match="leave out --driver and --kvstore"):
         parsed_spec("gs://bucket/em/|zarr3:", "zarr3")
     assert parsed_spec('{"driver": "n5"}', None, "gs://a/b")["kvstore"] == "gs://a/b/"
 
@@ -128,15 +128,15 @@ def test_two_options_that_say_the_same_are_refused():
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("", 2, "the driver of the array is not known"),
-        ("-d zarr3", 2, "the kvstore of the array is not known"),
+        ("", 2, "the options do not name the driver"),
+        ("-d zarr3", 2, "the options do not name the kvstore"),
         ("--spec {no", 2, "--spec is not JSON"),
         ("--spec nothing.json", 2, "nothing.json is neither JSON, nor an address, nor a file"),
         ("-d zarr3 -k nowhere", 1, "does not exist"),
         ("-d nonsense -k em", 1, "not a registered TensorStore driver"),
         ("-d zarr3 -k em.zarr --axes zyx", 1, "name them with --axes"),
         ("-d zarr3 -k em.zarr -c 2", 1, "has channels 0 to 1, but channel 2"),
-        ("-d n5 -k em.n5 --chunk-start 0 0 9 --chunk-size 1 1 9", 1, "reaches outside"),
+        ("-d n5 -k em.n5 --chunk-start 0 0 9 --chunk-size 1 1 9", 1, "extends outside"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(options, code, message):

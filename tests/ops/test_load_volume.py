@@ -147,7 +147,7 @@ def test_checks_of_any_format(tmp_path, scheme):
     (tmp_path / "em" / "blackout_section_ids.json").write_text('{"section_ids": [0]}')
     black = body("load-volume", "-v", url, "--blackout-sections")(Task())["chunk"]
     assert [z for z in range(-3, 7) if not black.array[z + 3].any()] == [0]
-    assert "does not match the level" in run(
+    assert "does not match the coarser level" in run(
         "load-volume -v", url, "--validate-mip 1 threshold -t 1", code=1
     )
 
@@ -245,7 +245,7 @@ def test_other_levels_and_datasets_are_other_places(tmp_path):
     [
         ("--validate-mip 4", "has no mip 4"),
         ("--blackout-sections", "has no file blackout_section_ids.json"),
-        ("--time 2", "no time axis, but --time is 2; change --time"),
+        ("--time 2", "no time axis, but --time is 2; change or leave out --time"),
     ],
 )
 def test_what_is_missing_is_found_first(tmp_path, scheme, words, text):
@@ -275,7 +275,7 @@ def test_files_that_are_none(tmp_path, monkeypatch):
     create_volume(spec, "h5://raw.h5")
     for url, said in (
         ("h5://em", "is a folder, not an HDF5 file; name a file"),
-        ("h5://text", "is not an HDF5 file; check its name"),
+        ("h5://text", "is not an HDF5 file; check the path"),
         ("raw.h5:nothing", "has no dataset 'nothing', only /main"),
     ):
         text = run("load-volume -v", url, code=1)

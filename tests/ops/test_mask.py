@@ -101,7 +101,7 @@ def test_finer_masks_are_refused(size):
     """The mask's voxels must not be smaller than the chunk's, which would leave some unasked."""
     chunk = Chunk(np.ones((1, 1, 1), np.uint8), voxel_size_nm=(40, 8, 8))
     volume = volume_of(np.ones((1, 1, 1)), voxel_size=size)
-    with pytest.raises(ChunkError, match="must not be finer, so choose another --mip"):
+    with pytest.raises(ChunkError, match="must not be smaller; choose another --mip"):
         mask_of(chunk, volume)
 
 

@@ -61,8 +61,8 @@ def test_tasks_do_not_replace_each_others_files():
 
 def test_another_item_is_refused():
     """A chunk is no skeleton; the line says so with the name."""
-    with pytest.raises(VolumeError, match="item 'skels' is a str, not skeletons"):
+    with pytest.raises(VolumeError, match="item 'skels' is a str, not a dictionary of skeletons"):
         SwcSaver()(Task(items={"skels": "x"}))
     result = CliRunner().invoke(cli, ["--quiet", "create-chunk", "save-swc", "-i", "chunk"])
     assert result.exit_code == 1
-    assert "item 'chunk' is a Chunk, not skeletons" in result.stderr
+    assert "item 'chunk' is a Chunk, not a dictionary of skeletons" in result.stderr

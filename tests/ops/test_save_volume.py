@@ -17,7 +17,7 @@ def run(*words, code=0):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("-v out", 1, "without a format; write precomputed://out or zarr://out"),
+        ("-v out", 1, "names no format; use precomputed://out or zarr://out"),
         ("-v zarr://out --no-create", 1, "leave out --no-create"),
         ("-v zarr://out --dtype nonsense", 2, "--dtype nonsense is not a type"),
         ("-v zarr://out --dtype float128", 2, "--dtype float128 is not a type"),

@@ -76,7 +76,7 @@ def test_failures_are_one_sentence(tmp_path):
     """A prefix without a place, a task without box, and a box that vanishes are errors."""
     run = CliRunner()
     result = run.invoke(cli, ["create-chunk", "skip-all-zero", "-p", "gs://b"])
-    assert (result.exit_code, "is only a bucket, without a path in it" in result.output) == (
+    assert (result.exit_code, "is only a bucket, without a path inside it" in result.output) == (
         2,
         True,
     )

@@ -86,7 +86,7 @@ def test_a_part_of_a_task_is_better_than_nothing():
     took = duration([found])
     assert took.task_s == pytest.approx(20)
     assert took.seconds == pytest.approx(3 + 2 + 100 * 20)
-    assert "the time for writing is not known" in took.how
+    assert "the time for writing is not included" in took.how
 
 
 def test_nothing_is_made_up():
@@ -162,5 +162,5 @@ def test_speeds_of_another_network_are_refused(tmp_path, changes, message):
 
 def test_speeds_need_a_network(tmp_path):
     """A line without one is told to leave them out."""
-    with pytest.raises(OptionError, match="has no inference operator; leave it out"):
+    with pytest.raises(OptionError, match="has no inference operator; leave --speeds out"):
         by_speed(speeds(tmp_path), patches=False)

@@ -50,7 +50,7 @@ def test_clouds_charge_requests_and_storage():
     assert found.month == pytest.approx(2.3)
     assert found.egress == pytest.approx(4.5)
     assert found.dollars == pytest.approx(sum(found.parts.values()))
-    assert found.assumed == ("the voxels of save are stored without compression",)
+    assert found.assumed == ("the voxels that save writes are stored without compression",)
 
 
 def test_a_file_of_prices_stands_above_the_table(tmp_path):
@@ -67,7 +67,7 @@ def test_a_file_of_prices_stands_above_the_table(tmp_path):
     ours, mine = prices.instance("ours"), prices.instance("mine")
     assert (ours.spot_hour, ours.spot_is_assumed) == (1, False)
     assert (mine.spot_hour, mine.spot_is_assumed) == (2, True)
-    with pytest.raises(OptionError, match=r"of 2030-01-01 have no instance type 'our'.*are ours"):
+    with pytest.raises(OptionError, match=r"of 2030-01-01 has no machine type 'our'.*are ours"):
         prices.instance("our")
 
 

@@ -201,7 +201,7 @@ def test_output_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
     """A way of running that gives NaN is not compared, and says so."""
     network = write_model(tmp_path, "batch = batch * np.nan")
     *_, last = measure(ask(tmp_path, network))
-    assert last == {"failure": "the output contains NaN or infinity"}
+    assert last == {"failure": "the output of the network contains NaN or infinity"}
 
 
 def test_an_inspection_tells_what_is_there(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_network_that_does_not_end_is_an_error(tmp_path: Path) -> None:
     """Where not one forward ends in time, that is said in one sentence."""
     network = write_model(tmp_path, "time.sleep(1000)")
     begin = monotonic()
-    with pytest.raises(ModelError, match="not finished after 4 s; raise --seconds"):
+    with pytest.raises(ModelError, match="did not finish within 4 s; raise --seconds"):
         tune(network, **SMALL, seconds=4)
     assert monotonic() - begin < 64
 

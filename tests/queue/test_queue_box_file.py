@@ -133,9 +133,9 @@ LONG = "9" * 5000
         ("a.csv", "z0,z1,y0,y1,x0\n0,1,0,1,0", "names the columns z0, z1, y0, y1, x0, but"),
         ("a.csv", "bbox,z0\n0-1_0-1_0-1,0", "names the columns bbox, z0, but"),
         ("a.csv", "z0,z_start,z1,y0,y1,x0,x1\n0,0,1,0,1,0,1", "each of z0,z1,.* once"),
-        ("a.csv", "a,b,c\n1,2,3", "names the columns a, b, c, but boxes need a column bbox"),
+        ("a.csv", "a,b,c\n1,2,3", "names the columns a, b, c, but boxes need one column bbox"),
         ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0", "line 2 .* has 5 columns, but the first row has 6"),
-        ("a.csv", "0,1,0,1", "line 1 .* has 4 columns; a file without a header row"),
+        ("a.csv", "0,1,0,1", "line 1 .* has 4 columns, but a file without a header row"),
         ("a.csv", "0,1,0,1,0,1\n\n0,1,0,1,0,1.5", "line 3 .* contains '1.5' instead of a whole"),
         ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0,", "line 2 .* contains '' instead of a whole number"),
         ("a.csv", "0;1;0;1;0;1", "names the columns 0;1;0;1;0;1, but"),
@@ -163,8 +163,8 @@ LONG = "9" * 5000
         ("a.json", "[[[0, 1], [0, 1], [0, NaN]]]", "instead of three whole"),
         ("a.npy", "no array", "is not a valid .npy file of boxes"),
         ("a.npy", "", "is not a valid .npy file of boxes"),
-        ("a.txt", "0-1_0-1_0-1", "ends in .txt; boxes are read from .csv, .json and .npy"),
-        ("a", "0-1_0-1_0-1", "ends in nothing; boxes"),
+        ("a.txt", "0-1_0-1_0-1", "ends in .txt; give a .csv, .json or .npy file"),
+        ("a", "0-1_0-1_0-1", "ends in no extension; give"),
     ],
 )  # fmt: skip
 def test_what_is_no_box_is_named_with_its_place(write, name, text, words):

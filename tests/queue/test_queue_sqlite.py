@@ -157,7 +157,7 @@ def test_a_worker_leaves_nothing_where_no_queue_is(tmp_path):
 
 def test_text_that_cannot_be_stored(queue):
     """Half of a character is refused with the number of messages that were sent before."""
-    with pytest.raises(QueueError, match="surrogates not allowed; 0 messages before it were sent"):
+    with pytest.raises(QueueError, match="surrogates not allowed; 0 messages were sent before"):
         queue.send(["a", "\ud800"])
     assert queue.counts().waiting == 0
 
@@ -360,5 +360,5 @@ def test_a_full_disk(tmp_path):
     )
     first, second = done.stdout.splitlines()
     assert first.startswith(f"QueueError disk queue sqlite://{tmp_path}/tasks.db cannot be ")
-    assert first.endswith("its disk is full: free some space")
+    assert first.endswith("the disk of the queue is full: free some space")
     assert second == "a"

@@ -75,7 +75,7 @@ def test_a_missing_queue_names_the_nearest(sqs):
         cli, ["generate-tasks", "-c", "1", "1", "1", "-q", "affinity", "--no-create-queue"]
     )
     assert result.exit_code == 1
-    assert "queue 'affinity' does not exist in us-east-1 (nearest: 'affinities')" in result.output
+    assert "'affinity' does not exist in us-east-1 (nearest name: 'affinities')" in result.output
 
 
 def test_without_any_queue_the_error_says_so(sqs):
@@ -167,7 +167,7 @@ def test_a_message_refused_for_ever_is_an_error(refusing, monkeypatch):
     """After the last try the error names the message, the reason, and how many were sent."""
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.001)
     server = refusing(lambda _, body: BUSY if body == "12" else None)
-    with pytest.raises(QueueError, match=r"refused message '12'.*try again.*10 messages before"):
+    with pytest.raises(QueueError, match=r"refused message '12'.*try again.*10 messages were sent"):
         open_queue("boxes").send(str(n) for n in range(15))
     assert sum("12" in bodies for bodies in server.requests) == module.TRIES
 

@@ -140,7 +140,7 @@ def test_tasks_of_another_size_are_refused():
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
     for size in ("12 12 8", "22 27 31", "64 64 64", "5 6 8"):
         line = f"stitch-labels parts.zarr zarr://labels.zarr -s {size}"
-        assert "give tasks of size (6, 6, 8)" in say(line, code=1)
+        assert "use tasks of size (6, 6, 8)" in say(line, code=1)
     line = "stitch-labels parts.zarr zarr://labels.zarr -c 18"
     assert "labelled with --connectivity 6, not 18" in say(line, code=1)
     line = "stitch-labels parts.zarr zarr://labels.zarr"
@@ -173,7 +173,7 @@ def test_the_labels_say_how_they_were_made(url):
     records = sorted(Path(url.partition("://")[2]).rglob("labelling/*.json"))
     assert len(records) == 2 + 2 * 2
     records[-1].unlink()
-    assert "label that box again" in say(f"stitch-labels {url} zarr://other.zarr", code=1)
+    assert "has a record; label" in say(f"stitch-labels {url} zarr://other.zarr", code=1)
 
 
 def test_labels_of_tasks_of_several_sizes_are_refused():
@@ -412,7 +412,7 @@ def test_a_run_records_and_keeps_how_it_labelled():
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("-c 12 12 8 link-labels", "give tasks of size (6, 14, 16)"),
+        ("-c 12 12 8 link-labels", "use tasks of size (6, 14, 16)"),
         ("-c 6 14 16 link-labels -c 18", "give --connectivity 6"),
         ("-c 6 14 16 link-labels", None),
         ("-c 3 7 16 link-labels", None),  # parts of the tasks

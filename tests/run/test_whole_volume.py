@@ -153,7 +153,7 @@ def test_levels_that_are_no_factor_apart(tmp_path):
     target = address(tmp_path, "zarr")
     done = run("convert", source, target, "--max-mip", 1)
     assert done.exit_code == 1
-    assert "not integer multiples" in done.output
+    assert "not an integer multiple" in done.output
     assert "; give --factor" in done.output
     assert run("convert", source, target, "--max-mip", 1, "--factor", 1, 2, 2).exit_code == 0
 
@@ -226,10 +226,10 @@ def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
     before = open_volume(target).read(BOUNDS).array
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert f"a different copy: source file://{tmp_path}/other, but" in done.output
-    assert f"file://{tmp_path}/source-em.h5 is to be copied; --overwrite" in done.output
+    assert f"a different copy: its source is file://{tmp_path}/other, but" in done.output
+    assert f"that of this copy is file://{tmp_path}/source-em.h5; replace all blocks" in done.output
     done = run("convert", other, target, "-c", "1,0")
-    assert "channels [0, 1], but [1, 0] is to be copied" in done.output
+    assert "its channels is [0, 1], but that of this copy is [1, 0]" in done.output
     assert run("--dry-run", "convert", source, target).exit_code == 1
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, before)
     assert run("convert", source, target, "--overwrite").exit_code == 0
@@ -246,7 +246,7 @@ def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
     filled(target, spec)
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert "holds blocks that this copy did not write; --overwrite replaces them" in done.output
+    assert "blocks that this copy did not write; replace them with --overwrite" in done.output
     create_volume(spec, f"{target}2.h5" if scheme == "h5" else f"{target}2")
     done = run("convert", source, f"{target}2.h5" if scheme == "h5" else f"{target}2")
     assert done.exit_code == 0, done.output
@@ -383,7 +383,7 @@ def test_another_target_is_refused(tmp_path):
         with pytest.raises(VolumeError, match=words):
             Conversion(source, url).pipeline()
     create_volume(replace(SPEC, dtype=np.dtype("uint8")), target)
-    with pytest.raises(ChunkError, match="2 channels of uint16, but .* holds 2 of uint8"):
+    with pytest.raises(ChunkError, match="2 channels of uint16, but .* holds 2 channels of uint8"):
         list(run_all(Conversion(source, target).pipeline()))
     with pytest.raises(VolumeError, match="to itself"):
         Conversion(source, source).pipeline()

@@ -42,7 +42,7 @@ def test_without_secrets(url, shown):
 def test_bad_endpoint(monkeypatch, endpoint, variable):
     """What cannot be the address of a server is refused in a sentence that names the variable."""
     monkeypatch.setenv(variable, endpoint)
-    with pytest.raises(VolumeError, match=rf"{variable} is .*; write http://host:9000") as caught:
+    with pytest.raises(VolumeError, match=rf"{variable} is .* such as http://host:9000") as caught:
         open_store("s3://bucket/em", ANONYMOUS)
     assert "geheim" not in str(caught.value)
 
@@ -51,14 +51,14 @@ def test_bad_endpoint(monkeypatch, endpoint, variable):
 def test_bad_google_endpoint(monkeypatch, endpoint):
     """The same for Google, whose address may omit http://."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
-    with pytest.raises(VolumeError, match="STORAGE_EMULATOR_HOST is .*; write http://host:9000"):
+    with pytest.raises(VolumeError, match="STORAGE_EMULATOR_HOST is .* such as http://host:9000"):
         open_store("gs://bucket/em", ANONYMOUS)
 
 
 def test_bad_proxy(monkeypatch):
     """The message names the variable of an invalid proxy."""
     monkeypatch.setenv("http_proxy", "nonsense")
-    with pytest.raises(VolumeError, match="http_proxy is 'nonsense', which is not the address"):
+    with pytest.raises(VolumeError, match="http_proxy is 'nonsense', but must be the address"):
         open_store("http://host/em")
 
 
@@ -84,7 +84,7 @@ def test_credentials_in_the_name_of_a_bucket():
 def test_bad_prefix(prefix, scheme):
     """An invalid prefix is refused with the nearest valid one."""
     with pytest.raises(
-        VolumeError, match=rf"no object can have; .* address is {scheme}://bucket/(em/)?x"
+        VolumeError, match=rf"which is not valid; .* address is {scheme}://bucket/(em/)?x"
     ):
         open_store(f"{scheme}://bucket/{prefix}", ANONYMOUS)
 

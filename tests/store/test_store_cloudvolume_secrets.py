@@ -113,7 +113,7 @@ def test_a_file_that_is_wrong_is_named_and_not_shown(home, content):
         (VolumeError, lambda: open_store("s3://bucket/em")),
         (QueueError, lambda: open_queue("sqs://tasks")),
     ):
-        with pytest.raises(error, match="aws-secret.json is not JSON such as") as caught:
+        with pytest.raises(error, match="aws-secret.json must contain JSON such as") as caught:
             use()
         assert str(file) in str(caught.value)
         assert SECRET not in str(caught.value)

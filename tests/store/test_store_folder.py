@@ -407,5 +407,5 @@ def test_without_locks(store, monkeypatch):
 def test_folder_in_place_of_an_object(tmp_path):
     """An update of a folder is refused, and is not retried forever."""
     (tmp_path / "key").mkdir()
-    with pytest.raises(VolumeError, match="key: is a directory; there is a folder of this name"):
+    with pytest.raises(VolumeError, match="key: is a directory; a folder has this name"):
         open_store(str(tmp_path)).update("key", lambda old: b"new")

@@ -99,7 +99,7 @@ def test_replacing_when_nothing_was_written(tmp_path):
 def test_folder_of_that_name(tmp_path):
     """A folder where the file should go is one sentence with the path and what to do."""
     (tmp_path / "out").mkdir()
-    with pytest.raises(VolumeError, match=r"cannot write .*out: is a directory; there is a folder"):
+    with pytest.raises(VolumeError, match=r"cannot write .*out: is a directory; a folder has"):
         write_whole(tmp_path / "out", b"x")
     assert names(tmp_path) == []
 
@@ -115,7 +115,7 @@ def test_file_in_the_path(tmp_path):
     ("error", "kind", "text"),
     [
         (FileNotFoundError(2, "No such"), VolumeNotFoundError, "cannot read x: no such; check"),
-        (PermissionError(13, "No"), VolumeError, "cannot read x: no; change its permissions"),
+        (PermissionError(13, "No"), VolumeError, "cannot read x: no; change the permissions"),
         (OSError("broken"), VolumeError, "cannot read x: broken"),
         (VolumeError("said already"), VolumeError, "said already"),
     ],

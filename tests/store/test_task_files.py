@@ -66,10 +66,11 @@ def test_which_names_are_whole(tmp_path, monkeypatch) -> None:
 def test_what_cannot_be_named_is_refused() -> None:
     """A bucket needs a path, a prefix needs a box, and a box must not become negative."""
     with pytest.raises(
-        OptionError, match=r"--prefix s3://b is only a bucket, without a path in it; write s3://b/"
+        OptionError,
+        match=r"--prefix s3://b is only a bucket, without a path inside it; write s3://b/",
     ):
         TaskFiles("s3://b")
-    with pytest.raises(GeometryError, match="followed by the task's box, but the task has none"):
+    with pytest.raises(GeometryError, match="followed by the task's box, but the task has no box"):
         TaskFiles("pre-").url(None)
     assert str(grown(REGION, 2)) == "t3_-2-3_-2-4_-2-5"
     assert grown(None, 2) is None

@@ -141,5 +141,5 @@ def test_nonsense_is_refused(stored):
     volume = open_volume(stored[0])
     with pytest.raises(OptionError, match=r"\(0, 1, 1\) must have at least 1 voxel"):
         to_dask(volume, chunks=(0, 1, 1))
-    with pytest.raises(OptionError, match="time indices 0 to 0; got 1"):
+    with pytest.raises(OptionError, match="time indices 0 to 0, but time index 1 was requested"):
         to_dask(volume, time=1)

@@ -46,7 +46,7 @@ def test_a_file_is_not_written_as_a_volume(volume):
     """Writing is refused, and so is a list of blocks, which a file has not as objects."""
     with pytest.raises(VolumeError, match="this file is read only"):
         volume.write(Chunk(ARRAY, BOUNDS.start))
-    with pytest.raises(VolumeError, match="it is one file"):
+    with pytest.raises(VolumeError, match="the volume is one file"):
         volume.stored_units()
 
 

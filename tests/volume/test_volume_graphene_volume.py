@@ -93,7 +93,7 @@ def test_only_read(url):
 
 def test_missing(url):
     """A level, a table or a server that is not there is one sentence."""
-    with pytest.raises(VolumeNotFoundError, match=r"has no mip 2; it has 0, 1"):
+    with pytest.raises(VolumeNotFoundError, match=r"has no mip 2; it has mip 0, 1"):
         open_volume(url, 2, opening=ANONYMOUS)
     with pytest.raises(VolumeError, match=r"cannot open graphene.*404"):
         open_volume(url.replace("fly", "bee"), opening=ANONYMOUS)

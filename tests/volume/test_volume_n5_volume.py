@@ -183,7 +183,7 @@ class TestPlace:
         assert volume.voxel_size_nm == (40, 10, 8)
         np.testing.assert_array_equal(volume.read(volume.bounds), fine[:, ::2, ::2])
         assert open_volume(str(tmp_path / "em")).voxel_size_nm == (40, 5, 4)
-        with pytest.raises(VolumeNotFoundError, match=r"has no mip 2; it has 0, 1"):
+        with pytest.raises(VolumeNotFoundError, match=r"has no mip 2; it has mip 0, 1"):
             open_volume(str(tmp_path / "em"), mip=2)
 
     def test_paintera(self, tmp_path):
@@ -290,14 +290,14 @@ class TestBad:
         [
             (
                 {"compression": {"type": "jpeg"}},
-                "compressed by 'jpeg', which is not one of",
+                "compressed with 'jpeg', which is not one of",
             ),
             ({"dataType": "object"}, "holds object, but the voxels of a volume must be numbers"),
             ({"dataType": "nonsense"}, "holds nonsense, but"),
             ({"dimensions": ["a", 2, 3]}, "cannot open .*damaged"),
             ({"blockSize": [0, 2, 3]}, r"has blocks of \(0, 2, 3\)"),
             ({"blockSize": [2, 3]}, r"has blocks of \(2, 3\) for dimensions \(17, 33, 20\)"),
-            ({"axes": ["x", "z", "q"]}, "a volume needs x and y"),
+            ({"axes": ["x", "z", "q"]}, "among them x and y"),
             ({"resolution": [0, 1, 1]}, "not positive|division by zero"),
             ({"pixelResolution": {"unit": "parsec", "dimensions": [1, 1, 1]}}, "'parsec'"),
             ({"resolution": [1, 1]}, "cannot open .*damaged"),

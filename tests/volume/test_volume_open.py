@@ -74,7 +74,7 @@ def test_relative_paths(tmp_path, monkeypatch):
     [
         ("precomputd://x", r"unknown scheme precomputd://; did you mean precomputed://\?"),
         ("zar://x", r"did you mean zarr"),
-        ("qqqqq://x", r"unknown scheme qqqqq://; known are precomputed, zarr"),
+        ("qqqqq://x", r"unknown scheme qqqqq://; use one of precomputed, zarr"),
         ("precomputed://gss://x", r"unknown scheme gss://; did you mean gs://\?"),
         ("", "names no volume"),
         ("gs://", "names no volume"),
@@ -116,7 +116,7 @@ def test_nothing_there(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(VolumeNotFoundError, match="is a file, not the folder of a volume"):
         open_volume(f"{tmp_path}/file")
-    with pytest.raises(VolumeNotFoundError, match=r"holds no volume: there is neither info"):
+    with pytest.raises(VolumeNotFoundError, match=r"holds no volume: it contains neither info"):
         open_volume(str(tmp_path))
     (tmp_path / "attributes.json").write_text("{}")
     with pytest.raises(VolumeError, match="N5"):
@@ -128,7 +128,7 @@ def test_create_needs_a_format(tmp_path):
     spec = VolumeSpec(
         BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 8)), (1, 1, 1), np.dtype("u1"), None, None, Zyx(8, 8, 8)
     )
-    with pytest.raises(VolumeError, match=r"without a format; write precomputed://.* or zarr://"):
+    with pytest.raises(VolumeError, match=r"names no format; use precomputed://.* or zarr://"):
         create_volume(spec, f"{tmp_path}/em")
     with pytest.raises(VolumeError, match=r"n5 volumes can only be read"):
         create_volume(spec, f"n5://{tmp_path}/em")

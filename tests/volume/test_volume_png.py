@@ -100,7 +100,7 @@ def test_colours_are_channels(tmp_path):
 
 def test_wrong_sections_are_told_apart(tmp_path):
     """A missing prefix, another format, damage and other sizes have their own sentences."""
-    with pytest.raises(VolumeNotFoundError, match="is not a PNG file, a folder"):
+    with pytest.raises(VolumeNotFoundError, match="is neither a PNG file, nor a folder"):
         open_png(tmp_path)
     with pytest.raises(VolumeNotFoundError, match="no such file"):
         open_png(tmp_path / "missing" / "raw_")

@@ -79,7 +79,7 @@ def test_no_such_level():
     """A level that does not exist is refused with those that do."""
     info = create_info(spec(max_mip=1))
     for mip in (2, -1):
-        with pytest.raises(VolumeNotFoundError, match=rf"em has no mip {mip}; it has 0, 1"):
+        with pytest.raises(VolumeNotFoundError, match=rf"em has no mip {mip}; it has mip 0, 1"):
             parsed(info, mip)
 
 
@@ -125,7 +125,7 @@ def test_senseless(field, value):
 
 def test_png_of_16_bits_is_read_but_not_made():
     """CloudVolume cannot read it, so no new volume has it; one of TensorStore is opened."""
-    with pytest.raises(VolumeError, match="not by CloudVolume; choose raw"):
+    with pytest.raises(VolumeError, match="CloudVolume cannot; choose encoding raw"):
         create_info(spec("uint16", encoding="png"), layer_type="image")
     info = create_info(spec("uint16"), layer_type="image")
     info["scales"][0]["encoding"] = "png"

@@ -103,9 +103,9 @@ def test_levels_that_span_tasks_are_refused(tmp_path):
     created(url)
     done = upload(url, (32, 32, 32), "--stop-mip", 4)
     assert done.exit_code == 1
-    assert "blocks (8, 8, 8) of mip 3 of" in done.output
+    assert "blocks of size (8, 8, 8) of mip 3 of" in done.output
     assert "the task boundary at 16 along z cuts blocks" in done.output
-    assert "tasks must be multiples of (64, 64, 64)" in done.output
+    assert "the task size must be a multiple of (64, 64, 64)" in done.output
     assert "give --stop-mip 3" in done.output
     assert f"chunkflow downsample-volume {url} --start-mip 3 --stop-mip 4" in done.output
     assert not open_volume(url, 1).read(open_volume(url, 1).bounds).array.any()
@@ -182,7 +182,7 @@ def test_the_factor_is_that_of_the_volume(tmp_path):
 
 def test_no_level_to_write():
     """Levels that end before they begin are a usage error."""
-    with pytest.raises(OptionError, match="no level to write from --start-mip 1 up to, but"):
+    with pytest.raises(OptionError, match="--start-mip 1 and --stop-mip 1 .* must name levels"):
         PyramidOutput("em", stop_mip=1)
     with pytest.raises(OptionError, match="give --start-mip 4"):
         PyramidOutput("em", chunk_mip=3, start_mip=2)
@@ -260,10 +260,12 @@ def test_the_phase_without_levels(tmp_path):
     created(url, max_mip=1)
     done = run("downsample-volume", url, "--stop-mip", 4)
     assert done.exit_code == 1
-    assert "has no mip 2, only 0, 1; create it with create-volume --max-mip 3" in done.output
+    assert "has no mip 2; it has 0, 1; create the volume with create-volume --max-mip 3" in (
+        done.output
+    )
     done = run("downsample-volume", url, "--start-mip", 3, "--stop-mip", 3)
     assert done.exit_code == 2
-    assert "4 makes one level" in done.output
+    assert "4 to make one level" in done.output
     created(f"precomputed://{tmp_path}/one", max_mip=0)
     assert "has no mip 1" in run("downsample-volume", f"precomputed://{tmp_path}/one").output
 

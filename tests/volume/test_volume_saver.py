@@ -96,7 +96,7 @@ def test_tasks_on_no_grid_of_the_domain(url, caplog):
 
 def test_a_chunk_on_no_grid_of_the_domain(url, tmp_path):
     """Where the tasks are not known, a chunk that begins anywhere is refused with what works."""
-    with pytest.raises(AlignmentError, match=r"not aligned to the write units \(16, 32, 32\)"):
+    with pytest.raises(AlignmentError, match=r"aligned to the write units of size \(16, 32, 32\)"):
         VolumeSaver(url, format="zarr")(chunk(BoundingBox.from_size((7, 9, 11), (16, 32, 32))))
     assert not (tmp_path / "out").exists()
 
@@ -109,10 +109,10 @@ def test_misaligned_plan(url, exists):
     grid = BoxGrid.covering(DOMAIN, Zyx(16, 40, 32))
     source = TaskSource(grid)
     saver = VolumeSaver(url, format="zarr", block_size=Zyx(16, 32, 32))
-    text = r"cut the write units \(16, 32, 32\) .*\(16, 32, 32\) or \(16, 64, 32\)"
+    text = r"cut the write units of size \(16, 32, 32\) .*\(16, 32, 32\) or \(16, 64, 32\)"
     with pytest.raises(AlignmentError, match=text):
         saver.prepare(source.boxes, DOMAIN)
-    with pytest.raises(AlignmentError, match=r"nearest aligned is 2-18_0-64_0-32"):
+    with pytest.raises(AlignmentError, match=r"nearest aligned box is 2-18_0-64_0-32"):
         saver.prepare(list(grid), DOMAIN)
 
 
@@ -322,10 +322,10 @@ def test_a_disk_that_is_too_small(url, caplog):
     grid = BoxGrid.covering(domain, Zyx(10**5, 10**5, 10**5))
     voxels = Voxels("uint8", 1, "image")
     huge = VolumeSaver(url, format="zarr", block_size=Zyx(10**5, 10**5, 10**5))
-    with pytest.raises(VolumeError, match=r"bytes left and one block takes 1000000000000000;"):
+    with pytest.raises(VolumeError, match=r"left, but one block takes 1000000000000000 bytes;"):
         huge.prepare(grid, domain, voxels)
     VolumeSaver(url, format="zarr").prepare(grid, domain, voxels)
-    assert "may not fit: the tasks make 1,000.00 PB before compression" in caplog.text
+    assert "may not fit on its disk: the tasks write 1,000.00 PB before compression" in caplog.text
 
 
 @pytest.mark.parametrize(("line", "asked", "made"), [(3, None, 3), (1, None, None), (None, 4, 4)])

@@ -90,7 +90,7 @@ def test_cropped_margins_stay_legal(words) -> None:
 def test_a_margin_that_was_not_cropped_is_refused() -> None:
     """A margin of whole blocks would overwrite blocks of the neighbours without cutting any."""
     told = say(f"{TASKS} {LOAD} --expand-margin-size 8 16 16 {SAVE} out.zarr", code=1)
-    assert "crop it to that box with crop-margin" in told
+    assert "crop the chunk to that box with crop-margin" in told
 
 
 def test_tasks_that_overlap_write_what_is_left_of_them() -> None:

@@ -68,5 +68,5 @@ def test_two_levels_in_one_folder(tmp_path):
     info["scales"][1]["key"] = info["scales"][0]["key"]
     file.write_text(json.dumps(info))
     assert open_volume(url, 1).mips == (0, 1)
-    with pytest.raises(VolumeError, match=r"mip 1 and mip 0 of .* in one folder \(10_10_10\)"):
+    with pytest.raises(VolumeError, match=r"mip 1 and mip 0 of .* in the same folder \(10_10_10\)"):
         open_volume(url, 1, "r+")

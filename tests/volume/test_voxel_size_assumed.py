@@ -74,7 +74,7 @@ def test_an_assumed_size_is_warned_of(tmp_path, monkeypatch, name):
     line = f"generate-tasks --roi-size 2 4 5 -c 1 4 5 {name} {option} {path}"
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 0, result.output
-    assert result.output.count("has no voxel size; 1 1 1 nm is assumed") == 1
+    assert result.output.count("has no voxel size, so 1 1 1 nm is assumed") == 1
     if size is not None:
         result = CliRunner().invoke(cli, [*line.split(), size, "1", "1", "1"])
         assert result.exit_code == 0, result.output

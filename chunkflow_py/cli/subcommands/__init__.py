@@ -1,13 +1,15 @@
-"""Subcommands act on a whole pipeline or run; one file each, and the file name is the command name.
+"""Subcommands, which act on a whole pipeline or run; each file defines the one of its name.
 
-A subcommand comes first on its command line. Its function ``command`` receives the options once,
-checks them, and returns what is called after the whole command line has been accepted:
+A subcommand comes first on its command line. Its function ``command`` receives and checks the
+options, and returns a function that is called after the whole command line was parsed without
+errors:
 
     @subcommand
     @click.option(...)
     def command(**options) -> Callable[[], None]: ...
 
-A ``@pipeline_subcommand`` such as ``submit`` is followed by a pipeline, whose parts it receives.
+For a ``@pipeline_subcommand`` such as ``submit``, which a pipeline follows on the command line, the
+returned function receives the commands of that pipeline.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ class Subcommand:
     """A subcommand whose options have been checked.
 
     Attributes:
-        name: name as typed.
-        act: carries out the subcommand. It prints results to stdout and logs everything else. It
-            receives the parts of the pipeline if *takes_pipeline*, else no argument.
-        takes_pipeline: whether a pipeline follows the subcommand.
+        name: name of the subcommand.
+        act: function that carries out the subcommand; it prints results to stdout and logs
+            everything else. It receives the commands of the pipeline if *takes_pipeline* is set,
+            else no argument.
+        takes_pipeline: whether a pipeline follows the subcommand on the command line.
     """
 
     name: str
@@ -45,29 +48,29 @@ class Subcommand:
 
 
 class ClickSubcommand(Command):
-    """A click command that returns a subcommand instead of doing work."""
+    """A click command that returns a `Subcommand`, which is carried out later."""
 
     takes_pipeline = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Accept options after arguments as well; click does not in a chain of commands."""
+        """Parse the arguments; unlike click in a chain, also accept options after arguments."""
         if any(isinstance(param, click.Argument) for param in self.params):
             ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Subcommand:
-        """Check the options; the returned subcommand acts later."""
+        """Check the options, and return the subcommand without carrying it out."""
         return Subcommand(str(ctx.info_name), super().invoke(ctx), self.takes_pipeline)
 
 
 class ClickPipelineSubcommand(ClickSubcommand):
-    """A subcommand that a pipeline follows, such as ``submit``."""
+    """A click command that is followed by a pipeline, such as ``submit``."""
 
     takes_pipeline = True
 
 
 def refuse_dry_run() -> None:
-    """Refuse --dry-run for a subcommand that starts, carries out or repairs a run.
+    """Refuse the global option --dry-run, for a subcommand that submits, executes or repairs a run.
 
     Raises:
         OptionError: --dry-run was given.
@@ -75,21 +78,21 @@ def refuse_dry_run() -> None:
     if is_dry_run():
         name = click.get_current_context().info_name
         msg = (
-            f"--dry-run cannot be combined with {name}, which changes a run that other workers "
-            "share; leave --dry-run out, or use chunkflow plan to estimate a pipeline"
+            f"--dry-run cannot be combined with {name}, because {name} changes a run that other "
+            "workers share; leave --dry-run out, or use chunkflow plan to estimate a pipeline"
         )
         raise OptionError(msg)
 
 
 def subcommand(function: Callable[..., Callable[[], None]]) -> ClickSubcommand:
-    """Make a subcommand that no other command follows."""
+    """Decorate the function ``command`` of a subcommand that no other command follows."""
     return _decorate(function, ClickSubcommand)
 
 
 def pipeline_subcommand(
     function: Callable[..., Callable[[Sequence[Part]], None]],
 ) -> ClickSubcommand:
-    """Make a subcommand that acts on the pipeline after it."""
+    """Decorate the function ``command`` of a subcommand that is followed by a pipeline."""
     return _decorate(function, ClickPipelineSubcommand)
 
 

@@ -2,10 +2,10 @@
 
 Example: chunkflow completion bash
 
-To load the script in every shell, add eval "$(chunkflow completion bash)" to ~/.bashrc, or the same
-with zsh to ~/.zshrc after compinit; for fish, run chunkflow completion fish >
-~/.config/fish/completions/chunkflow.fish. In a pipeline, the options of the last command are
-completed.
+To load the script in every bash shell, add eval "$(chunkflow completion bash)" to ~/.bashrc. For
+zsh, add eval "$(chunkflow completion zsh)" to ~/.zshrc after compinit. For fish, run chunkflow
+completion fish > ~/.config/fish/completions/chunkflow.fish. In a pipeline, the script completes the
+options of the command before the cursor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> Callable[[], None]:
-    """Return the function that prints the completion script of the shell."""
+    """Return the function that prints the completion script of *shell*."""
 
     def act() -> None:
         from chunkflow_py.cli.completing import script

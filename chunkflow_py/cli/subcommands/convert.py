@@ -1,9 +1,10 @@
 """Copy a whole volume into another format or place.
 
-SRC and DST may have any format that load-volume and save-volume support. Properties without an
-option are copied from SRC. After an interruption, run the same command again: it continues and does
-not write stored blocks again. DST records its source in chunkflow_convert.json (HDF5: an
-attribute). A DST that holds anything but a copy of SRC is refused.
+SRC and DST may have any format that load-volume and save-volume support. DST has the properties of
+SRC, except those that an option changes. To continue an interrupted conversion, run the same
+command again: blocks that are already stored are not written again. The address of SRC is recorded
+in chunkflow_convert.json in DST (in HDF5, as an attribute). If DST exists and is not a copy of SRC,
+convert refuses to change DST.
 
 Example: chunkflow convert s3://bucket/em zarr://em.zarr --block-size 64 128 128
 """
@@ -48,30 +49,31 @@ if TYPE_CHECKING:
 )
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
-@mip_option(help="Level of SRC, which becomes level 0 of DST.  [default: the global --mip]")
+@mip_option(help="Level of SRC to copy; it becomes level 0 of DST.  [default: the global --mip]")
 @channels_option("-c")
 @click.option("--time", type=click.IntRange(min=0),
-              help="Time point to copy.  [default: all]")
-@click.option("--dtype", help="Type of the voxels of DST.  [default: as in SRC]")
+              help="Time point to copy.  [default: all time points]")
+@click.option("--dtype", help="Type of the voxels of DST, such as uint8.  [default: as in SRC]")
 @block_size_option("DST", "--block-size", "-b", default="as in SRC")
 @shard_size_option("DST")
 @encoding_option("DST")
 @zyx_option("--factor", "-f", minimum=1,
-            help="Downsampling factor between levels of DST, zyx.  [default: as in SRC, else "
-                 "2 2 2]")
+            help="Downsampling factor between consecutive levels of DST, zyx.  [default: as in "
+                 "SRC, else 2 2 2]")
 @click.option("--max-mip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Coarsest level to create, empty; downsample-volume fills the levels.")
-@task_size_option("Extent of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+              help="Coarsest level of DST. Levels above 0 are created empty; downsample-volume "
+                   "fills them.")
+@task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
 @parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,
-              help="Write stored blocks again, or skip them.")
+              help="Write blocks again that are already stored, or skip them.")
 @fill_missing_option()
 @access_options()
 def command(
     source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,
     parallel: int | None, fill_missing: bool, **options: Any,
 ) -> Callable[[], None]:
-    """Check the sizes, and return the function that converts the volume."""
+    """Check the block and shard size, and return the function that converts the volume."""
     # fmt: on
     if block_size is not None:
         check_shard(shard_size, block_size)

@@ -2,9 +2,10 @@
 
 Example: chunkflow dashboard s3://bucket/affinity.run --instance g5.xlarge --spot
 
-The command prints the address of the page; Ctrl-C stops the server. Only this machine can connect,
-unless --bind-address allows others; there is no password. The page reads the run's records and its
-queue and changes nothing. A hidden page reads nothing.
+The command prints the address of the page and serves it until you press Ctrl-C. Only this machine
+can connect, unless --bind-address allows other machines. There is no password. The page reads the
+run's records and the counts of its queue, and changes nothing. While the page is hidden, nothing is
+read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 @click.argument("run")
 @server_options()
 @price_options(
-    "Price of a worker per hour; can be changed on the page.  [default: that of --instance]"
+    "Price of a worker in dollars per hour; can be changed on the page.  [default: the price of "
+    "--instance]"
 )
 def command(
     run: str,
@@ -71,7 +73,7 @@ def command(
 
 
 def _price_of(instance: str, price_file: Path | None, *, spot: bool) -> tuple[float, str]:
-    """Return the price per hour, and a description of its source."""
+    """Return the price of a machine type in dollars per hour, and the source of this price."""
     from chunkflow_py.planning.prices import load_prices
 
     prices = load_prices(price_file)

@@ -1,12 +1,13 @@
 """Check this machine, stores and queues before a run.
 
-Each line is ok, a note, or a problem with its remedy; any problem makes the exit code 1. Stores and
-queues are only read. With --write, doctor also writes and removes a small object in each store and
-creates and removes a test queue beside each queue. No secret is printed.
+doctor prints a line for each check: ok, a note, or a problem with its remedy. The exit code is 1 if
+there is a problem. Stores and queues are only read, unless --write is given. With --write, doctor
+writes a small object to each store, creates a test queue beside each queue, and removes both again.
+No secret is printed.
 
 Example: chunkflow doctor --store s3://bucket/affinity --queue sqs://affinity
 
-doctor --policy RUN prints the least permissions that the submitter and the workers of a run need.
+doctor --policy RUN prints the minimum permissions that the submitter and the workers of a run need.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ if TYPE_CHECKING:
 # fmt: off
 @subcommand
 @click.option("--store", "stores", multiple=True, metavar="URL",
-              help="Folder, prefix or volume to check; may be given several times.")
+              help="Address of a folder, bucket or volume to check; may be given several times.")
 @click.option("--queue", "-q", "queues", multiple=True, metavar="URL",
-              help="Queue to check; may be given several times.")
+              help="Address of a queue to check; may be given several times.")
 @click.option("--write", is_flag=True,
-              help="Check writing as well, with test objects and queues that are removed again.")
+              help="Also check writing, with test objects and test queues that are removed again.")
 @click.option("--only", type=NAMES, metavar="NAMES",
-              help="Checks to run, such as disk,gpu.  [default: all]")
+              help="Run only these checks, such as disk,gpu.  [default: all checks]")
 @click.option("--policy", metavar="RUN",
-              help="Print the least permissions for this run, for AWS and Google; check nothing.")
+              help="Print the minimum permissions on AWS and Google Cloud that the run at this "
+                   "address needs, instead of running checks.")
 @json_option()
 def command(
     stores: tuple[str, ...], queues: tuple[str, ...], write: bool, only: tuple[str, ...] | None,
     policy: str | None, as_json: bool,
 ) -> Callable[[], None]:
-    """Return the function that runs the checks."""
+    """Return the function that runs the checks, or prints the permissions for --policy."""
     # fmt: on
 
     def act() -> None:
@@ -66,7 +68,8 @@ def command(
             echo(json.dumps(result, indent=2))
         elif not (stores or queues or only):
             echo(
-                "To check a store, a queue and the clock as well, add --store URL and --queue URL.",
+                "Stores, queues and the clock were not checked; to check them, add --store URL "
+                "and --queue URL.",
                 err=True,
             )
         if problems:
@@ -78,10 +81,10 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse unknown checks, and a list of checks none of which has a store or queue to check.
+    """Refuse names that are no checks, and refuse checks of stores or queues if none is given.
 
     Raises:
-        OptionError: names the nearest check, or the missing option.
+        OptionError: a name is no check, or no --store or --queue is given for the checks *names*.
     """
     from difflib import get_close_matches
 
@@ -92,7 +95,10 @@ def _check_names(
         if name not in CHECKS:
             near = get_close_matches(name, CHECKS, n=1, cutoff=0.0)[0]
             checks = ", ".join(CHECKS)
-            msg = f"--only {name} is not a check; did you mean {near}? The checks are {checks}"
+            msg = (
+                f"--only {name}: no check has this name; did you mean {near}? The checks are "
+                f"{checks}"
+            )
             raise OptionError(msg)
     named = {"store": stores, "queue": queues, "clock": (*stores, *queues)}
     if names and not any(named.get(name, names) for name in names):

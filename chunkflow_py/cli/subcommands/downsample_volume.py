@@ -1,8 +1,8 @@
 """Make the coarser levels of a whole volume.
 
-Each level is made from the next finer one: the mean for images, the most frequent label for
-segmentations. The levels must have been created with the volume (create-volume --max-mip). Each
-task covers whole write units, so sharded levels and levels of large blocks can be made as well.
+Each level is computed from the next finer one: the mean for images, the most frequent label for
+segmentations. The levels must exist already, empty: create the volume with create-volume --max-mip.
+Each task covers whole blocks or shards, so levels with shards or large blocks can be made as well.
 
 Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
 """
@@ -37,27 +37,27 @@ logger = logging.getLogger(__name__)
 @subcommand
 @click.argument("volume_path", metavar="URL")
 @click.option("--start-mip", "-s", type=click.IntRange(min=1), default=1, show_default=True,
-              help="First level to make.")
+              help="Finest level to make.")
 @click.option("--stop-mip", "-p", type=click.IntRange(min=2),
-              help="First level not to make.  [default: make all levels that the volume has]")
+              help="Make levels below this number.  [default: make all levels of the volume]")
 @downsampling_mode_option()
 @sparse_option()
-@task_size_option("Extent of a task, voxels of the new level, zyx.  [default: whole blocks or "
+@task_size_option("Size of a task, zyx, in voxels of the new level.  [default: whole blocks or "
                   "shards, about 64 MiB]")
 @click.option("--resume/--overwrite", default=False, show_default=True,
-              help="Skip stored blocks, or write them again.")
+              help="Skip blocks that are already stored, or write them again.")
 @fill_missing_option()
 @parallel_option()
 @requester_pays_option()
 def command(
     volume_path: str, start_mip: int, stop_mip: int | None, **options: Any
 ) -> Callable[[], None]:
-    """Check the order of the levels, and return the function that fills them."""
+    """Check the order of the levels, and return the function that makes them."""
     # fmt: on
     if stop_mip is not None and stop_mip <= start_mip:
         msg = (
-            f"--stop-mip {stop_mip} must be above --start-mip {start_mip}; --stop-mip "
-            f"{start_mip + 1} makes one level"
+            f"--stop-mip {stop_mip} must be greater than --start-mip {start_mip}; give --stop-mip "
+            f"{start_mip + 1} to make one level"
         )
         raise OptionError(msg)
 
@@ -68,11 +68,17 @@ def command(
 
 
 def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[str, Any]) -> None:
-    """Make the levels from *start_mip* up to, but not including, *stop_mip*.
+    """Make the levels of a volume from *start_mip* up to, but not including, *stop_mip*.
+
+    Args:
+        url: address of the volume.
+        start_mip: finest level to make.
+        stop_mip: end of the levels (default: make all levels that the volume has).
+        options: values of the other options of the command.
 
     Raises:
-        VolumeNotFoundError: the volume lacks one of the levels.
-        ChunkflowError: tasks of a level failed; coarser levels are not started.
+        VolumeNotFoundError: the volume has no such level.
+        ChunkflowError: tasks of a level failed; the coarser levels are not made.
     """
     from chunkflow_py.cli.phase import run_phase
     from chunkflow_py.errors import VolumeNotFoundError
@@ -90,8 +96,8 @@ def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[st
     missing = set(range(start_mip, max(stop, start_mip + 1))) - set(mips)
     if missing:
         msg = (
-            f"{url} has no mip {min(missing)}, only {', '.join(map(str, mips))}; create it with "
-            f"create-volume --max-mip {max(missing)}, or give another --stop-mip"
+            f"{url} has no mip {min(missing)}; it has {', '.join(map(str, mips))}; create the "
+            f"volume with create-volume --max-mip {max(missing)}, or give another --stop-mip"
         )
         raise VolumeNotFoundError(msg)
     for mip in range(start_mip, stop):

@@ -1,7 +1,7 @@
 """Write the file of a new operator, and its test.
 
-Run the new operator by its path, with `plugin --file NAME.py`, or add it to a package that installs
-it as a command.
+Run the new operator with `plugin --file NAME.py`, or add the file to a package of yours, which can
+install the operator as a command of chunkflow.
 
 Example: chunkflow new-operator double-it --folder operators
 """
@@ -94,19 +94,20 @@ def test_it_works_in_a_pipeline():
 
 @subcommand
 @click.argument("name")
-@click.option("--folder", default=".", show_default=True, help="Folder of the two files.")
+@click.option("--folder", default=".", show_default=True,
+              help="Folder to write the two files to.")  # fmt: skip
 def command(name: str, folder: str) -> Callable[[], None]:
-    """Check the name, and return the function that writes the files."""
+    """Check the name of the operator, and return the function that writes the two files."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         near = "-".join(re.findall(r"[a-z0-9]+", name.lower().lstrip("0123456789")))
         hint = f"; try {near}" if near else ""
         msg = (
-            f"{name!r} is not a command name, which consists of lower-case letters and digits, "
+            f"{name!r} is not a valid command name; use lower-case words of letters and digits, "
             f"joined by hyphens{hint}"
         )
         raise OptionError(msg)
     if catalog.is_known(name):
-        msg = f"a command {name} already exists; choose another name"
+        msg = f"a command with the name {name} already exists; choose another name"
         raise OptionError(msg)
     module = name.replace("-", "_")
     texts = {

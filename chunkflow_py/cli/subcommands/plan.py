@@ -1,8 +1,8 @@
 """Estimate tasks, bytes, memory, time and cost.
 
-plan writes no output. To measure memory and time, it executes a few tasks as a pilot run, in
-separate processes that write into a temporary folder. It lists all problems, each with the nearest
-value that works; the exit code is 2 if there are any, else 0.
+plan creates no volumes. To measure memory and time, it executes a few tasks as a pilot run, in
+separate processes that write into a temporary folder. It lists the reasons why the run would fail,
+each with the nearest value that works. The exit code is 2 if there are such problems, else 0.
 
 Example: chunkflow plan --machines 20 --instance g5.xlarge
 
@@ -40,28 +40,30 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     }
 )
 @click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Machines that work at the same time.")
+              help="Number of machines that work at the same time.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Worker processes per machine; the pilot run uses the same number.")
+              help="Number of worker processes per machine, also in the pilot run.")
 @click.option("--instance", metavar="TYPE",
-              help="Machine type, such as g5.xlarge, to look up its price and memory.")
+              help="Machine type, such as g5.xlarge, which determines price and memory.")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
-              help="Memory of a machine, such as 16GB.  [default: that of --instance, else of "
-                   "this machine]")
+              help="Memory of a machine, such as 16GB.  [default: memory of --instance, else the "
+                   "available memory of this machine]")
 @click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS",
-              help="Price of a machine per hour.  [default: that of --instance]")
+              help="Price of a machine in dollars per hour.  [default: the price of --instance]")
 @price_file_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
-              help="Measure memory and time with a pilot run, or only estimate them.")
+              help="Measure memory and time with a pilot run, or only estimate the memory.")
 @click.option("--seconds", type=_POSITIVE, default=60, show_default=True,
-              help="Time limit of the pilot run, seconds.")
+              help="Time limit of the pilot run of each step, seconds.")
 @click.option("--seconds-per-task", type=_POSITIVE,
-              help="Seconds per task in one process, instead of the measured ones.")
+              help="Seconds that one process needs for a task.  [default: as measured by the pilot "
+                   "run]")
 @click.option("--speeds", type=_FILE,
-              help="Output of tune --json: speed of the network, instead of the measured one.")
+              help="File with the output of tune --json, to estimate the time from the speed of "
+                   "the network.")
 @json_option("Print JSON instead of text.")
 def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
-    """Return the function that plans the pipeline after these options."""
+    """Return the function that plans the pipeline, which follows these options."""
     # fmt: on
 
     def act(parts: Sequence[Part]) -> None:
@@ -95,7 +97,7 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
 
 
 def _planned_steps(parts: Sequence[Part]) -> list[PlannedStep]:
-    """Return the steps of a run; a pipeline without a source of tasks is a single step."""
+    """Return the steps of the run to plan; a pipeline without a source of tasks is one step."""
     from chunkflow_py.cli.command_parts import check_source_first, operators_of
     from chunkflow_py.cli.run_pipelines import step_pipelines
     from chunkflow_py.errors import OptionError
@@ -120,7 +122,7 @@ def _planned_steps(parts: Sequence[Part]) -> list[PlannedStep]:
     check_source_first(commands)
     operators = tuple(operators_of(commands))
     if not operators:
-        msg = "there is no pipeline to plan; write one after plan and its options"
+        msg = "there is no pipeline to plan; write a pipeline after plan and its options"
         raise OptionError(msg)
     argv = tuple(each for part in parts for each in part.argv)
     return [PlannedStep("line", operators, None, argv, mip, ahead)]

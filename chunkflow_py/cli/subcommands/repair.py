@@ -1,8 +1,8 @@
 """Redo only missing or damaged tasks of a run.
 
-repair checks the run as verify does. It restores metadata of outputs and removes objects at places
-where the tasks store nothing. It sends missing and damaged tasks again, for workers that are
-running or start later.
+repair checks the run as verify does. It restores damaged metadata of the outputs, and removes
+objects at addresses where the tasks of the run store nothing. It sends the tasks whose output is
+missing or damaged to the queue again, for workers that are running or start later.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """
@@ -33,13 +33,13 @@ def command(run: str) -> Callable[[], None]:
 
         done = repair_run(run_directory := RunDirectory.parse(run), pipeline_of_step)
         for address in done.restored:
-            echo(f"restored {address}")
+            echo(f"restored metadata at {address}")
         if removed := len(done.removed):
             objects = "object" if removed == 1 else "objects"
             echo(f"removed {removed} {objects} that no task would overwrite")
         echo(sent_again(done.sent, run_directory))
         for name, count in done.later.items():
             tasks = "task" if count == 1 else "tasks"
-            echo(f"step {name}: {count} {tasks} that read the repaired output will run again")
+            echo(f"step {name}: {count} {tasks} will run again, to read the repaired output")
 
     return act

@@ -1,10 +1,10 @@
 r"""Write an HTML report of a run: times, cost, errors.
 
-The report holds the spec with its hashes, times by operator, throughput, workers, cost per
-teravoxel, failures with tracebacks, slices of input and output, and measurements of seams between
-tasks. It is a single file without scripts that loads nothing, so it can be archived with the data.
-The run is not changed. With --verify the exit code is 1 if anything is missing, damaged or not
-done.
+The report contains the spec of the run with its hashes, the time of each operator, throughput,
+workers, cost per teravoxel, failures with tracebacks, slices of input and output, and measurements
+of seams between tasks. The report is a single file that has no scripts and loads no other files, so
+it can be archived with the data. The run is not changed. With --verify, the exit code is 1 if a
+stored object is missing or damaged, or a task is not done.
 
 Example: chunkflow report s3://bucket/affinity.run --output affinity.html --instance g5.xlarge \
   --spot
@@ -32,15 +32,18 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("run")
 @click.option("--output", "-o", default="report.html", show_default=True,
-              type=click.Path(dir_okay=False), help="File to write; an existing one is replaced.")
-@price_options("Price of a worker per hour.  [default: that of --instance]")
-@zyx_option("--at", help="Point through which slices are cut, voxels of the tasks, zyx.  [default: "
-                         "the middle of the tasks]")
+              type=click.Path(dir_okay=False),
+              help="HTML file to write; an existing file is replaced.")
+@price_options("Price of a worker in dollars per hour.  [default: the price of --instance]")
+@zyx_option("--at", help="Point through which the slices are cut, zyx, in voxels at the resolution "
+                         "of the tasks.  [default: the middle of all tasks]")
 @click.option("--faces", type=click.IntRange(min=0, max=10_000), default=32, show_default=True,
-              help="Task boundaries along each axis to measure seams at; 0: none.")
+              help="Number of task boundaries along each axis at which seams are measured; 0: "
+                   "measure none.")
 @click.option("--failed", type=click.IntRange(min=0), default=20, show_default=True,
               help="Number of failed tasks to list with their tracebacks.")
-@click.option("--verify", is_flag=True, help="Read all stored output again, as verify does.")
+@click.option("--verify", is_flag=True,
+              help="Check all stored output against its records, as chunkflow verify does.")
 def command(
     run: str, output: str, price: float | None, instance: str | None, spot: bool,
     price_file: Path | None, at: Zyx | None, faces: int, failed: int, verify: bool,

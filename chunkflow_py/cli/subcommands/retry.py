@@ -1,6 +1,6 @@
 """Send failed tasks of a run again.
 
-retry resets the failure count of each, so that it gets all its attempts again.
+retry resets the number of failed attempts of each task to 0, so it gets all its attempts again.
 
 Example: chunkflow retry s3://bucket/affinity.run --failed
 """
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 @subcommand
 @click.argument("run")
-@click.option("--failed", is_flag=True, help="Retry all failed tasks; required.")
+@click.option("--failed", is_flag=True, help="Retry all failed tasks. This option is required.")
 def command(run: str, failed: bool) -> Callable[[], None]:
-    """Require --failed, and return the function that sends the tasks again."""
+    """Require --failed, and return the function that sends the failed tasks again."""
     refuse_dry_run()
     if not failed:
-        msg = "add --failed to retry failed tasks; chunkflow repair redoes missing or damaged ones"
+        msg = (
+            "add --failed to retry the failed tasks; to redo tasks whose output is missing or "
+            "damaged, run chunkflow repair"
+        )
         raise OptionError(msg)
 
     def act() -> None:

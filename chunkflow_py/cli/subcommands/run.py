@@ -1,8 +1,9 @@
 """Submit and carry out a run on this machine or Dask.
 
-run combines submit and work. Finished tasks are recorded, so the same command continues a run that
-was stopped. The exit code is 0 if the run is complete, 1 if it is complete except for failed tasks,
-75 if it stopped with tasks left, and 2 if the pipeline is refused here.
+run combines submit and work. Finished tasks are recorded, so running the same command again
+continues an interrupted run. The exit code is 0 if the run is complete, 1 if it is complete except
+for failed tasks, 2 if the pipeline or this machine is refused, 70 after an unexpected error, and 75
+if the run stopped before all tasks were done.
 
 Example: chunkflow run --on local:4 --run file:///data/affinity.run
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     "place",
     required=True,
     metavar="WHERE",
-    help="local:N, N processes on this machine, or dask://HOST:PORT, a Dask scheduler.",
+    help="Where to run tasks: local:N, in N processes on this machine, or dask://HOST:PORT, on the "
+    "workers of this Dask scheduler.",
 )
 @run_option()
 @clear_output_option()
@@ -42,18 +44,21 @@ if TYPE_CHECKING:
 def command(
     place: str, run: str | None, clear_output: bool, **options: Any
 ) -> Callable[[Sequence[Part]], None]:
-    """Check the options, and return the function that creates and runs the run."""
+    """Check the options, and return the function that submits and executes the run."""
     refuse_dry_run()
     kind, _, rest = place.partition(":")
     if kind == "local" and is_digits(rest) and int(rest):
         options["processes"] = int(rest)
     elif kind != "dask" or not rest.startswith("//"):
-        msg = f"--on {place} is neither local:N nor dask://HOST:PORT; local:4 uses 4 processes"
+        msg = (
+            f"--on {place} is neither local:N nor dask://HOST:PORT; give --on local:4 to use 4 "
+            "processes on this machine"
+        )
         raise OptionError(msg)
     elif options["metrics_port"] is not None:
         msg = (
             f"--metrics-port serves metrics of local processes only, but --on {place} uses Dask, "
-            "which serves its own; leave --metrics-port out"
+            "which serves metrics of its own; leave --metrics-port out"
         )
         raise OptionError(msg)
     working = working_from(options)

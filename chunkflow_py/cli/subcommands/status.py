@@ -1,8 +1,8 @@
 """Show the progress of a run.
 
-Finished and failed tasks are counted from the run's records; waiting and running ones are the
-numbers that the queue reports, which are approximate for SQS. With --watch the status is shown
-again until no task is left: on a terminal in place, elsewhere as one line whenever it changes.
+The numbers of finished and failed tasks come from the run's records. The numbers of waiting and
+running tasks come from the queue; SQS reports approximate numbers. With --watch, the status is
+updated until no task is left: in place on a terminal, elsewhere with a new line after each change.
 
 Example: chunkflow status s3://bucket/affinity.run --json
 """
@@ -38,31 +38,34 @@ _WATCH_S = 10.0
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="Number of failed tasks to list with their reasons.",
+    help="Largest number of failed tasks to list, with the reasons of their failures.",
 )
 @click.option("--failures", is_flag=True,
-              help="Also list the failed attempts of these tasks, and of tasks that will be "
-                   "retried: class, worker, reason and traceback. --json always includes "
-                   "them.")  # fmt: skip
+              help="Also list the failed attempts of failed tasks and of tasks that will be "
+                   "retried: class of the failure, worker, reason and traceback. --json always "
+                   "includes these attempts.")  # fmt: skip
 @click.option(
     "--watch",
     is_flag=False,
     flag_value="",
     metavar="[SECONDS]",
-    help="Show the status every SECONDS (default 10) until no task is left.",
+    help="Update the status every SECONDS (default: 10) until no task is left.",
 )
 @click.pass_context
 def command(
     ctx: click.Context, run: str | None, as_json: bool, most: int, failures: bool, watch: str | None
 ) -> Callable[[], None]:
-    """Parse --watch, and return the function that prints the status."""
+    """Check the value of --watch, and return the function that prints the status."""
     if run is None and watch and _seconds(watch) is None:
         run, watch = watch, ""  # status --watch RUN
     if run is None:
         raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     seconds = _WATCH_S if watch == "" else _seconds(watch) if watch else None
     if watch and seconds is None:
-        msg = f"--watch {watch} is not a number of seconds above 0; write --watch 10"
+        msg = (
+            f"--watch {watch} is not a number of seconds greater than 0; give, for example, "
+            "--watch 10"
+        )
         raise click.UsageError(msg, ctx)
 
     def act() -> None:
@@ -96,7 +99,13 @@ def _seconds(text: str) -> float | None:
 
 
 def _watch(read_status: Callable[[], RunStatus], seconds: float, as_json: bool) -> None:
-    """Show the status until no task is left: in place on a terminal, elsewhere each change."""
+    """Show the status until no task is left: in place on a terminal, else a line after each change.
+
+    Args:
+        read_status: function that reads the current status of the run.
+        seconds: time between two readings.
+        as_json: whether to print JSON instead of text.
+    """
     import sys
 
     from chunkflow_py.cli.screen import is_terminal
@@ -122,15 +131,15 @@ def _watch_in_place(read_status: Callable[[], RunStatus], seconds: float) -> Non
         for status in _statuses(read_status, seconds):
             head, *rest = status.lines()
             footer = (
-                f"  updated at {time.strftime('%H:%M:%S')}, every {seconds:g} s until no task is "
-                "left; Ctrl-C stops watching"
+                f"  updated at {time.strftime('%H:%M:%S')}, and every {seconds:g} s until no task "
+                "is left; press Ctrl-C to stop watching"
             )
             rows = [Row(head, "bold"), *map(Row, rest), Row(footer, "dim")]
     echo("\n".join(status.lines()))
 
 
 def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
-    """Yield the status at this interval; the last one is that of a run without tasks left."""
+    """Yield the status every *seconds*, until it is the status of a run that has no tasks left."""
     import time
 
     from chunkflow_py.errors import TransientError
@@ -139,7 +148,7 @@ def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[
         try:
             status = read_status()
         except TransientError as error:
-            logger.warning("%s; trying again in %g s", error, seconds)
+            logger.warning("%s; the status will be read again in %g s", error, seconds)
         else:
             yield status
             if status.state != "unfinished":
@@ -148,7 +157,7 @@ def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[
 
 
 def _counts(status: RunStatus) -> object:
-    """Return the parts of a status whose change is printed, which excludes speeds."""
+    """Return the parts of a status that are printed when they change: all but the speeds."""
     steps = [
         (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
         for step in status.stages
@@ -157,7 +166,7 @@ def _counts(status: RunStatus) -> object:
 
 
 def _line(status: RunStatus) -> str:
-    """Return a status as one line, with the time."""
+    """Return a status as one line of text that begins with the current date and time."""
     import time
     from dataclasses import replace
 

@@ -1,18 +1,18 @@
 """Join labels across tasks: one id for each object.
 
-The ids of LABELS must be unique in the volume (connected-components or agglomerate with
---global-ids). Labels that touch across a task boundary are linked; with --overlap-path, segments
-that share voxels are linked instead (see save-overlap). In OUTPUT, all ids that are linked become
-the smallest of them. For connected components, OUTPUT is the same as if the volume had been
-labelled at once, whatever the size of the tasks.
+The ids of LABELS must be unique in the volume: make them with connected-components or agglomerate
+and --global-ids. Labels that touch across a task boundary are linked. With --overlap-path, segments
+that share voxels are linked instead (see save-overlap). In OUTPUT, linked ids are replaced by the
+smallest id of their object. For connected components, OUTPUT is the same as if the whole volume had
+been labelled in one piece, whatever the size of the tasks.
 
-The boxes of the tasks and the connectivity are recorded with LABELS. Only labels of older versions
-and other programs need --chunk-size and --connectivity.
+The boxes of the tasks and the connectivity are recorded with LABELS. --chunk-size and
+--connectivity are needed only for labels that older versions or other programs have made.
 
-Links and their table are stored beside OUTPUT. After an interruption, run the same command again:
-it continues. If LABELS have been made again, add --overwrite.
+The links and the table of ids are stored beside OUTPUT. To continue an interrupted stitch-labels,
+run the same command again. If LABELS have been made again, add --overwrite.
 
-To do the same on many machines, use link-labels, solve-labels and relabel as steps of a run.
+To stitch on many machines, use link-labels, solve-labels and relabel as steps of a run.
 
 Example: chunkflow stitch-labels parts.zarr zarr://labels.zarr
 """
@@ -55,53 +55,56 @@ logger = logging.getLogger(__name__)
 )
 @click.argument("labels", required=False, metavar="LABELS")
 @click.argument("output", required=False, metavar="OUTPUT")
-@click.option("--volume-path", "-v", metavar="LABELS", help="Volume of the labels.")
+@click.option("--volume-path", "-v", metavar="LABELS", help="Volume of the labels to join.")
 @click.option("--output-path", "-o", metavar="OUTPUT", help="Volume to create, uint64.")
 @zyx_option("--chunk-size", "-s", minimum=1,
-            help="Box size of the tasks that made LABELS, voxels, zyx; the first box begins at the "
+            help="Size of the tasks that made LABELS, voxels, zyx; the first task begins at the "
                  "first voxel.  [default: as recorded with LABELS]")
-@mip_option(help="Level of LABELS, which becomes level 0 of OUTPUT.  [default: --mip before the "
-                 "subcommand]")
+@mip_option(help="Level of LABELS to read; it becomes level 0 of OUTPUT.  [default: the global "
+                 "--mip]")
 @click.option("--connectivity", "-c", type=CONNECTIVITY,
-              help="Neighbours share a face (6), a face or edge (18), or also a corner (26).  "
-                   "[default: as recorded with LABELS, else 6]")
+              help="Which voxels are neighbours: those that share a face (6), a face or an edge "
+                   "(18), or also a corner (26).  [default: as recorded with LABELS, else 6]")
 @click.option("--values-path", metavar="URL",
-              help="Segmentation whose components LABELS are: link labels only where its values "
-                   "are equal. Not needed for the components of a mask.")
+              help="Segmentation of which LABELS are the connected components: link labels only "
+                   "where its values are equal. Not needed for the components of a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
-              help="Address of the overlaps that save-overlap stored: link segments by the voxels "
-                   "they share.")
+              help="Address of the overlaps that save-overlap stored: link segments that share "
+                   "enough voxels.")
 @overlap_options()
 @click.option("--work-path", "-w", metavar="URL",
-              help="Folder or prefix for links and their table.  [default: OUTPUT.stitch]")
+              help="Folder or prefix to store the links and the table of ids in.  [default: "
+                   "OUTPUT.stitch]")
 @block_size_option("OUTPUT", "--block-size", "-b", default="as in LABELS")
 @encoding_option("OUTPUT")
-@task_size_option("Extent of a relabelling task, voxels, zyx.  [default: about 64 MiB of whole "
+@task_size_option("Size of the tasks that relabel, voxels, zyx.  [default: about 64 MiB of whole "
                   "blocks]")
 @parallel_option()
 @click.option("--overwrite/--resume", default=False, show_default=True,
-              help="Repeat all tasks, or skip finished ones.")
+              help="Repeat all tasks, or skip tasks that are finished.")
 @access_options()
 def command(**options: Any) -> Callable[[], None]:
-    """Check that the options are consistent, and return the function that stitches the labels."""
+    """Check that the options agree, and return the function that stitches the labels."""
     # fmt: on
     for argument, option in (("labels", "volume_path"), ("output", "output_path")):
         given, named = options.pop(argument), options[option]
         name = option.replace("_", "-")
         if given is not None and named is not None:
-            msg = f"{given} and --{name} {named} both name {argument.upper()}; leave one out"
+            msg = (
+                f"{given} and --{name} {named} both give {argument.upper()}; leave one of them out"
+            )
             raise OptionError(msg)
         options[option] = given or named
         if options[option] is None:
             msg = (
-                f"stitch-labels needs {argument.upper()}; write chunkflow stitch-labels LABELS "
+                f"stitch-labels has no {argument.upper()}; write chunkflow stitch-labels LABELS "
                 f"OUTPUT, or give --{name}"
             )
             raise OptionError(msg)
     if options["overlap_path"] and options["values_path"]:
         msg = (
-            f"--values-path {options['values_path']} is for labels that touch; leave it out with "
-            "--overlap-path"
+            f"--values-path {options['values_path']} cannot be combined with --overlap-path, which "
+            "links labels by shared voxels instead of touching ones; leave --values-path out"
         )
         raise OptionError(msg)
 
@@ -112,16 +115,16 @@ def command(**options: Any) -> Callable[[], None]:
 
 
 def stitch_labels(stitching: Stitching) -> None:
-    """Link labels, solve the links, and relabel the volume.
+    """Link the labels of neighbouring tasks, assign an id to each object, and relabel the volume.
 
     Raises:
-        ChunkflowError: tasks failed; later phases are not started.
+        ChunkflowError: tasks failed; the later phases are not started.
     """
     from chunkflow_py.cli.phase import run_phase
 
     if click.get_current_context().find_root().params["dry_run"]:
         stitching.linking().check()
-        logger.info("dry run: checked the labels; linked nothing")
+        logger.info("dry run: the labels were checked, but not linked")
         return
     stitching.begin()
     run_phase(stitching.linking, f"linking {stitching.labels}")

@@ -1,8 +1,9 @@
 """Check a pipeline, make a run of it, send its tasks.
 
-The pipeline begins with generate-tasks, as on a laptop. submit creates its output volumes and
-stores the pipeline, the network and the address of the queue in the run directory (--run), whose
-address is all that workers need. To continue an interrupted submission, run the same command again.
+The pipeline begins with generate-tasks, as it would without submit. submit creates the output
+volumes and stores the pipeline, the network and the address of the queue in the run directory
+(--run). Workers need only the address of this directory. To continue an interrupted submission, run
+the same command again.
 
 Example: chunkflow submit --run s3://bucket/affinity.run --queue sqs://affinity
 
@@ -35,28 +36,29 @@ if TYPE_CHECKING:
 )
 @run_option()
 @click.option("--queue", "-q", metavar="URL",
-              help="Queue of the tasks: sqs://NAME, file:///shared/folder, sqlite:///file.  "
-                   "[default: SQLite in the run directory, if that is a folder]")
+              help="Queue to send tasks to: sqs://NAME, file:///shared/folder or sqlite:///file.  "
+                   "[default: an SQLite file in the run directory, if that is a local folder]")
 @click.option("--create-queue/--no-create-queue", default=True, show_default=True,
-              help="Create a missing queue and its dead-letter queue.")
+              help="If the queue or its dead-letter queue does not exist, create it.")
 @click.option("--shared-queue", is_flag=True,
-              help="Accept a queue that holds tasks of another run, although workers of the two "
-                   "runs delay each other.")
-@click.option("--stage", help="Name of the first step.  [default: that of its main operator]")
+              help="Accept a queue that contains tasks of another run, although the workers of the "
+                   "two runs delay each other.")
+@click.option("--stage", help="Name of the first step.  [default: name of its main operator]")
 @click.option("--fork", metavar="URL",
-              help="Reuse the steps of this run whose output would be the same.")
+              help="Reuse the output of the run at this address, for steps whose output would be "
+                   "the same.")
 @click.option("--device-class", type=click.Choice(["same", "any"]), default="same",
               show_default=True,
-              help="same: refuse workers that would compute different bytes; any: accept a mixed "
-                   "fleet, whose results agree within a tolerance.")
+              help="same: refuse workers on machines that would compute different bytes; any: "
+                   "accept all machines, whose results agree only within a tolerance.")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
-              help="Load the network here, to estimate the memory of a worker.")
+              help="Load the network on this machine, to estimate the memory of a worker process.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
-    """Return the function that submits the pipeline after these options."""
+    """Return the function that submits the pipeline, which follows these options."""
     # fmt: on
     refuse_dry_run()
 

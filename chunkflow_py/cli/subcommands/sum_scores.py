@@ -1,7 +1,7 @@
 """Score a volume from stored overlaps of its tasks.
 
-evaluate-segmentation --table-path stores the overlaps. The scores are the same as if the whole
-volume had been compared at once.
+evaluate-segmentation --table-path stores the overlaps of the two segmentations in each task. Their
+sum gives the scores of the whole volume, exactly as if it had been compared in one piece.
 
 Example: chunkflow sum-scores s3://bucket/tables --json
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @scoring_options
 @json_option()
 def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
-    """Return the function that sums the tables and prints the scores."""
+    """Return the function that sums the overlaps of all tasks and prints the scores."""
 
     def act() -> None:
         from chunkflow_py.segmentation.evaluate import score, score_table

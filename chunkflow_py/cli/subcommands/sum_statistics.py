@@ -1,7 +1,8 @@
 """Combine the stored intensity statistics of tasks.
 
-compute-statistics stores them. The table has a line for each channel. --output writes the
-statistics file for `inference --normalize zscore|percentile --normalize-statistics FILE`.
+compute-statistics stores the statistics of each task. sum-statistics prints a table of the whole
+volume, with a line for each channel. With --output, it also writes the file that
+`inference --normalize zscore|percentile --normalize-statistics FILE` reads.
 
 Example: chunkflow sum-statistics raw-statistics --output statistics.json
 """
@@ -27,15 +28,20 @@ logger = logging.getLogger(__name__)
 
 @subcommand
 @click.argument("url")
-@click.option("--output", "-o", metavar="FILE", help="Also write the statistics to this file.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="JSON file to write the statistics to, in addition to printing them.",
+)
 @json_option()
 @click.option("--percentiles", "-p", metavar="P,P,…",
-              help="Percentiles for --output and --json, 0 to 100.  "
+              help="Percentiles to compute for --output and --json, each from 0 to 100.  "
                    "[default: 0,0.1,1,2,5,50,95,98,99,99.8,99.9,100]")  # fmt: skip
 def command(
     url: str, output: str | None, as_json: bool, percentiles: str | None
 ) -> Callable[[], None]:
-    """Check the percentiles, and return the function that sums the statistics."""
+    """Check the percentiles, and return the function that combines and prints the statistics."""
     chosen = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:
@@ -52,7 +58,11 @@ def command(
         document = statistics_document(histogram, chosen or PERCENTILES)
         if output is not None:
             if (about["coverage"] or 1) < 1:
-                logger.warning("%s is incomplete: it covers %s", output, describe_counts(about))
+                logger.warning(
+                    "the statistics in %s are incomplete: they cover only %s",
+                    output,
+                    describe_counts(about),
+                )
             write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
         if as_json:
             more = {"not_finite": histogram.not_finite, **about}
@@ -61,7 +71,7 @@ def command(
         echo(f"{describe_counts(about)}; {about['dtype']} voxels")
         echo(table(document["channels"]))
         if histogram.not_finite:
-            echo(f"{histogram.not_finite} voxels are NaN or infinite and were not counted")
+            echo(f"{histogram.not_finite} voxels are NaN or infinite and are not in the statistics")
 
     return act
 
@@ -72,6 +82,9 @@ def _percentiles(text: str) -> tuple[float, ...]:
     except ValueError:
         percentiles = ()
     if not percentiles or not all(0 <= value <= 100 for value in percentiles):
-        msg = f"--percentiles {text!r} is not a list of numbers from 0 to 100; write 1,50,99"
+        msg = (
+            f"--percentiles {text!r} is not a list of numbers from 0 to 100 with commas between "
+            "them; write, for example, 1,50,99"
+        )
         raise OptionError(msg)
     return percentiles

@@ -1,7 +1,7 @@
 """Begin the next step of a run that submit sends.
 
-Write then between the pipelines of two steps. The tasks of a step start when the step before it is
-complete.
+Write then between the pipelines of two steps. The tasks of the second step start when the first
+step is complete.
 
 Example: chunkflow then --stage label
 """
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 @pipeline_subcommand
-@click.option("--stage", help="Name of the step.  [default: that of its main operator]")
+@click.option("--stage", help="Name of the step that begins.  [default: name of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
-    """Return a function that returns the name of the step, for `submit`."""
+    """Return a function that returns the name of the step; submit, run and plan call it."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:
             msg = (
-                "then separates the steps of a run; write chunkflow submit generate-tasks … then …"
+                "then separates the steps of a run and cannot be the first command; write "
+                "chunkflow submit generate-tasks … then …"
             )
             raise OptionError(msg)
         return stage

@@ -1,8 +1,9 @@
 r"""Find the fastest way to run a network here.
 
-tune measures combinations of backend, precision, compilation, batch size and patch size, each in a
-separate process. It prints a table, and the inference command of the best combination. Errors are
-differences from the result of PyTorch in float32 on the same patches, in units of the output.
+tune measures combinations of backend, precision, compilation, batch size and patch size on this
+machine, each in a separate process. It prints a table of speed, memory and error, and the inference
+command of the best combination. The error is the difference from the output of PyTorch in float32
+on the same patches, in units of the output.
 
 Example: chunkflow tune --convnet-model net.py --convnet-weight-path net.pt \
   --input-patch-size 20 256 256 --volume-size 1000 8192 8192
@@ -39,18 +40,23 @@ _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 class MemoryType(click.ParamType[int]):
-    """An amount of memory, such as 16GB (decimal), 16GiB (binary) or a number of bytes."""
+    """Option type: an amount of memory, such as 16GB (10^9), 16GiB (2^30) or a number of bytes."""
 
     name = "memory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
+        """Return the amount of memory in bytes."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", value.strip().lower())
         amount = match and float(match[1]) * (_UNITS | _BINARY_UNITS).get(match[2], 0)
         if not amount:
-            self.fail(f"{value!r} is not an amount of memory; write 16GB or 16GiB", param, ctx)
+            self.fail(
+                f"{value!r} is not an amount of memory; write a number with a unit, such as 16GB "
+                "or 16GiB",
+                param,
+                ctx,
+            )
         return int(amount)
 
 
@@ -69,18 +75,21 @@ class MemoryType(click.ParamType[int]):
 @network_options()
 @patch_size_options(required=False)
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
-              help="Memory limit, such as 16GB, of the GPU, or of the host if there is none.  "
-                   "[default: all]")
+              help="Memory that inference may use, such as 16GB: of the GPU, or of the host if "
+                   "--device is cpu.  [default: all memory]")
 @click.option("--tolerance", type=click.FloatRange(min=0), default=0.02, show_default=True,
-              help="Largest error (99.9th percentile) of a recommended combination.")
+              help="Largest error that the best combination may have (99.9th percentile, in units "
+                   "of the output).")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600,
-              show_default=True, help="Time limit, seconds.")
-@click.option("--image", help="File or volume to measure errors on.  [default: synthetic patches]")
+              show_default=True, help="Time limit of all measurements, seconds.")
+@click.option("--image", help="File or volume to cut patches from, for measuring the error.  "
+                              "[default: synthetic patches]")
 @zyx_option("--volume-size", minimum=1,
-            help="Extent of a volume, voxels, zyx, to estimate the hours of inference for.")
+            help="Size of a volume, voxels, zyx; adds the estimated hours of inference on this "
+                 "volume to the table.")
 @json_option("Print JSON instead of a table.")
 def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callable[[], None]:
-    """Return the function that measures and prints the combinations."""
+    """Return the function that measures the combinations and prints the results."""
     # fmt: on
     same = ("framework", "num_input_channels", "num_output_channels", "device", "trust_weights")
     network = {name: options[name] for name in same}
@@ -108,7 +117,10 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
 
 
 def _read(place: str) -> NDArray[np.float32]:
-    """Return the middle of a file or volume: (c, z, y, x), integers divided by their maximum."""
+    """Return the middle of a file or volume as (c, z, y, x) float32, at most 64 x 768 x 768 voxels.
+
+    Integers are divided by the maximum of their type.
+    """
     from pathlib import Path
 
     import numpy as np
@@ -134,7 +146,7 @@ def _read(place: str) -> NDArray[np.float32]:
     else:
         volume = open_volume(place)
     if volume is None:
-        msg = f"--image {place} is empty; give a file or volume that holds an image"
+        msg = f"--image {place} contains no image; give a file or volume that contains one"
         raise OptionError(msg)
     size = volume.bounds.size.low(most)
     start = volume.bounds.start + (volume.bounds.size - size) // 2
@@ -148,7 +160,7 @@ def _read(place: str) -> NDArray[np.float32]:
 
 
 def _best_command(tuning: Tuning, best: Measurement, network: dict[str, Any]) -> str:
-    """Return the inference command of the best combination."""
+    """Return the inference command, with all options, that uses the settings of *best*."""
     import shlex
 
     candidate = best.candidate
@@ -229,23 +241,33 @@ def _print_table(tuning: Tuning, line: str | None, volume_size: Zyx | None) -> N
     echo()
     for note in _notes(tuning):
         echo(note)
-    echo(line or "No combination is within the memory and the tolerance.")
+    echo(
+        line
+        or "No combination stays within the memory limit and the tolerance; raise --memory or "
+        "--tolerance."
+    )
 
 
 def _notes(tuning: Tuning) -> list[str]:
-    notes = [f"Measured on {tuning.device_name}. Speeds count output voxels, overlaps only once."]
+    notes = [
+        f"Measured on {tuning.device_name}. Mvoxel/s counts output voxels; a voxel in several "
+        "overlapping patches counts once."
+    ]
     if tuning.whole_patch:
         notes.append(
-            f"The network uses {', '.join(tuning.whole_patch)}: a voxel of its output depends on "
-            "the whole patch, so only the patch size that it was trained with was measured."
+            f"The network uses {', '.join(tuning.whole_patch)}, so each output voxel depends on "
+            "the whole patch; therefore only the given patch size was measured."
         )
     if fastest := tuning.fastest:
         notes.append(
-            f"Faster, but beyond the tolerance of {tuning.tolerance:g} or the memory of "
-            f"{tuning.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, {_speed_text(fastest)}."
+            f"A faster combination exceeds the tolerance of {tuning.tolerance:g} or the memory "
+            f"limit of {tuning.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, "
+            f"{_speed_text(fastest)}."
         )
     if not tuning.complete:
-        notes.append("The time limit was reached before all combinations; raise --seconds.")
+        notes.append(
+            "The time limit was reached before all combinations were measured; raise --seconds."
+        )
     return notes
 
 

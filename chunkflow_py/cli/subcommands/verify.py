@@ -1,7 +1,8 @@
 """Check all that a run stored against its records.
 
-verify reads all stored output again. It lists missing and damaged objects and unfinished tasks; the
-exit code is 1 if there are any.
+verify reads everything that the tasks stored and compares it with the checksums in the run's
+records. It lists missing and damaged objects and unfinished tasks. The exit code is 1 if it lists
+anything, else 0.
 
 Example: chunkflow verify s3://bucket/affinity.run
 """
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 @subcommand
 @click.argument("run")
-@json_option("Print one JSON object per finding.")
+@json_option("Print each finding as a JSON object on a line of its own.")
 def command(run: str, as_json: bool) -> Callable[[], None]:
-    """Return the function that verifies the run."""
+    """Return the function that verifies the run and prints the findings."""
 
     def act() -> None:
         from chunkflow_py.run.repair import damages_of
@@ -46,8 +47,8 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
         if run_directory.spec.is_older:
             echo(
                 f"{run_directory.shown}: this run was recorded by an older version of "
-                f"chunkflow_py ({run_directory.spec.version}), so verify could not check the "
-                "metadata, nor whether the records are complete",
+                f"chunkflow_py ({run_directory.spec.version}), so verify could check neither the "
+                "metadata of the outputs nor whether the records are complete",
                 err=as_json,
             )
         elif count:

@@ -1,9 +1,10 @@
 """Carry out tasks of a run on this machine.
 
-RUN is the address that submit prints; the worker reads pipeline, network and queue from there.
-Workers may be started and killed at any time, on any number of machines. The exit code is 0 if the
-run is complete, 1 if it is complete except for failed tasks, 2 if the worker refuses the run, 70
-after an unexpected error, and 75 if the worker stopped with tasks left.
+RUN is the address that submit prints. The worker reads the pipeline, the network and the address of
+the queue from the run directory at this address. Workers may be started and killed at any time, on
+any number of machines. The exit code is 0 if the run is complete, 1 if it is complete except for
+failed tasks, 2 if the worker refuses the run, 70 after an unexpected error, and 75 if the worker
+stopped before all tasks were done.
 
 Example: chunkflow work s3://bucket/affinity.run#sha256=64-DIGITS --processes 4
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @working_options()
 def command(run: str, **options: Any) -> Callable[[], None]:
-    """Check the options, and return the function that runs the worker."""
+    """Check the options, and return the function that executes the tasks of the run."""
     refuse_dry_run()
     working = working_from(options)
 

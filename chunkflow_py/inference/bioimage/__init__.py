@@ -5,9 +5,9 @@ folder or .zip          rdf.yaml or bioimageio.yaml: axes, processing, halo, wei
                         weights.pt, weights.onnx, ... architecture.py
 
 package_files           folder or zip, and the checksums of its files
-package_description     tensors of format 0.4 and 0.5, in one form
-package_processing      steps before and after the network
-package_network         its weights, and the network with its axes converted to ours
+package_description     the description, from format 0.4 or 0.5 to one common form
+package_processing      processing steps before and after the network
+package_network         choice of the weights, and the network with its axes reordered
 model_package           the whole package: `read_package`
 ```
 

@@ -49,20 +49,23 @@ class ModelPackage:
 
     Attributes:
         path: path of the package, as the user gave it.
-        weights: the weights that are used.
+        weights: the weights to use, of those that the package contains.
         spatial_dims: 3, or 2 for a network that takes single sections.
         num_input_channels: number of channels of the image.
-        outputs: names of the outputs, in order; a network with several returns a dict with these
-            keys.
-        output_channels: channels of each of *outputs*.
+        outputs: names of the outputs, in order; a network with several outputs returns a dict with
+            these keys.
+        output_channels: number of channels of each of *outputs*.
         minimum_patch_size: smallest input patch, voxels, zyx.
-        patch_step: increment of the input patch size, voxels, zyx; 0 along axes of fixed size.
-        margin: voxels between input and output patch on each side, zyx.
-        normalization: normalisation of the image.
-        activation: activation to apply to the output of the loaded network, which omits it.
-        max_batch_size: largest batch, or ``None`` if there is no limit.
-        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx, ``None``
-            along z for a network of sections; or ``None`` if the package does not state it.
+        patch_step: steps in which the input patch may grow beyond *minimum_patch_size*, voxels,
+            zyx; 0 along axes of fixed size.
+        margin: voxels by which the input patch exceeds the output patch on each side, zyx.
+        normalization: normalisation of the image before it enters the network.
+        activation: activation that the package applies to the output. The network that `load`
+            returns omits it, so the caller must apply it.
+        max_batch_size: largest number of samples in a batch, or ``None`` if there is no limit.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx. Its z is
+            ``None`` for a network that takes single sections. ``None`` if the package states no
+            voxel size.
     """
 
     path: str
@@ -95,7 +98,7 @@ class ModelPackage:
 
     @property
     def patch_size(self) -> Zyx:
-        """Default input patch, voxels, zyx."""
+        """Default size of the input patch, voxels, zyx."""
         return self.nearest_patch_size(_USUAL[self.spatial_dims])
 
     def nearest_patch_size(self, wanted: Zyx) -> Zyx:
@@ -114,53 +117,56 @@ class ModelPackage:
         Args:
             input_patch_size: size of the input patch, voxels, zyx.
             output_patch_size: size of the output patch, voxels, zyx.
-            batch_size: patches in one forward pass.
+            batch_size: number of patches in one forward pass.
 
         Raises:
-            OptionError: the network does not accept a size; the message names the nearest that it
-                does.
+            OptionError: the network does not accept one of the sizes; the message names the
+                nearest size that it accepts.
         """
         nearest = self.nearest_patch_size(input_patch_size)
         if nearest != input_patch_size:
             msg = (
                 f"--input-patch-size is {input_patch_size}, but model package {self.path} takes "
                 f"{self.minimum_patch_size} plus multiples of {self.patch_step} (zyx, voxels); "
-                f"nearest is --input-patch-size {nearest.as_option}"
+                f"use the nearest size, --input-patch-size {nearest.as_option}"
             )
             raise OptionError(msg)
         largest = input_patch_size - self.margin * 2
         if min(largest) < 1:
             msg = (
-                f"--input-patch-size {input_patch_size} leaves nothing inside the margin "
-                f"{self.margin} of model package {self.path} (zyx, voxels); make it larger"
+                f"--input-patch-size {input_patch_size} leaves no output inside the margin "
+                f"{self.margin} that model package {self.path} needs on each side (zyx, voxels); "
+                "make --input-patch-size larger than twice the margin"
             )
             raise OptionError(msg)
         if any(a > b for a, b in zip(output_patch_size, largest, strict=True)):
             msg = (
-                f"--output-patch-size is {output_patch_size}, but from an input patch of "
-                f"{input_patch_size} model package {self.path} computes {largest} (zyx, voxels); "
-                f"use --output-patch-size {largest.as_option}"
+                f"--output-patch-size is {output_patch_size}, but model package {self.path} "
+                f"computes at most {largest} from an input patch of {input_patch_size} (zyx, "
+                f"voxels); use --output-patch-size {largest.as_option}"
             )
             raise OptionError(msg)
         number = batch_size * (input_patch_size.z if self.spatial_dims == 2 else 1)
         if self.max_batch_size is not None and number > self.max_batch_size:
             sections = " and --input-patch-size 1 Y X" if self.spatial_dims == 2 else ""
             msg = (
-                f"model package {self.path} takes a batch of at most {self.max_batch_size}, but "
-                f"a batch has {number}; use --batch-size {self.max_batch_size}{sections}"
+                f"model package {self.path} takes at most {self.max_batch_size} samples in a "
+                f"batch, but a batch has {number}; use --batch-size {self.max_batch_size}{sections}"
             )
             raise OptionError(msg)
 
     def load(self, *, trust_weights: bool = False) -> torch.nn.Module:
         """Return the network, on the CPU, in evaluation mode.
 
-        It takes normalised (n, c, z, y, x) float32, or (n, c, y, x) with ``spatial_dims`` 2, and
-        returns an array of the input or output patch size, without the activation.
+        The network takes a normalised batch, (n, c, z, y, x) float32, or (n, c, y, x) if
+        ``spatial_dims`` is 2. It returns an array of the input or the output patch size, to which
+        *activation* has not been applied.
 
-        Code of the package is executed if the weights are a ``pytorch_state_dict``.
+        If the weights have the format ``pytorch_state_dict``, Python code of the package is
+        executed.
 
         Args:
-            trust_weights: unpickle any object in the weight file, which can run code.
+            trust_weights: unpickle all objects in the weight file, even those that can run code.
 
         Raises:
             ModelError: a file does not match the description, or cannot be loaded.
@@ -171,17 +177,17 @@ class ModelPackage:
 
 
 def read_package(path: str, weights_format: WeightsFormat | None = None) -> ModelPackage:
-    """Read the description of a package; the network is loaded by `ModelPackage.load`.
+    """Read the description of a package; `ModelPackage.load` then loads the network.
 
     Args:
-        path: path of a folder or ``.zip`` with ``rdf.yaml``, or of that file.
-        weights_format: format of the weights to use (default: TorchScript, else ONNX, else a state
-            dict, whose architecture is code of the package).
+        path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains it.
+        weights_format: format of the weights to use (default: the first available of TorchScript,
+            ONNX, and a state dict, which needs Python code of the package).
 
     Raises:
         MissingExtraError: PyYAML is not installed.
-        ModelError: *path* is not a package, or needs an unsupported feature; the message names the
-            field.
+        ModelError: *path* is not a package, or the package needs an unsupported feature; the
+            message names the field of the description.
     """
     files = PackageFiles(path)
     root = DescriptionField(files.read_description(), "", path)
@@ -234,13 +240,16 @@ def _cut(source: TensorDescription, output: TensorDescription, here: Description
         if axis in output.growth:
             growth = output.growth[axis]
         elif source.step[axis]:
-            here.refuse(f"the output has a fixed size along {axis}, but the input has not")
+            here.refuse(
+                f"along {axis} the size of the output is fixed, but that of the input is not; "
+                "either both sizes or neither must be fixed"
+            )
         else:
             growth = output.minimum[axis] - source.minimum[axis]
         if growth > 0 or growth % 2:
             here.refuse(
-                f"along {axis} the output is larger than the input by {growth} voxels; it must "
-                "have the same size, or be smaller by the same number on both sides"
+                f"along {axis} the size of the output minus that of the input is {growth} voxels; "
+                "it must be 0, or negative and even"
             )
         cut[axis] = -growth // 2
     return Zyx.of(cut[axis] for axis in SPACE)

@@ -1,14 +1,14 @@
-"""Read a model description of format 0.4 or 0.5; every error names the field.
+"""Read a model description of format 0.4 or 0.5; every error names the invalid field.
 
-| field         | 0.4                                       | 0.5                                  |
-|---------------|-------------------------------------------|--------------------------------------|
-| name          | `name`                                    | `id`                                 |
-| axes          | letters of `bczyx`                        | a list of `type`, `id`               |
-| input size    | `shape`: numbers, or `min` and `step`     | `size`: a number, or `min`, `step`   |
-| output size   | input · `scale` + 2 · `offset`            | size of an axis + `offset`           |
-| halo          | `halo` of the tensor, each side           | `halo` of an axis, each side         |
-| voxel size    |                                           | `scale` and `unit` of an axis        |
-| steps         | `name`                                    | `id`                                 |
+| field          | in format 0.4                            | in format 0.5                        |
+|----------------|------------------------------------------|--------------------------------------|
+| name of tensor | `name`                                   | `id`                                 |
+| axes           | letters of `bczyx`                       | a list of `type` and `id`            |
+| input size     | `shape`: numbers, or `min` and `step`    | `size`: a number, or `min`, `step`   |
+| output size    | input size · `scale` + 2 · `offset`      | size of an input axis + `offset`     |
+| halo           | `halo` of the tensor, on each side       | `halo` of an axis, on each side      |
+| voxel size     | not stated                               | `scale` and `unit` of an axis        |
+| name of a step | `name`                                   | `id`                                 |
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ _NANOMETRES = {
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """An input or output of the network.
+    """An input or output tensor of the network.
 
     Attributes:
         name: name of the tensor.
-        axes: letters of ``bczyx``, in the order of the network.
+        axes: letters of the axes, from ``bczyx``, in the order that the network uses.
         channels: number of channels.
         dtype: dtype of an input as the network receives it, or of an output after its last step.
         steps: processing steps, as written in the description.
-        minimum: for an input, the smallest size of each axis; for an output of fixed size, its
-            size.
-        step: for an input, the increment of each axis; 0 if its size is fixed.
-        growth: for an output, by how many voxels each axis is longer than that of the input.
-        halo: for an output, the invalid voxels on each side of each axis.
+        minimum: for an input, the smallest size along each axis, voxels; for an output, the size
+            along each axis of fixed size.
+        step: for an input, the increment of the size along each axis, voxels; 0 if it is fixed.
+        growth: for an output, output size minus input size along each axis, voxels.
+        halo: for an output, the number of invalid voxels on each side along each axis.
         batch: largest number of samples in a batch, or ``None`` if there is no limit.
         scale: voxel size along each axis, in the units of the description.
-        voxel_size_nm: voxel size in nanometres; empty if the description states no unit.
+        voxel_size_nm: voxel size along each axis, nanometres; empty if the description states no
+            unit.
     """
 
     name: str
@@ -64,23 +65,23 @@ class TensorDescription:
 
 
 def tensors(root: DescriptionField) -> tuple[TensorDescription, tuple[TensorDescription, ...]]:
-    """Return the input and the outputs of a description.
+    """Return the input tensor and the output tensors of a description.
 
     Raises:
-        ModelError: the description has another format, or describes a network that is not
-            supported; the message names the field.
+        ModelError: the format is neither 0.4 nor 0.5, or the described network is not supported;
+            the message names the field.
     """
     version = root["format_version"]
     if not version or version.text().split(".")[:2] not in (["0", "4"], ["0", "5"]):
         version.refuse("supported formats are 0.4 and 0.5; convert the package to 0.5")
     if root["type"].value not in {None, "model"}:
-        root["type"].refuse("only a model can be run")
+        root["type"].refuse("only a package of type model can be run")
     read = _tensor_0_4 if version.text().startswith("0.4") else _tensor_0_5
     inputs, outputs = list(root["inputs"]), list(root["outputs"])
     if len(inputs) != 1:
         root["inputs"].refuse("the network must have exactly one input tensor")
     if not outputs:
-        root["outputs"].refuse("the network must have an output")
+        root["outputs"].refuse("the network must have at least one output tensor")
     first = read(inputs[0], None)
     return first, tuple(read(each, first) for each in outputs)
 
@@ -99,10 +100,10 @@ def _tensor_0_4(here: DescriptionField, source: TensorDescription | None) -> Ten
             found.step[axis] = steps[i].integer() if steps else 0
         channels = found.minimum.get("c", 1)
         if found.step.get("c"):
-            shape["step"].refuse("the number of channels must be fixed")
+            shape["step"].refuse("the number of channels must be fixed: set its step to 0")
     elif shape["reference_tensor"]:
         if shape["reference_tensor"].text() != source.name:
-            shape["reference_tensor"].refuse(f"it must be the input, {source.name!r}")
+            shape["reference_tensor"].refuse(f"it must be the name of the input, {source.name!r}")
         channels = 1
         for i, axis in enumerate(axes):
             scale, twice = shape["scale"][i].number(0), 2 * shape["offset"][i].number()
@@ -137,7 +138,7 @@ def _tensor_0_5(here: DescriptionField, source: TensorDescription | None) -> Ten
         kind = axis["type"].text()
         letter = _LETTERS.get(kind) or (axis["id"].value if axis["id"] else "x")
         if kind not in {*_LETTERS, "space"} or letter not in ("b", "c", *SPACE):
-            axis.refuse("an axis must be batch, channel, or space with the id z, y or x")
+            axis.refuse("its type must be batch, channel, or space with the id z, y or x")
         axes += letter
         if letter == "b":
             batch = axis["size"].integer() if axis["size"] else 0
@@ -169,7 +170,7 @@ def _read_space(
         found.step[letter] = size["step"].integer()
     else:
         if (size["tensor_id"].value, size["axis_id"].value) != (source.name, letter):
-            size.refuse(f"it must refer to {source.name!r} along {letter}")
+            size.refuse(f"it must be a number, or refer to axis {letter} of input {source.name!r}")
         found.growth[letter] = size["offset"].integer() if size["offset"] else 0
     if axis["halo"]:
         found.halo[letter] = axis["halo"].integer()
@@ -208,9 +209,12 @@ def _check_axes(axes: str, here: DescriptionField, source: TensorDescription | N
     space = {letter for letter in axes if letter in SPACE}
     known = set(axes) <= {*"bc", *SPACE} and len(set(axes)) == len(axes)
     if not known or not {"y", "x"} <= space:
-        here.refuse("axes must be b, c, and z, y, x or y, x, each once")
+        here.refuse("axes must contain y and x, and may contain b, c and z, each only once")
     if source is not None and space != {letter for letter in source.axes if letter in SPACE}:
-        here.refuse(f"the output must have the spatial axes of the input, {source.axes}")
+        here.refuse(
+            "the output must have the same spatial axes as the input, which has the axes "
+            f"{source.axes}"
+        )
 
 
 class DescriptionField:
@@ -227,7 +231,7 @@ class DescriptionField:
         self.value, self.path, self.package = value, path, package
 
     def __getitem__(self, key: str | int) -> DescriptionField:
-        """Return a field inside this one; its value is ``None`` if it does not exist."""
+        """Return the field *key* inside this field; its value is ``None`` if it does not exist."""
         inside = None
         if isinstance(self.value, Mapping):
             inside = self.value.get(key)
@@ -236,7 +240,7 @@ class DescriptionField:
         return DescriptionField(inside, f"{self.path}.{key}".lstrip("."), self.package)
 
     def __iter__(self) -> Iterator[DescriptionField]:
-        """Yield the items of a list; no items if the field does not exist."""
+        """Yield each item of the list as a field; yield nothing if the list does not exist."""
         if self.value is not None and not isinstance(self.value, list):
             self.refuse("it must be a list")
         return iter([self[i] for i in range(len(self.value or []))])
@@ -246,13 +250,13 @@ class DescriptionField:
         return self.value is not None
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise a ModelError that names the field, its value, and *why* it is refused."""
+        """Raise a ModelError that names the field, its value, and *why* the value is invalid."""
         state = f"is {self.value!r}" if self else "is missing"
         msg = f"model package {self.package}: {self.path} {state}; {why}"
         raise ModelError(msg)
 
     def text(self) -> str:
-        """Return the value as a string; a number is converted."""
+        """Return the value as a string; convert a number, refuse any other type."""
         if not isinstance(self.value, str | int | float) or isinstance(self.value, bool):
             self.refuse("it must be a string")
         return str(self.value)
@@ -285,7 +289,7 @@ class DescriptionField:
         return found
 
     def numbers(self, default: float | None = None) -> tuple[float, ...]:
-        """Return the numbers of a list, or a single number as a tuple."""
+        """Return the value, a number or a list of numbers, as a tuple; see `number`."""
         if isinstance(self.value, list) and self.value:
             return tuple(item.number() for item in self)
         return (self.number(default),)

@@ -28,7 +28,7 @@ def is_package(path: str) -> bool:
 
 
 class PackageFiles:
-    """Accesses the files of a package by their names in its description.
+    """Accesses the files of a package by the names that its description uses.
 
     Attributes:
         path: path of the package, as the user gave it.
@@ -36,7 +36,7 @@ class PackageFiles:
     """
 
     def __init__(self, path: str) -> None:
-        """Find the description.
+        """Find the description of the package at *path*.
 
         Raises:
             ModelError: the package does not exist, or contains no description.
@@ -59,7 +59,10 @@ class PackageFiles:
             raise ModelError(msg)
         found = _description_in(names)
         if found is None:
-            msg = f"model package {path} contains no {NAMES[0]} or {NAMES[1]}; add the description"
+            msg = (
+                f"model package {path} contains no {NAMES[0]} or {NAMES[1]}; add the description "
+                "of the model"
+            )
             raise ModelError(msg)
         self.description = found
 
@@ -76,22 +79,27 @@ class PackageFiles:
             found = yaml.safe_load(self.local(self.description).read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
-            msg = f"{self.description} of {self.path} is not YAML: {reason}"
+            msg = f"{self.description} of model package {self.path} is not valid YAML: {reason}"
             raise ModelError(msg) from error
         if not isinstance(found, dict):
-            msg = f"{self.description} of {self.path} is a {type(found).__name__}, not a mapping"
+            msg = (
+                f"{self.description} of model package {self.path} contains a "
+                f"{type(found).__name__}, not a mapping of fields"
+            )
             raise ModelError(msg)
         return found
 
     def has(self, name: str) -> bool:
-        """Return whether the file *name* exists."""
+        """Return whether the package contains the file *name*."""
         if self._zip is None:
             return (self._folder / name).is_file()
         with zipfile.ZipFile(self._zip) as archive:
             return name in archive.namelist()
 
     def local(self, name: str, sha256: str | None = None) -> Path:
-        """Return a local path of the file; one from a zip is deleted when the process ends.
+        """Return the path of a file of the package; unpack the package if it is a zip archive.
+
+        Unpacked files are deleted when the process ends.
 
         Args:
             name: name of the file, relative to the description.
@@ -106,9 +114,9 @@ class PackageFiles:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != sha256.lower():
                 msg = (
-                    f"{name} of {self.path} has the SHA-256 {found}, but {self.description} "
-                    f"expects {sha256}: it is damaged or of another version; "
-                    "download the package again"
+                    f"{name} of model package {self.path} has the SHA-256 {found}, but "
+                    f"{self.description} expects {sha256}: the file is damaged or from another "
+                    "version; download the package again"
                 )
                 raise ModelError(msg)
         return file

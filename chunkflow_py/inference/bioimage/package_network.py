@@ -1,4 +1,4 @@
-"""Choose the weights of a package, load its network, and convert its axes to ours."""
+"""Choose the weights of a package, load its network, and reorder the axes of its arrays."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class OutputPlan:
 
     Attributes:
         name: name of the output.
-        axes: letters of its axes, in the order of the network.
-        crop: voxels to crop from each side, along the spatial axes.
-        steps: postprocessing steps.
+        axes: letters of the axes of the output, in the order that the network uses.
+        crop: voxels to crop from each side along each spatial axis.
+        steps: postprocessing steps to apply to the output.
     """
 
     name: str
@@ -46,15 +46,16 @@ class OutputPlan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the output is used unchanged."""
+        """Whether the output is used as the network returns it."""
         return not any(self.crop) and not self.steps and self.axes in _CHANNELS_FIRST.values()
 
 
 class PackageNetwork(torch.nn.Module):
-    """Wraps a network to take (n, c, z, y, x) or (n, c, y, x), whatever the order of its axes.
+    """Wraps a network with any order of axes, so that it takes (n, c, z, y, x) or (n, c, y, x).
 
     ```
-    (n, c, z, y, x) -> steps -> its axes -> network -> our axes -> crop halo -> steps
+    (n, c, z, y, x) -> preprocessing -> axes of the network -> network
+                    -> (n, c, z, y, x) -> crop -> postprocessing
     ```
     """
 
@@ -74,12 +75,12 @@ class PackageNetwork(torch.nn.Module):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the network alone would return the same."""
+        """Whether the network without this wrapper would return the same result."""
         plain = self._axes == self._ours and not self._steps
         return plain and len(self._outputs) == 1 and self._outputs[0].changes_nothing
 
     def forward(self, batch: torch.Tensor) -> Any:
-        """Run the network; return (n, c, z, y, x) or (n, c, y, x), a dict for several outputs."""
+        """Return the output as (n, c, z, y, x) or (n, c, y, x); several outputs as a dict."""
         for step in self._steps:
             batch = step(batch)
         found = self.network(_moved(batch, self._ours, self._axes))
@@ -105,8 +106,8 @@ class PackageNetwork(torch.nn.Module):
     def _finished(self, values: torch.Tensor, plan: OutputPlan) -> torch.Tensor:
         if values.ndim != len(plan.axes):
             msg = (
-                f"the network returned shape {tuple(values.shape)} as {plan.name}, but its "
-                f"package describes axes {plan.axes}; correct the description"
+                f"the network returned output {plan.name} with shape {tuple(values.shape)}, but "
+                f"its package describes the axes {plan.axes}; correct the description"
             )
             raise ModelError(msg)
         values = _moved(values, plan.axes, self._ours)
@@ -119,7 +120,7 @@ class PackageNetwork(torch.nn.Module):
 
 
 def _moved(values: torch.Tensor, here: str, there: str) -> torch.Tensor:
-    """Rearrange *values* from axes *here* to axes *there*, adding or removing single axes."""
+    """Rearrange *values* from axes *here* to axes *there*; add or remove axes of length 1."""
     for axis in reversed(range(len(here))):
         if here[axis] not in there:
             values = values.squeeze(axis)
@@ -159,8 +160,8 @@ class Weights:
         format: ``torchscript``, ``onnx`` or ``pytorch_state_dict``.
         file: file that contains the weights.
         architecture: Python file of the network, for ``pytorch_state_dict``.
-        callable: name of the class or function in that file that creates the network.
-        kwargs: keyword arguments to call it with.
+        callable: name of the class or function in *architecture* that creates the network.
+        kwargs: keyword arguments for *callable*.
     """
 
     format: WeightsFormat
@@ -173,16 +174,16 @@ class Weights:
 def choose_weights(
     root: DescriptionField, files: PackageFiles, wanted: str | None = None
 ) -> Weights:
-    """Return the weights to use.
+    """Return the weights of a package that the network is to use.
 
     Args:
-        root: whole description.
+        root: the whole description.
         files: files of the package.
         wanted: format to use (default: the first of `FORMATS` whose files exist).
 
     Raises:
-        ModelError: no weights can be used; the message names the file to download if one is
-            missing.
+        ModelError: the package has no weights in a supported format, or a file of them is missing;
+            the message names the file to download.
     """
     there = [each for each in FORMATS if root["weights"][each]]
     if wanted is not None:
@@ -190,7 +191,10 @@ def choose_weights(
     if not there:
         have = ", ".join(root["weights"].mapping()) or "none"
         what = wanted or f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-        msg = f"model package {files.path} has weights in {have}, but only {what} can be run"
+        msg = (
+            f"model package {files.path} has weights in the formats {have}, but only {what} can "
+            "be run"
+        )
         raise ModelError(msg)
     first: ModelError | None = None
     for each in there:
@@ -232,7 +236,7 @@ def _file(source: DescriptionField, sha256: DescriptionField, files: PackageFile
     elif not is_inside(name):
         source.refuse("the file must be inside the package")
     if not files.has(name):
-        where = f"download it to {name} beside {files.description}" if remote else "add it"
+        where = f"download it and save it beside {files.description}" if remote else "add it"
         source.refuse(f"the package has no file {name}; {where}")
     return PackageFile(name, sha256.text() if sha256 else None)
 
@@ -240,12 +244,13 @@ def _file(source: DescriptionField, sha256: DescriptionField, files: PackageFile
 def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) -> torch.nn.Module:
     """Return the network, on the CPU, in evaluation mode.
 
-    Code of the package is executed, after its SHA-256 was checked.
+    If the weights have the format ``pytorch_state_dict``, Python code of the package is executed,
+    after a check of the SHA-256 that the description states.
 
     Args:
         weights: the weights to load.
         files: files of the package.
-        trust_weights: unpickle any object in the weight file, which can run code.
+        trust_weights: unpickle all objects in the weight file, even those that can run code.
 
     Raises:
         ModelError: a file does not match the description, or cannot be loaded.
@@ -264,19 +269,23 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
     logger.warning("model package %s: executing its code in %s", files.path, code.name)
     made = getattr(run_model_file(script), weights.callable, None)
     if made is None:
-        msg = f"{code.name} of model package {files.path} defines no {weights.callable}"
+        msg = (
+            f"{code.name} of model package {files.path} defines no {weights.callable}, which the "
+            "description names; correct the description"
+        )
         raise ModelError(msg)
     try:
         network = made(**weights.kwargs)
     except Exception as error:  # a user's class may raise anything
         msg = (
-            f"{weights.callable} of {code.name} of model package {files.path} failed with "
-            f"{weights.kwargs}: {type(error).__name__}: {error}"
+            f"{weights.callable} in {code.name} of model package {files.path} failed with the "
+            f"arguments {weights.kwargs}: {type(error).__name__}: {error}"
         )
         raise ModelError(msg) from error
     if not isinstance(network, torch.nn.Module):
         msg = (
-            f"{weights.callable} of {code.name} returned a {type(network).__name__}, not a network"
+            f"{weights.callable} in {code.name} of model package {files.path} returned a "
+            f"{type(network).__name__}, not a torch.nn.Module"
         )
         raise ModelError(msg)
     state, _ = read_weights(path, trust_weights=trust_weights)
@@ -285,21 +294,21 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
 
 
 class OnnxNetwork(torch.nn.Module):
-    """Wraps an ``.onnx`` file as a module; ONNX Runtime runs it on the batch's device."""
+    """A module that runs an ``.onnx`` file with ONNX Runtime, on the device of the batch."""
 
     def __init__(self, path: str) -> None:
-        """Keep the path of the file, which is opened with the first batch."""
+        """Keep the path of the file, which is opened when the first batch arrives."""
         super().__init__()
         self._path = path
         self._core: OnnxCore | None = None
         self._made_for: tuple[Any, ...] = ()
 
     def forward(self, batch: torch.Tensor) -> Any:
-        """Run the network on (n, c, ...) float32; return a tensor, or a dict of tensors.
+        """Run the network on a batch (n, c, ...) of float32; return a tensor or a dict of tensors.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
-            ModelError: the network does not accept the shape.
+            ModelError: the network does not accept the shape of the batch.
         """
         from chunkflow_py.inference.backends.onnx_core import OnnxCore
 

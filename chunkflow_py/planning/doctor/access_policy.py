@@ -1,7 +1,8 @@
-"""The least permissions that the submitter (``producer``) and the workers of a run need.
+"""Derive the minimum permissions that the submitter (``producer``) and workers of a run need.
 
-For AWS, they are policies with the statements of the stack in ``deploy/aws/fleet.yaml`` and the
-addresses of one run; a test compares the two. For Google Cloud Storage, they are roles to grant.
+For AWS, the permissions are policies with the same statements as the stack in
+``deploy/aws/fleet.yaml``, but with the addresses of one run; a test compares policies and stack.
+For Google Cloud Storage, the permissions are roles to grant.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Area:
 
     Attributes:
         scheme: ``s3`` or ``gs``.
-        pattern: bucket and key; a ``*`` at the end stands for any text.
+        pattern: bucket and key of the objects, such as ``bucket/key/*``; a ``*`` at the end stands
+            for any text.
     """
 
     scheme: str
@@ -51,7 +53,7 @@ class Area:
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket."""
+        """Name of the bucket that contains the objects."""
         return self.pattern.partition("/")[0]
 
     def __str__(self) -> str:
@@ -61,16 +63,16 @@ class Area:
 
 @dataclass(frozen=True)
 class Policy:
-    """Permissions that a run needs.
+    """Permissions that the submitter and the workers of a run need.
 
     Attributes:
-        run: address of the run.
+        run: address of the run, for people.
         home: address of the run directory; ``None`` if it is not in a cloud.
-        outputs: areas that the run writes.
-        inputs: areas that the run only reads, including reused runs.
-        queue: ARNs of the queue and its dead-letter queue; ``None`` if it is not an SQS queue.
-        stages: number of steps.
-        remarks: needs that the policies do not cover, as sentences.
+        outputs: objects that the run writes.
+        inputs: objects that the run only reads, including the output of other runs that it reuses.
+        queue: ARNs of the queue and of its dead-letter queue; ``None`` if the run has no SQS queue.
+        stages: number of steps of the run.
+        remarks: sentences on permissions that are needed but not part of the policies.
     """
 
     run: str
@@ -82,7 +84,7 @@ class Policy:
     remarks: tuple[str, ...]
 
     def producer(self) -> dict[str, Any]:
-        """Return the AWS policy of the submitter: to submit, watch, verify and repair the run."""
+        """Return the AWS policy that allows to submit, watch, verify and repair the run."""
         own = [*self._own(), *self._arns(self.outputs)]
         return _document(
             _statement("SendTasks", _SEND, self._queues(0)),
@@ -92,7 +94,7 @@ class Policy:
         )
 
     def worker(self) -> dict[str, Any]:
-        """Return the AWS policy of the workers of the run."""
+        """Return the AWS policy that allows workers to execute the run."""
         outputs = self._arns(self.outputs)
         ledger = self._own("/ledger")
         several = self.stages > 1
@@ -144,7 +146,11 @@ class Policy:
         return [f"arn:aws:s3:::{area.pattern}" for area in areas if area.scheme == "s3"]
 
     def google(self) -> dict[str, list[str]]:
-        """Return the roles to grant on Google Cloud Storage; empty if the run does not use it."""
+        """Return the roles to grant on Google Cloud Storage; empty if the run does not use it.
+
+        Returns:
+            ``producer`` and ``worker`` -> roles to grant to them; ``how`` -> how to grant a role.
+        """
         home = [str(area) for area in self._home() if area.scheme == "gs"]
         outputs = [str(area) for area in self.outputs if area.scheme == "gs"]
         inputs = [str(area) for area in self.inputs if area.scheme == "gs"]
@@ -162,15 +168,15 @@ class Policy:
                 *read,
             ],
             "how": [
-                "grant a role on the bucket, with a condition such as resource.name.startsWith("
-                f'"projects/_/buckets/BUCKET/objects/PREFIX"), for {", ".join(everywhere)}; '
-                "listing (storage.objects.list) applies to the whole bucket and needs a grant "
-                "without a condition"
+                "grant each role on the bucket, with a condition such as resource.name.startsWith("
+                f'"projects/_/buckets/BUCKET/objects/PREFIX"), for {", ".join(everywhere)}; grant '
+                "the permission to list objects (storage.objects.list) without a condition, "
+                "because it applies to the whole bucket"
             ],
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policies of both roles, and the remarks, as a JSON object."""
+        """Return the policies of submitter and workers, and the remarks, as a JSON object."""
         return {
             "run": self.run,
             "producer": self.producer(),
@@ -180,7 +186,7 @@ class Policy:
         }
 
     def text(self) -> str:
-        """Return the policies and remarks in the format of `chunkflow doctor --policy`."""
+        """Return the policies and remarks as text, as `chunkflow doctor --policy` prints them."""
         parts = []
         for who, policy in (("producer", self.producer()), ("worker", self.worker())):
             if policy["Statement"]:
@@ -192,13 +198,13 @@ class Policy:
 
 
 def policy_of(address: str) -> Policy:
-    """Return the permissions that a run needs.
+    """Return the permissions that the submitter and the workers of a run need.
 
     Args:
-        address: address of the run.
+        address: address of the run directory.
 
     Raises:
-        ChunkflowError: the run cannot be read.
+        ChunkflowError: the spec of the run cannot be read.
     """
     home = RunDirectory.parse(address)
     spec = home.spec
@@ -214,8 +220,8 @@ def policy_of(address: str) -> Policy:
     ]
     if code := [command for step in spec.steps for command in step.code]:
         remarks.append(
-            f"add permissions for the inputs and outputs of this code, which are not known: "
-            f"{', '.join(code)}"
+            f"add permissions for the inputs and outputs of the code of {', '.join(code)}; the "
+            "policies do not contain them, because they are not known"
         )
     own = home.url if _is_cloud(home.url) else None
     local = [
@@ -240,7 +246,7 @@ def policy_of(address: str) -> Policy:
 
 
 def areas_of(place: str) -> list[Area]:
-    """Return the areas at an address of a spec; empty if the address is not in a cloud."""
+    """Return the objects that belong to an address in a spec; empty if it is not in a cloud."""
     name, level, _ = place.partition(_LEVEL)
     if not _is_cloud(name):
         return []
@@ -262,14 +268,14 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _declared_places(spec: Spec, key: str) -> Iterator[str]:
-    """Yield the addresses that operators declare under *key*: ``reads`` or ``writes``."""
+    """Yield the addresses that operators declare in a spec under *key*: ``reads`` or ``writes``."""
     for stage in spec.steps:
         for _, options in stage.options:
             yield from options.get(key, ())
 
 
 def _mentioned(spec: Spec) -> Iterator[str]:
-    """Yield the cloud addresses in the options of all steps, declared as inputs or not."""
+    """Yield all cloud addresses in the options of all steps, whether or not declared as inputs."""
     values: list[Any] = []
     for stage in spec.steps:
         values += [*stage.source, *(options for _, options in stage.options)]
@@ -287,7 +293,10 @@ def _mentioned(spec: Spec) -> Iterator[str]:
 
 
 def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
-    """Return the ARNs of an SQS queue and its dead-letter queue, and remarks."""
+    """Return the ARNs of an SQS queue and of its dead-letter queue, and remarks.
+
+    The ARNs are ``None`` if the run has no queue, or a queue of another kind.
+    """
     if not url:
         return None, []
     scheme, rest = address_of(url)
@@ -309,8 +318,8 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
         )
         arn = f"arn:aws:sqs:{region or '*'}:{place.owner or '*'}:{place.name}"
         remark = (
-            f"the ARN of {url} could not be read: replace each * in {arn} by your region or "
-            "account number"
+            f"the ARN of the queue {url} could not be read; in {arn}, replace each * with your "
+            "region or account number"
         )
         return (arn, f"{arn}-dead"), [remark]
 
@@ -320,5 +329,5 @@ def _statement(name: str, actions: tuple[str, ...], resources: list[str]) -> dic
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy document of the statements that have resources."""
+    """Return a policy document of those *statements* that apply to at least one resource."""
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Resource"]]}

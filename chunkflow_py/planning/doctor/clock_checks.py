@@ -1,4 +1,4 @@
-"""Offset of this machine's clock from a server's clock."""
+"""Measure the offset of this machine's clock from the clock of a server."""
 
 from __future__ import annotations
 
@@ -32,26 +32,30 @@ def check_clock(address: str) -> Iterator[Finding]:
     except OSError:  # other checks of this address report this error
         return
     if offset is None:
-        yield Finding("clock", "note", f"not checked: {where} sends no Date header")
+        yield Finding("clock", "note", f"not checked, because {where} sends no Date header")
     elif abs(offset) > LARGEST_OFFSET_S:
         way = "ahead of" if offset > 0 else "behind"
-        text = f"this clock is {abs(offset):.0f} s {way} that of {where}; clouds refuse requests "
-        text += f"signed with an offset of {REFUSED_S:.0f} s or more"
+        text = f"the clock of this machine is {abs(offset):.0f} s {way} the clock of {where}; "
+        text += f"clouds refuse requests signed with an offset of {REFUSED_S:.0f} s or more"
         yield Finding("clock", "problem", text, "run timedatectl set-ntp true, or start chronyd")
     else:
         yield Finding(
-            "clock", "ok", f"within {max(1, round(abs(offset)))} s of the clock of {where}"
+            "clock",
+            "ok",
+            f"the clock of this machine is within {max(1, round(abs(offset)))} s of the clock of "
+            f"{where}",
         )
 
 
 def offset_from(address: str) -> float | None:
-    """Return the offset of this clock from a server's clock.
+    """Return the offset of this machine's clock from the clock of a server.
 
-    A Date header has whole seconds and the response takes time, so a range of offsets is possible;
-    the one nearest to 0 is returned.
+    The server's Date header has whole seconds and its response takes time, so a range of offsets is
+    possible. The offset nearest to 0 is returned.
 
     Returns:
-        Seconds, positive if this clock is ahead; ``None`` if the server sends no Date header.
+        Offset in seconds, positive if this machine's clock is ahead; ``None`` if the server sends
+        no Date header.
 
     Raises:
         OSError: the server does not respond.

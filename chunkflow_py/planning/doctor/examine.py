@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """Stores and queues that are checked in addition to this machine.
+    """Stores and queues to check in addition to this machine.
 
     Attributes:
-        stores: URLs of folders, prefixes or volumes.
+        stores: URLs of folders, buckets or volumes.
         queues: URLs of queues.
-        write: whether test objects and test queues may be created there and removed.
+        write: whether the checks may create test objects in the stores and test queues beside the
+            queues, and remove both afterwards.
     """
 
     stores: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
             yield from _findings(name, places)
         except ImportError as error:
             what = error.name or str(error)
-            text = f"not checked: {what} is not installed or cannot be imported"
+            text = f"not checked, because {what} is not installed or cannot be imported"
             yield Finding(name, "problem", text, "run chunkflow doctor --only packages,extras")
 
 

@@ -1,4 +1,4 @@
-"""The finding of a check: one line of the report, from which secrets are removed."""
+"""The finding of a check of `chunkflow doctor`: one line of the report, without secrets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _SHORTEST = 6  # shorter values are not replaced, because they may occur in ordi
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check, shown as one line of the report.
+    """Result of a check of `chunkflow doctor`, shown as one line of the report.
 
     Attributes:
         check: name of the check, one of `chunkflow_py.planning.doctor.examine.CHECKS`.
-        level: ``ok``; ``note`` (works, with a limitation); or ``problem`` (does not work).
+        level: ``ok``; ``note`` if what was checked works with a limitation; ``problem`` if it does
+            not work.
         text: what the check found, as a phrase or sentence.
-        remedy: action that the user can take; empty if none is needed.
+        remedy: what the user can do about it; empty if nothing is needed.
     """
 
     check: str
@@ -35,25 +36,25 @@ class Finding:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        """Remove secrets and line breaks from text and remedy."""
+        """Remove secrets and line breaks from *text* and *remedy*."""
         for name in ("text", "remedy"):
             shown = " ".join(hidden(str(getattr(self, name))).split())
             object.__setattr__(self, name, shown)
 
     def __str__(self) -> str:
-        """Return the finding as a line of the report, with the level first."""
+        """Return the finding as a line of the report that begins with the level."""
         return f"{self.level:7}  {self.check}: {'; '.join(filter(None, (self.text, self.remedy)))}"
 
     def to_json(self) -> dict[str, str]:
-        """Return the attributes as a JSON object."""
+        """Return the attributes of the finding as a JSON object."""
         return asdict(self)
 
 
 def hidden(text: str) -> str:
-    """Return *text* without passwords and signatures of addresses, and without secret variables.
+    """Return *text* without secrets: passwords and signatures in addresses, and secret variables.
 
-    The value of an environment variable with a name such as ``API_TOKEN`` is replaced by ``***``,
-    unless it is an existing path, such as that of a credentials file.
+    Values of environment variables with names such as ``API_TOKEN`` are replaced by ``***``, unless
+    the value is an existing path, such as the path of a credentials file.
     """
     text = str(ChunkflowError(text))  # the error removes secrets from addresses
     for name, value in os.environ.items():

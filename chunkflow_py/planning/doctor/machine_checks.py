@@ -1,4 +1,4 @@
-"""Checks of this machine: memory, disk, limits, CPU, threads, allocator, GPUs, a convolution."""
+"""Check this machine: memory, disk, limits, CPU, threads, allocator, GPUs, a timed convolution."""
 
 from __future__ import annotations
 
@@ -53,9 +53,12 @@ def check_memory() -> Iterator[Finding]:
     """Report the available memory of this machine or container."""
     free = available_host_bytes()
     if free is None:
-        yield Finding("memory", "ok", "the system does not report the amount of memory")
+        yield Finding("memory", "ok", "the system does not report its available memory")
     elif free < LITTLE_MEMORY:
-        text = f"{describe_bytes(free)} available, but a network with its patches needs gigabytes"
+        text = (
+            f"{describe_bytes(free)} available, but a network with its patches usually needs "
+            "several GB"
+        )
         remedy = "use small patches, --ahead 0, or a machine with more memory"
         yield Finding("memory", "note", text, remedy)
     else:
@@ -63,12 +66,14 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_disk() -> Iterator[Finding]:
-    """Check the folders that every pipeline may write to."""
+    """Check the folders that any pipeline may write to: working, temporary and cache folders."""
     yield check_folder("the working folder", Path.cwd(), needed=False)
     temporary = os.environ.get("TMPDIR")
     # if TMPDIR does not work, Python uses another folder
     if temporary and not Path(temporary).is_dir():
-        text = f"TMPDIR is {temporary}, which is not a folder; {tempfile.gettempdir()} is used"
+        text = (
+            f"TMPDIR is {temporary}, which is not a folder; {tempfile.gettempdir()} is used instead"
+        )
         yield Finding("disk", "problem", text, "create this folder, or set TMPDIR to another one")
     else:
         folder = Path(temporary or tempfile.gettempdir())
@@ -81,9 +86,10 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
     """Check that a folder is writable, and report its free space.
 
     Args:
-        what: description of the folder, for the message.
-        folder: its path; if it does not exist, the nearest existing parent folder is checked.
-        needed: whether chunkflow needs to write to the folder; if not, a failure is only a note.
+        what: description of the folder for the finding, such as ``the working folder``.
+        folder: path of the folder; if it does not exist, the nearest existing parent is checked.
+        needed: whether chunkflow must be able to write to the folder; if not, a folder that is not
+            writable is a note instead of a problem.
     """
     where = f"{what} {folder}"
     try:
@@ -101,12 +107,12 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
     if free < NO_DISK:
         return Finding("disk", "problem", text, "free space, or use another folder")
     if free < LITTLE_DISK:
-        return Finding("disk", "note", text, "chunks that are saved there may need more space")
+        return Finding("disk", "note", text, "chunks saved to this folder may need more space")
     return Finding("disk", "ok", text)
 
 
 def _caches() -> dict[str, Path]:
-    """Return the folders of caches that outlive a process, by description."""
+    """Return description -> folder, for the caches that are kept after a process ends."""
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 
@@ -114,7 +120,7 @@ def _caches() -> dict[str, Path]:
 
 
 def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
-    """Report the size of the shared memory, which Dask, PyTorch and locks use.
+    """Check that shared memory is writable, and report its size; Dask and PyTorch use it.
 
     Args:
         folder: mount point of the shared memory.
@@ -129,7 +135,8 @@ def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
         yield Finding("shared-memory", "problem", tried.text, remedy)
     elif total < LITTLE_SHARED:
         text = (
-            f"{folder} has {describe_bytes(total)}; Dask and data loaders of PyTorch may need more"
+            f"{folder} has only {describe_bytes(total)}; Dask and data loaders of PyTorch may need "
+            "more"
         )
         remedy = "start the container with docker run --shm-size 2g, or --ipc host"
         yield Finding("shared-memory", "note", text, remedy)
@@ -138,17 +145,20 @@ def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
 
 
 def check_open_files() -> Iterator[Finding]:
-    """Report the limit on open files."""
+    """Check the limit on the number of files that a process may have open at the same time."""
     try:
         import resource
     except ImportError:  # not on Unix
-        yield Finding("open-files", "ok", "this system reports no limit")
+        yield Finding("open-files", "ok", "this system reports no limit on open files")
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in (-1, resource.RLIM_INFINITY) or soft >= FEW_FILES:
-        yield Finding("open-files", "ok", f"{soft} at a time")
+        yield Finding("open-files", "ok", f"a process may open {soft} files at a time")
         return
-    text = f"{soft} at a time, but a worker with its connections needs up to {FEW_FILES}"
+    text = (
+        f"a process may open {soft} files at a time, but a worker with its connections needs up to "
+        f"{FEW_FILES}"
+    )
     may = hard in (-1, resource.RLIM_INFINITY) or hard >= FEW_FILES
     remedy = (
         f"ulimit -n {FEW_FILES}"
@@ -162,32 +172,37 @@ def check_open_files() -> Iterator[Finding]:
 
 
 def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
-    """Report the capabilities of the CPU.
+    """Report model and vector instructions of the CPU.
 
     Args:
-        proc: mount point of the proc file system, in which the kernel reports the CPU.
+        proc: mount point of the proc file system, in which the kernel describes the CPU.
     """
     model, flags = _cpu(proc)
     known = ", ".join(name for flag, name in _FEATURES.items() if flag in flags)
     if not flags:
         yield Finding(
-            "processor", "ok", f"{model or 'a CPU'}; the system does not report its features"
+            "processor",
+            "ok",
+            f"{model or 'a CPU'}; the system does not report its vector instructions",
         )
     elif "avx2" in flags:
         bfloat16 = "; --dtype bfloat16 runs in hardware" if "amx_bf16" in flags else ""
         yield Finding("processor", "ok", f"{model}: {known}{bfloat16}")
     else:
         text = (
-            f"{model} has no AVX2: networks are several times slower than on CPUs made since 2013"
+            f"{model} has no AVX2 instructions, so networks are several times slower than on CPUs "
+            "made since 2013"
         )
-        yield Finding("processor", "note", text, "use another machine, or another virtual CPU type")
+        yield Finding(
+            "processor", "note", text, "use another machine, or a virtual machine with another CPU"
+        )
 
 
 def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
-    """Compare the threads that a network would use with the available cores.
+    """Compare the number of threads that a network would use with the number of available cores.
 
     Args:
-        cgroup: folder in which the kernel reports control groups.
+        cgroup: folder in which the kernel reports the limits of control groups (containers).
     """
     affinity: Any = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -224,28 +239,31 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
 
 
 def check_allocator() -> Iterator[Finding]:
-    """Report whether freed memory stays in the process, which makes networks faster."""
+    """Check whether the process keeps freed memory for reuse, which makes networks faster."""
     preloaded = [
         name
         for name in ("jemalloc", "tcmalloc", "mimalloc")
         if name in os.environ.get("LD_PRELOAD", "")
     ]
     if preloaded:
-        text = f"LD_PRELOAD selects {preloaded[0]}, but chunkflow tunes only the system's allocator"
+        text = (
+            f"LD_PRELOAD selects the allocator {preloaded[0]}, but chunkflow tunes only the "
+            "allocator of glibc"
+        )
         remedy = f"compare the speed with and without {preloaded[0]}"
         yield Finding("allocator", "note", text, remedy)
     elif keeps_freed_memory():
-        yield Finding("allocator", "ok", "freed memory is kept for the next patch")
+        yield Finding("allocator", "ok", "the process keeps freed memory for the next patch")
     else:
         text = (
-            "the C library is not glibc: freed memory returns to the system, so networks may "
+            "the C library is not glibc, so freed memory returns to the system, and networks may "
             "be slower"
         )
         yield Finding("allocator", "note", text)
 
 
 def check_convolution() -> Iterator[Finding]:
-    """Time a convolution on the CPU, and compare its result with double precision."""
+    """Time a convolution on the CPU, and compare its result with one in double precision."""
     try:
         import torch
     except ImportError:
@@ -258,28 +276,30 @@ def check_convolution() -> Iterator[Finding]:
 
 
 def judge_convolution(check: str, what: str, speed: float, error: float) -> Finding:
-    """Return the finding for a timed convolution.
+    """Return the finding on the speed and the error of a timed convolution.
 
     Args:
-        check: name of the check.
-        what: device that computed it, for the message.
-        speed: multiplications and additions per second.
-        error: largest error relative to the largest value, compared with the CPU in double
-            precision.
+        check: name of the check that the finding belongs to.
+        what: device that computed the convolution, for the finding.
+        speed: number of multiplications and additions per second.
+        error: largest absolute difference from the result of the CPU in double precision, divided
+            by the largest absolute value of that result.
     """
     if not error <= LARGEST_ERROR:  # also NaN
         text = f"{what} computes a convolution with a relative error of {error:.2g}"
-        return Finding(check, "problem", text, "do not use it: the device or PyTorch is faulty")
+        return Finding(
+            check, "problem", text, f"do not use {what}: the device or its PyTorch is faulty"
+        )
     unit = f"{speed / 1e12:.3g} T" if speed >= 1e12 else f"{speed / 1e9:.3g} G"
     return Finding(check, "ok", f"{what}: {unit}FLOP/s in 3x3x3 convolutions, float32")
 
 
 def time_convolution(device: torch.device) -> tuple[float, float, float]:
-    """Time a 3x3x3 convolution in float32.
+    """Time a 3x3x3 convolution in float32 on a device.
 
     Returns:
-        Seconds of the fastest of three runs, number of operations, and the error of a small
-        convolution as for `judge_convolution`.
+        Seconds of the fastest of three runs, number of multiplications and additions of a run, and
+        error of a small convolution, as `judge_convolution` defines it.
     """
     import torch
 
@@ -309,7 +329,7 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
 
 
 def _cpu(proc: Path) -> tuple[str, set[str]]:
-    """Return the model name and flags of the CPU; empty if the system does not report them."""
+    """Return the model name and the feature flags of the CPU; empty if not reported."""
     found: dict[str, str] = {}
     with suppress(OSError):
         for line in (proc / "cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -319,7 +339,7 @@ def _cpu(proc: Path) -> tuple[str, set[str]]:
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Return the limit of CPU cores of this container; ``None`` without a limit."""
+    """Return the number of CPU cores that this container may use; ``None`` without a limit."""
     with suppress(OSError, ValueError):
         most, each = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return None if most == "max" else int(most) / int(each)
@@ -336,11 +356,11 @@ def _quota(cgroup: Path) -> float | None:
 
 @dataclass(frozen=True)
 class GpuSystem:
-    """GPUs as reported by the system and PyTorch.
+    """GPUs of this machine, as the system and PyTorch report them.
 
     Attributes:
         torch: version of PyTorch.
-        cuda: CUDA version that PyTorch is built for; ``None``: built without CUDA.
+        cuda: CUDA version that PyTorch is built for; ``None`` if it is built without CUDA.
         driver: version of the NVIDIA driver; ``None`` if it is not installed.
         cards: number of NVIDIA GPUs on the PCI bus.
         count: number of GPUs that PyTorch can use.
@@ -354,7 +374,7 @@ class GpuSystem:
 
 
 def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
-    """Return the GPUs and drivers of the system.
+    """Return the GPUs, the driver and the PyTorch version of this machine.
 
     Args:
         proc: mount point of the proc file system, in which the driver reports its version.
@@ -377,7 +397,7 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
 
 
 def judge_gpus(seen: GpuSystem) -> Finding:
-    """Return a finding: the number of usable GPUs, or the reason why none is usable."""
+    """Return the finding on the number of usable GPUs, or on the reason why no GPU is usable."""
     built = f"PyTorch {seen.torch} is built for CUDA {seen.cuda}"
     if seen.count:
         text = f"{seen.count} GPU(s), driver {seen.driver or 'of unknown version'}, {built}"
@@ -400,11 +420,11 @@ def judge_gpus(seen: GpuSystem) -> Finding:
         text = f"{built}, but the NVIDIA GPU of this machine has no driver: {_ON_CPU}"
         remedy = "install the NVIDIA driver, or start the container with --gpus all"
         return Finding("gpu", "problem", text, remedy)
-    return Finding("gpu", "note", f"none: {_ON_CPU}, 10 to 100 times slower than on a GPU")
+    return Finding("gpu", "note", f"no GPU: {_ON_CPU}, 10 to 100 times slower than on a GPU")
 
 
 def check_gpus(proc: Path = _PROC, system: Path = _SYS) -> Iterator[Finding]:
-    """Report each GPU and its capabilities, and time a convolution on it."""
+    """Report memory and precisions of each usable GPU, and time a convolution on the GPU."""
     try:
         seen = gpu_system(proc, system)
     except ImportError:
@@ -437,7 +457,7 @@ def _check_gpu(index: int) -> Iterator[Finding]:
             seconds, flops, error = time_convolution(device)
     except RuntimeError as refused:  # raised by CUDA, for example for lack of memory
         text = f"{name} cannot compute: {str(refused).splitlines()[0]}"
-        yield Finding("gpu", "problem", text, "run nvidia-smi to see which process uses it")
+        yield Finding("gpu", "problem", text, "run nvidia-smi to see which processes use the GPU")
         return
     memory = f"{describe_bytes(free)} of {describe_bytes(total)} free"
     text = f"{name}: {memory}; {', '.join(precisions)}"

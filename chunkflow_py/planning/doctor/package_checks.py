@@ -1,4 +1,4 @@
-"""Check the versions of Python and packages, and report missing extras."""
+"""Check the versions of Python and of packages, and report missing extras of this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 PACKAGE = "chunkflow_py"
-NEEDS_PACKAGING = "the package 'packaging' is not installed, so versions cannot be compared"
+NEEDS_PACKAGING = "the package 'packaging' is not installed, so versions cannot be checked"
 
 # extra -> its purpose; tests compare this with the error messages of the commands
 BRINGS = {
@@ -54,7 +54,7 @@ _PAIRS = (("dask", "distributed"),)
 
 
 def check_python() -> Iterator[Finding]:
-    """Compare the version of Python with the versions that the package supports."""
+    """Check that chunkflow_py supports the version of Python."""
     running = ".".join(map(str, sys.version_info[:3]))
     known = sys.prefix
     try:
@@ -74,17 +74,17 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check the versions of the required packages, and find incompatible pairs."""
+    """Check the versions of the required packages, and find pairs with incompatible versions."""
     try:
         needed = [each for each in _requirements() if _is_for(each, "")]
     except ImportError:
         return  # `check_python` reports this
     if not needed:
         text = (
-            f"{PACKAGE} runs from a folder without being installed, so its requirements are not "
-            "known"
+            f"{PACKAGE} runs from a folder without being installed, so its requirements cannot be "
+            "checked"
         )
-        yield Finding("packages", "problem", text, "pip install . in that folder")
+        yield Finding("packages", "problem", text, "run pip install . in that folder")
     found = []
     for requirement in needed:
         version = version_of(requirement.name)
@@ -109,7 +109,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Report the installed extras, and the purpose and installation of each missing one."""
+    """Report the installed extras, and what each missing extra is for and how to install it."""
     try:
         requirements = _requirements()
     except ImportError:
@@ -126,10 +126,13 @@ def check_extras() -> Iterator[Finding]:
                 is_good = False
                 yield _wrong(requirement, version, extra)
         if missing:
-            text = f"[{extra}] lacks {', '.join(dict.fromkeys(missing))}; it is needed for {brings}"
+            text = (
+                f"packages of the extra [{extra}] are missing: "
+                f"{', '.join(dict.fromkeys(missing))}; the extra is needed for {brings}"
+            )
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif not own and requirements:
-            text = f"[{extra}] did not exist yet when this version was installed"
+            text = f"the extra [{extra}] did not exist yet when this package was installed"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif is_good:
             complete.append(extra)
@@ -138,7 +141,7 @@ def check_extras() -> Iterator[Finding]:
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of an installed package, or ``None``."""
+    """Return the version of a package, or ``None`` if the package is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -146,7 +149,7 @@ def version_of(name: str) -> str | None:
 
 
 def _requirements(name: str = PACKAGE) -> list[Requirement]:
-    """Return the requirements of a package and its extras; empty if it is not installed.
+    """Return the requirements of a package and of its extras; empty if it is not installed.
 
     Raises:
         ImportError: the package `packaging` is not installed.
@@ -164,7 +167,7 @@ def _is_for(requirement: Requirement, extra: str) -> bool:
 
 
 def _with_extras(requirement: Requirement) -> Iterator[Requirement]:
-    """Yield a requirement, and the requirements of its extras."""
+    """Yield a requirement, then the requirements of the extras that it asks for."""
     yield requirement
     for inner in _requirements(requirement.name) if requirement.extras else ():
         if not _is_for(inner, "") and any(_is_for(inner, extra) for extra in requirement.extras):

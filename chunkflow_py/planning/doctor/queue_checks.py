@@ -1,7 +1,7 @@
-"""Check whether queues exist and keep tasks as workers need.
+"""Check whether queues exist, and whether their settings are right for workers.
 
-A check never receives messages from the inspected queue, because they are meant for workers. If
-writing is allowed, it sends and receives a message on a temporary queue beside it.
+A check never receives messages from the inspected queue, because these messages are for workers. If
+writing is allowed, the check sends and receives a message on a temporary queue beside that queue.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DAY = 24 * 3600
 
 
 def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
-    """Count the tasks of a queue, and check its settings.
+    """Report the number of tasks in a queue, and check the settings of the queue.
 
     Args:
         url: address of the queue, see `open_queue`.
-        write: whether a temporary queue may be created beside it and removed.
+        write: whether the check may create, and then remove, a temporary queue beside the queue.
     """
     shown = without_secrets(url)
     try:
@@ -64,8 +64,8 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
         redrive: dict[str, Any] = json.loads(attributes.get("RedrivePolicy") or "{}")
         if not redrive:
             text = (
-                f"{shown} has no dead-letter queue: a task that crashes workers is delivered again "
-                "and again"
+                f"{shown} has no dead-letter queue, so a task that crashes workers is delivered "
+                "again and again"
             )
             remedy = "create the queue with submit --create-queue, or set a RedrivePolicy"
             yield Finding("queue", "problem", text, remedy)
@@ -76,12 +76,13 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
         int(attributes["VisibilityTimeout"]),
     )
     if kept_s < SHORT_RETENTION_S:
-        text = f"{shown} deletes messages after {kept_s / _DAY:.1f} days, received or not"
+        text = (
+            f"{shown} deletes messages after {kept_s / _DAY:.1f} days, whether or not a worker has "
+            "received them"
+        )
         yield Finding("queue", "note", text, "set its MessageRetentionPeriod to 1209600 (14 days)")
     if lease_s < SHORT_LEASE_S:
-        text = (
-            f"{shown} leases messages for only {lease_s} s, unless the receiver sets another time"
-        )
+        text = f"{shown} leases messages for only {lease_s} s, unless the worker sets another time"
         yield Finding("queue", "note", text, "set its VisibilityTimeout to 120")
 
 
@@ -112,7 +113,7 @@ def _attributes(client: SqsClient, address: str) -> dict[str, str]:
 
 
 def _try(scheme: str, rest: str, shown: str) -> Finding:
-    """Send and receive a message on a temporary queue."""
+    """Send and receive a message on a temporary queue, and return the finding."""
     name = f"chunkflow-doctor-{secrets.token_hex(6)}"
     if scheme == "memory":
         return Finding("queue", "ok", f"{shown} exists only in this process; nothing to check")
@@ -134,14 +135,14 @@ def _try(scheme: str, rest: str, shown: str) -> Finding:
             f"a message sent to a temporary queue beside {shown} was not received within "
             f"{BUDGET_S:.0f} s"
         )
-        return Finding("queue", "problem", text, "see the status page of the service")
+        return Finding("queue", "problem", text, "look at the status page of the queue service")
     return Finding(
         "queue", "ok", f"a message was sent and received on a temporary queue beside {shown}"
     )
 
 
 def _remove(scheme: str, own: str) -> None:
-    """Remove the temporary queue, or the part of it that exists."""
+    """Remove the temporary queue, even if only a part of it exists."""
     if scheme == "sqs":
         for suffix in ("", "-dead"):
             place = SqsAddress.of(f"{own}{suffix}")
@@ -158,7 +159,7 @@ def _remove(scheme: str, own: str) -> None:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of the server of a queue, to compare clocks; ``None`` without one."""
+    """Return the address of a queue's server, to compare its clock; ``None`` without a server."""
     try:
         scheme, rest = address_of(url)
         if scheme != "sqs":

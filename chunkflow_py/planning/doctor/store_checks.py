@@ -31,11 +31,11 @@ _CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.c
 
 
 def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
-    """Check whether a URL can be read and, if allowed, written.
+    """Check whether a store can be read and, if *write* is set, written.
 
     Args:
-        url: address of a folder, prefix or volume, such as ``zarr://s3://bucket/em``.
-        write: whether a test object may be written under an unused name and removed.
+        url: address of a folder, bucket or volume, such as ``zarr://s3://bucket/em``.
+        write: whether the check may write, and then remove, a test object with an unused name.
     """
     shown = without_secrets(url)
     try:
@@ -57,21 +57,21 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
         yield from _write(store, shown)
     elif not store.is_local and not place.startswith("http"):
         yield Finding(
-            "store", "note", f"{shown}: writing was not checked", "give --write to check it"
+            "store", "note", f"{shown}: writing was not checked", "give --write to check writing"
         )
 
 
 def _read(store: Store) -> str:
-    """Read from the store, and return a remark if it is empty, else an empty string."""
+    """Read from the store, and return a remark if the store is empty, else an empty string."""
     # Without permission to list the bucket, S3 reports a missing object as forbidden.
     store.get(f"chunkflow-doctor-{secrets.token_hex(8)}")
     if store.url.startswith("http"):
         return ""
-    return "" if list(islice(store.list(), 1)) else "; it is empty"
+    return "" if list(islice(store.list(), 1)) else "; the store is empty"
 
 
 def _folder(folder: Path) -> Finding:
-    """Check whether a local folder exists or can be created."""
+    """Return the finding whether a local folder exists, or can be created, and is writable."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         return Finding(
@@ -80,11 +80,11 @@ def _folder(folder: Path) -> Finding:
     if not os.access(there, os.W_OK | os.X_OK):
         text = f"{folder}: no permission to write to {there}"
         return Finding("store", "problem", text, "change its permissions, or choose another folder")
-    return Finding("store", "ok", f"{folder}{'' if there == folder else ' can be created'}")
+    return Finding("store", "ok", f"{folder} {'exists' if there == folder else 'can be created'}")
 
 
 def _write(store: Store, shown: str) -> Iterator[Finding]:
-    """Write, read, and remove an object; then try conditional writes."""
+    """Check that an object can be written, read, removed, and written conditionally."""
     key, data = f"chunkflow-doctor-{secrets.token_hex(8)}", secrets.token_bytes(PROBE_BYTES)
     folder = Path(store.url.removeprefix("file://")) if store.is_local else None
     made = (
@@ -112,14 +112,14 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
                 each.rmdir()
     if not same:
         text = f"{shown} does not return the bytes that were written"
-        yield Finding("store", "problem", text, "do not use it for volumes")
+        yield Finding("store", "problem", text, "do not use this store for volumes")
     elif not gone:
-        text = f"{shown} still contains {key}, although deleting it reported success"
+        text = f"{shown} still contains {key}, although the store reported that it was deleted"
         yield Finding(
             "store",
             "problem",
             text,
-            "delete it yourself; runs need a store in which deleted objects disappear",
+            f"delete {key} yourself, and use a store in which deleted objects disappear",
         )
     else:
         speed = PROBE_BYTES / 1e6
@@ -131,7 +131,7 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
 
 
 def _credentials(place: str) -> str:
-    """Return the source of the S3 credentials as text, never the credentials."""
+    """Return where the S3 credentials come from, as text without the credentials themselves."""
     if not place.startswith("s3://"):
         return ""
     bucket = place.removeprefix("s3://").partition("/")[0]
@@ -140,7 +140,7 @@ def _credentials(place: str) -> str:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of the server of a store, to compare clocks; ``None`` without one."""
+    """Return the address of a store's server, to compare its clock; ``None`` without a server."""
     try:
         place = Location.parse(url).store_url
         scheme, _, path = place.partition("://")

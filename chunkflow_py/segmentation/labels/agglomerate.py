@@ -5,7 +5,7 @@ affinity ── watershed ──> fragments ── merge while score < threshold
                                        score = 1 - mean affinity of the shared face
 ```
 
-The library waterz does both (Funke et al. 2019, doi:10.1109/TPAMI.2018.2835450), in a separate
+The library waterz does both steps (Funke et al. 2019, doi:10.1109/TPAMI.2018.2835450) in a separate
 process; `waterz_process` explains why.
 """
 
@@ -58,18 +58,18 @@ def agglomerate(
 ) -> Iterator[NDArray[Any]]:
     """Yield the segmentation for each of the *thresholds*, which must be ascending.
 
-    The result depends only on the arguments. On the lowest face of each axis, the values of that
-    axis's channel belong to pairs outside the array and are not used.
+    The result depends only on the arguments. In the first plane along each axis, the values of the
+    channel of this axis belong to pairs with voxels outside the array and are not used.
 
     Args:
         affinity: (3, z, y, x), floating point in [0, 1], or an integer type that is divided by its
-            maximum. The channels are x, y, z; the value at a voxel is the affinity between it and
-            its lower neighbour on that axis.
-        thresholds: scores below which two segments are merged. The score is 1 - mean affinity of
-            the voxel pairs on their shared face: a threshold of 0.7 merges segments above a mean
-            affinity of 0.3. A higher threshold merges more.
-        fragments: labels (z, y, x) to merge (0 is background and stays), or the method to make
-            them. ``waterz``: a watershed on the affinities; ``seeded``: see
+            maximum. The channels are x, y, z; the value at a voxel is the affinity between this
+            voxel and its lower neighbour along the axis of the channel.
+        thresholds: two segments are merged if their score is below the threshold. The score is 1 -
+            the mean affinity of the voxel pairs on their shared face: a threshold of 0.7 merges
+            segments with a mean affinity above 0.3. A higher threshold merges more.
+        fragments: labels (z, y, x) to merge (0 is background and stays 0), or the method that
+            makes these labels. ``waterz``: a watershed on the affinities; ``seeded``: see
             `fragments.seeded_fragments`.
         aff_threshold_low: a voxel is background if all its affinities (``seeded``: their mean) are
             at or below this.
@@ -83,11 +83,12 @@ def agglomerate(
         voxel_size_nm: voxel size, zyx (``seeded`` only).
 
     Yields:
-        (z, y, x) labels 1 to N without gaps, 0 for background; uint32, or uint64 if N is larger.
+        (z, y, x) labels 1 to N without gaps, 0 for background; uint32, or uint64 if N exceeds the
+        range of uint32.
 
     Raises:
         ChunkError: the array does not have the shape or the values of affinities, or the fragments
-            have another shape.
+            have a different extent.
         OptionError: the thresholds are not ascending, or *aff_threshold_low* is not below
             *aff_threshold_high*.
         MissingExtraError: waterz is not installed.
@@ -109,8 +110,8 @@ def agglomerate(
         )
     elif fragments.shape != by_axis.shape[1:]:
         msg = (
-            f"fragments have shape {tuple(fragments.shape)}, the affinities {by_axis.shape[1:]} "
-            "(zyx, voxels); cut both to the same box"
+            f"fragments have extent {tuple(fragments.shape)}, but the affinities have extent "
+            f"{by_axis.shape[1:]} (zyx, voxels); cut both to the same box"
         )
         raise ChunkError(msg)
     else:
@@ -140,7 +141,7 @@ def check_affinity_thresholds(low: float, high: float) -> None:
 
 
 def check_threshold(threshold: float, scoring_function: str) -> None:
-    """Check that a merging threshold is in the range of the score.
+    """Check that the threshold for merging segments is in the range of the score.
 
     Raises:
         OptionError: the score is 1 - mean affinity, but the threshold is not in [0, 1].
@@ -161,7 +162,7 @@ def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
     """
     if fragments.bbox != affinity.bbox:
         msg = (
-            f"the fragments cover {fragments.bbox}, but the affinities {affinity.bbox}; "
+            f"the fragments cover {fragments.bbox}, but the affinities cover {affinity.bbox}; "
             f"cut both to {fragments.bbox.intersection(affinity.bbox)}"
         )
         raise ChunkError(msg)
@@ -172,11 +173,14 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
     if affinity.ndim != 4 or affinity.shape[0] != 3:
         msg = (
             f"agglomeration takes affinities of shape (3, z, y, x), got {tuple(affinity.shape)}; "
-            "name the chunk that holds them with --input-name, or pick channels with --channels"
+            "name the chunk of affinities with --input-name, or select channels with --channels"
         )
         raise ChunkError(msg)
     if 0 in affinity.shape:
-        msg = f"affinities of shape {tuple(affinity.shape)} (c, z, y, x) have no voxels"
+        msg = (
+            f"affinities of shape {tuple(affinity.shape)} (c, z, y, x) have no voxels; load a "
+            "larger box"
+        )
         raise ChunkError(msg)
     ordered = affinity[::-1] if flip_channel else affinity
     if affinity.dtype.kind in "iu":
@@ -189,7 +193,7 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
         if not (low >= -_SLACK and high <= 1 + _SLACK):
             msg = (
                 f"affinities must be in [0, 1], but those along {'zyx'[axis]} range from {low:g} "
-                f"to {high:g}; rescale them first (a network's logits need a sigmoid)"
+                f"to {high:g}; rescale the affinities first (logits of a network need a sigmoid)"
             )
             raise ChunkError(msg)
     return ordered.astype(np.float32, copy=False)
@@ -254,8 +258,8 @@ def _failure_message(code: int, log: IO[bytes], affinity: NDArray[np.float32]) -
     gigabytes = np.prod(size, dtype=float) * _BYTES_A_VOXEL / 1e9
     if code < 0:
         return (
-            f"waterz was killed by signal {-code} on {size} voxels (zyx), for which it needs about "
-            f"{gigabytes:.1f} GB of memory; use smaller chunks or a larger machine"
+            f"waterz was killed by signal {-code} on a chunk of {size} voxels (zyx), which needs "
+            f"about {gigabytes:.1f} GB of memory; use smaller chunks or a larger machine"
         )
     lines = _lines(log)
     reason = lines[-1] if lines else f"exit code {code}"

@@ -23,23 +23,23 @@ def connected_components(
 ) -> NDArray[Any]:
     """Label the connected components of *array*, in raster order.
 
-    With a threshold, components consist of the voxels above it; a map of three channels (an
-    affinity map) is first averaged over its channels. Without a threshold, neighbouring voxels of
-    equal value are connected, which suits a mask as well as a segmentation. 0 is background.
+    With a threshold, components consist of the voxels above the threshold; a map of three channels
+    (an affinity map) is first averaged over its channels. Without a threshold, neighbouring voxels
+    of equal value are connected, which suits masks and segmentations; 0 is background.
 
     Args:
-        array: (z, y, x), (1, z, y, x), or with a threshold also (3, z, y, x); any real dtype.
-        threshold: voxels above this are foreground, in the unit of the voxels.
-        connectivity: 6 (neighbours share a face), 18 (or an edge) or 26 (or a corner).
+        array: (z, y, x) or (1, z, y, x), or (3, z, y, x) if a threshold is given; any real dtype.
+        threshold: voxels above this value are foreground, in the unit of the voxels.
+        connectivity: 6 (neighbours share a face), 18 (a face or an edge) or 26 (also a corner).
 
     Returns:
         (z, y, x) labels 1 to N without gaps, in raster order of their first voxels; uint32, or
-        uint64 if N is larger.
+        uint64 if N exceeds the range of uint32.
 
     Raises:
         OptionError: the connectivity is not 6, 18 or 26.
-        ChunkError: there are other than 1 or 3 channels, a voxel is NaN, or the voxels are floating
-            point and there is no threshold.
+        ChunkError: the array has neither 1 nor 3 channels, a voxel is NaN, or the voxels are
+            floating point and no threshold is given.
     """
     import cc3d
 
@@ -65,7 +65,7 @@ def connected_components(
 
 
 def renumber(labels: NDArray[Any]) -> NDArray[Any]:
-    """Replace labels by 1 to N, in the order of the old labels; 0 stays 0.
+    """Return *labels* replaced by 1 to N, in the order of the old labels; 0 stays 0.
 
     Args:
         labels: any shape, integers.
@@ -91,16 +91,16 @@ def renumber(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def single_channel(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a (z, y, x) view of labels or of a mask, without a channel axis.
+    """Return a view (z, y, x) of *array*, labels or a mask of one channel, without channel axis.
 
     Raises:
-        ChunkError: there are several channels.
+        ChunkError: the array has several channels.
     """
     if array.ndim == 4 and array.shape[0] != 1:
         msg = (
             f"labels and masks have one channel, got shape {tuple(array.shape)} (c, z, y, x); "
-            "select one channel by threshold --channel or by --channels of the loader, or make "
-            "labels by agglomerate"
+            "select one channel with threshold --channel or with --channels of the loader, or make "
+            "labels with agglomerate"
         )
         raise ChunkError(msg)
     return array.reshape(array.shape[-3:])
@@ -111,7 +111,7 @@ def _label_dtype(count: int) -> type[np.uint32 | np.uint64]:
 
 
 def labels_of(chunk: Chunk) -> NDArray[Any]:
-    """Return the labels of a chunk, (z, y, x), unsigned.
+    """Return the labels of a chunk as unsigned integers (z, y, x).
 
     Raises:
         ChunkError: the chunk has several channels, or its voxels are not labels.
@@ -122,7 +122,8 @@ def labels_of(chunk: Chunk) -> NDArray[Any]:
     if array.ndim != 3 or array.dtype.kind not in "bui":
         msg = (
             f"chunk {chunk.bbox} has {chunk.channels} channels of {chunk.dtype}, but labels are "
-            "integers in one channel; make them by threshold, connected-components or agglomerate"
+            "integers in one channel; make labels with threshold, connected-components or "
+            "agglomerate"
         )
         raise ChunkError(msg)
     if array.dtype.kind == "i":

@@ -1,7 +1,7 @@
 """Contingency tables: the number of voxels that each segment shares with each body.
 
-All scores are computed from these tables. The tables of the parts of a volume add up to the table
-of the volume, to the same bytes however the volume is divided.
+All scores are computed from these tables. The tables of parts of a volume add up to the table of
+the whole volume, whose bytes do not depend on how the volume is divided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SMALL = 2**22  # largest number of cells of a dense table that is always prefer
 
 @dataclass(frozen=True)
 class Contingency:
-    """A sparse contingency table: one row for each overlapping pair, sorted by labels.
+    """A sparse contingency table: one row for each overlapping segment and body, sorted by labels.
 
     Attributes:
         segments: (n,) uint64, labels of the segmentation; negative labels modulo 2**64.
@@ -40,11 +40,11 @@ class Contingency:
     voxels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return the number of overlapping pairs."""
+        """Return the number of rows: overlapping pairs of a segment and a body."""
         return len(self.voxels)
 
     def where(self, kept: NDArray[np.bool_]) -> Contingency:
-        """Return the rows for which *kept*, (n,), is true."""
+        """Return the table of the rows for which *kept*, (n,) bool, is true."""
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
@@ -56,7 +56,8 @@ class Contingency:
 def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contingency:
     """Return the contingency table of two volumes.
 
-    Neighbours along x mostly have equal labels, so runs are sorted instead of voxels.
+    Neighbours along x mostly have equal labels, so the function sorts runs of equal voxels
+    instead of single voxels.
 
     Args:
         segmentation: integer or boolean labels, any shape.
@@ -67,8 +68,8 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
     """
     if segmentation.shape != groundtruth.shape:
         msg = (
-            f"segmentation has shape {segmentation.shape}, ground truth {groundtruth.shape} "
-            "(voxels); cut both to the same box"
+            f"segmentation has shape {segmentation.shape}, but ground truth has "
+            f"{groundtruth.shape} (voxels); cut both to the same box"
         )
         raise ChunkError(msg)
     for name, array in (("segmentation", segmentation), ("ground truth", groundtruth)):
@@ -86,10 +87,10 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of tables; needs memory for about twice the rows of the sum.
+    """Return the sum of *tables*; needs memory for about twice the rows of the sum.
 
     Args:
-        tables: tables of parts of a volume that have no voxel in common.
+        tables: tables of parts of a volume; no two parts have a voxel in common.
     """
     waiting: list[Contingency] = []
     total = 0
@@ -110,13 +111,14 @@ def put_table(
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
-    """Return the sum of all contingency tables below *url*, and their coverage of the domain.
+    """Return the sum of all contingency tables below *url*, and the share of the domain covered.
 
     Returns:
-        The sum; and the number of ``tasks`` and their ``coverage`` of the domain.
+        The sum; and a dictionary of the number of ``tasks`` and their ``coverage``: the share of
+        the domain in their boxes, ``None`` if the domain is unknown.
 
     Raises:
-        VolumeNotFoundError: there are no tables.
+        VolumeNotFoundError: there are no tables below *url*.
         VolumeError: a table is damaged.
         GeometryError: the boxes of two tables overlap.
     """
@@ -149,7 +151,7 @@ def _sum(tables: list[Contingency]) -> Contingency:
 def _grouped(
     ours: NDArray[np.uint64], truth: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> Contingency:
-    """Return the table of pairs of labels, adding up pairs that occur several times."""
+    """Return the table of label pairs; the voxels of equal pairs are added up."""
     (segments, first), (bodies, second) = _dense(ours), _dense(truth)
     codes = first * np.int64(len(bodies)) + second
     cells = len(segments) * len(bodies)

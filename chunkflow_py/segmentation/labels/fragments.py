@@ -1,4 +1,4 @@
-"""Fragments by a seeded watershed, about one for each thick part of a cell."""
+"""Fragments from a seeded watershed: about one fragment for each thick part of a cell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def interior(affinity: NDArray[Any]) -> NDArray[Any]:
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; the value at a voxel is the
-            affinity between it and its lower neighbour.
+            affinity between this voxel and its lower neighbour.
 
     Returns:
         (z, y, x) float32 in [0, 1].
@@ -44,17 +44,17 @@ def seeded_fragments(
     background_threshold: float = 0.0,
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> NDArray[Any]:
-    """Return the fragments of a watershed of `interior`, seeded in the middle of the cells.
+    """Return the fragments from a watershed of `interior`, with seeds in the middle of cells.
 
     The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
     Distances are physical. In units of the shortest voxel edge, the window of the search for maxima
     is 7 wide, and the standard deviation of the smoothing is 1.
 
     Args:
-        affinity: (3, z, y, x) in [0, 1], channel k along axis k, to the lower neighbour.
+        affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour.
         interior_threshold: voxels whose mean affinity is above this are interior.
         background_threshold: voxels whose mean affinity is at or below this are background.
-        voxel_size_nm: zyx; only the ratios matter.
+        voxel_size_nm: voxel size, zyx, in nm; only the ratios matter.
 
     Returns:
         (z, y, x) uint64: labels 1 to N without gaps, 0 for background.

@@ -6,10 +6,11 @@ URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
 URL/000001.npy
 ```
 
-The table lists only ids that change. A task reads only the pieces that may list its ids. Because
-ids follow the raster order of voxels, these are at most the pieces of the slices that the task
-covers. ``table.json`` is written last, so that the table is complete or absent. In a time series
-each time point has a separate table, in the folder ``t3`` for time index 3.
+The table lists only ids that change. Its .npy files are the pieces. A task reads only the pieces
+that may list its ids. Because ids follow the raster order of voxels, these are at most the pieces
+with ids of the slices that the task covers. ``table.json`` is written last, so a table is either
+complete or absent. In a time series, each time point has a separate table; the table of time index
+3 is in the folder ``t3``.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ def solve(
     """Return the labels to change so that each object gets the smallest of its labels.
 
     Args:
-        links: region of each task, and (n, 2) pairs of labels that belong to one object.
+        links: for each task, its region and (n, 2) pairs of labels; the labels of a pair belong to
+            one object.
 
     Returns:
-        Time index (``None`` without one) -> (n, 2) uint64: old label (ascending), new label.
+        Dictionary from time index (``None`` without a time axis) to (n, 2) uint64: old label
+        (ascending), new label.
     """
     forests: dict[int | None, Forest] = {}
     for region, pairs in links:
@@ -62,12 +65,12 @@ def solve(
 def write_table(
     store: Store, changes: NDArray[np.uint64], time: int | None = None, *, piece: int = PIECE
 ) -> str:
-    """Write a table; return the checksum of its index, which covers all pieces.
+    """Write a label table; return the checksum of its index, which depends on all pieces.
 
     Args:
         store: store of the table.
         changes: (n, 2): old id (ascending), new id.
-        time: time index of the table.
+        time: time index of the table (``None`` without a time axis).
         piece: largest number of entries in a piece.
     """
     parts = [changes[at : at + piece] for at in range(0, len(changes), piece)]
@@ -92,7 +95,7 @@ class LabelTable:
 
     Args:
         store: store of the table.
-        time: time index of the table.
+        time: time index of the table (``None`` without a time axis).
     """
 
     def __init__(self, store: Store, time: int | None = None) -> None:
@@ -124,7 +127,7 @@ class LabelTable:
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the new ids of *ids* (ascending); ids that the table does not list stay."""
+        """Return the new ids for *ids* (ascending); an id that the table does not list stays."""
         first = np.array(self.index["first"], np.uint64)
         pieces = np.searchsorted(first, ids, side="right") - 1
         new = ids.copy()
@@ -153,7 +156,7 @@ class LabelTable:
 
 
 class ObjectCount:
-    """Counts the distinct ids of all tasks; needs 8 to 24 bytes of memory for each id."""
+    """Counter of the distinct ids of all tasks; needs 8 to 24 bytes of memory for each id."""
 
     def __init__(self) -> None:
         self._known: dict[int | None, NDArray[np.uint64]] = {}
@@ -184,12 +187,12 @@ def relabelled(
     table: LabelTable,
     note: Callable[[NDArray[np.uint64]], None] | None = None,
 ) -> NDArray[np.uint64]:
-    """Replace labels by the ids of whole objects.
+    """Return *labels* replaced by the ids of whole objects.
 
     Args:
         labels: any shape, integers of at least 0.
         table: label table of the volume.
-        note: called with the ids of the result; an id may occur several times.
+        note: function called with the ids in the result; an id may occur several times.
 
     Returns:
         The ids, same shape, uint64.

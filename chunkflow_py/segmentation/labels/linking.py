@@ -2,9 +2,9 @@
 
 ```
 label    each task labels its box, ids unique in the volume        labels.numbering
-link     each task stores pairs of labels at its lower faces       this module, labels.links
+link     each task stores the label pairs at its lower faces       this module, labels.links
 solve    one task reads all pairs and writes a table of ids        this module, labels.label_table
-relabel  each task maps its labels by the table
+relabel  each task replaces its labels with those of the table
 ```
 """
 
@@ -67,8 +67,8 @@ class TouchLinker:
         url: address of the volume of labels.
         mip: level of the volume.
         connectivity: connectivity of the labels.
-        values_url: address of the volume that was labelled, at the same level, if it is not a mask:
-            voxels of different values are not connected.
+        values_url: address of the volume that was labelled, at the same level, if it is a
+            segmentation: voxels of different values are not connected. ``None`` for a mask.
         opening: options for opening the volumes.
     """
 
@@ -80,12 +80,12 @@ class TouchLinker:
 
     @property
     def place(self) -> str:
-        """Normalised address of the level of labels."""
+        """Normalised address of the labels: volume and level."""
         return level_name(Location.parse(self.url), self.mip)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses of the levels to read: labels, and labelled values if any."""
+        """Normalised addresses to read: the labels, and the volume that was labelled, if given."""
         urls = (self.url, self.values_url)
         return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
 
@@ -115,7 +115,7 @@ class TouchLinker:
         return volume
 
     def prepare(self) -> None:
-        """Open the volumes.
+        """Open the volumes, and check that their bounds agree.
 
         Raises:
             VolumeNotFoundError: a volume does not exist.
@@ -125,7 +125,7 @@ class TouchLinker:
         if self._values is not None and self._values.bounds != self._labels.bounds:
             msg = (
                 f"{self.values_url} has the bounds {self._values.bounds}, but {self.url} has "
-                f"{self._labels.bounds} (zyx, voxels); give the volume that was labelled"
+                f"{self._labels.bounds} (zyx, voxels); give --values-path the labelled volume"
             )
             raise GeometryError(msg)
 
@@ -143,7 +143,7 @@ class TouchLinker:
         if box.is_empty:
             msg = (
                 f"task {region} is outside of {self.url}, whose bounds are {bounds}; "
-                "use the generate-tasks that made the labels"
+                "use the generate-tasks options that made the labels"
             )
             raise GeometryError(msg)
         links = [np.empty((0, 2), np.uint64)]
@@ -178,20 +178,20 @@ class TouchLinker:
         return LabellingRecords(self._labels, self.opening.access)
 
     def recorded(self) -> Labelling | None:
-        """Return the labelling method of the first record; ``None`` without records."""
+        """Return the labelling method in the first record, or ``None`` if there are no records."""
         regions = self.records.regions
         return self.records.get(regions[0]) if regions else None
 
     def check_recorded(self) -> None:
-        """Check the first record; the others are checked when tasks are linked."""
+        """Check the first record; the other records are checked when tasks are linked."""
         if (labelling := self.recorded()) is not None:
             self.check_labelling(labelling)
 
     def _is_labelled(self, region: Region) -> bool:
         """Return whether a task has labelled *region*; refuse labels that cannot be linked.
 
-        Without records (labels of other programs or older versions), check the voxels instead:
-        different labels must not touch inside the box of one task.
+        If there are no records (labels of other programs or older versions), check the voxels
+        instead: different labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
         if labelling is not None:
@@ -204,7 +204,7 @@ class TouchLinker:
             if is_recorded and labels.any():
                 msg = (
                     f"{self.url} has labels in {part} without a record of the task that made them, "
-                    f"although {self.records.regions[0]} has a record; label that box again"
+                    f"although box {self.records.regions[0]} has a record; label {part} again"
                 )
                 raise ChunkError(msg)
             values = None
@@ -243,12 +243,13 @@ class TouchLinker:
 
 @dataclass
 class OverlapLinker:
-    """Links segments by the overlaps of tasks that save-overlap has stored.
+    """Links segments of different tasks by their overlaps, which save-overlap has stored.
 
     Attributes:
         url: address of the overlaps.
-        fraction: smallest mean share of common voxels, see `labels.links.overlap_pairs`.
-        voxels: smallest number of common voxels.
+        fraction: smallest mean share of common voxels of two linked segments, see
+            `labels.links.overlap_pairs`.
+        voxels: smallest number of common voxels of two linked segments.
         access: options for opening the store.
     """
 
@@ -264,7 +265,7 @@ class OverlapLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Addresses of the folders to read."""
+        """Addresses to read: only the address of the overlaps."""
         return (self.place,)
 
     @property
@@ -300,10 +301,11 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
         table: store of the table.
 
     Returns:
-        Checksum of the table by time index, as text (empty without a time axis).
+        Dictionary from time index, as text (empty without a time axis), to the checksum of the
+        table of this time index.
 
     Raises:
-        VolumeError: there are no links, they are damaged, or their tasks overlap.
+        VolumeError: there are no links, a file of links is damaged, or tasks with links overlap.
     """
     regions: dict[int | None, list[BoundingBox]] = {}
     total = 0
@@ -322,7 +324,7 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
         except AlignmentError as error:
             msg = (
                 f"{links.url} has links of tasks that overlap, because the volume was divided in "
-                "different ways; remove the links, and run link-labels again with the --chunk-size "
+                "different ways; remove all links, and run link-labels again with the --chunk-size "
                 "that the labels were made with"
             )
             raise VolumeError(msg) from error

@@ -1,8 +1,8 @@
 """Links: pairs of labels of neighbouring tasks that belong to one object.
 
-Labels of connected components are linked by touch. For each of its three lower faces, a task reads
-the planes of voxels on both sides. For connectivity 18 and 26, the planes extend one voxel beyond
-the face.
+Labels of connected components are linked by touch. At each of its three lower faces, a task reads
+the planes of voxels on both sides of the face. For connectivity 18 and 26, the planes extend one
+voxel beyond the edges of the face.
 
 ```
             | task           two voxels p and q of two tasks touch across a face: along one axis,
@@ -12,11 +12,11 @@ the face.
             | q
 ```
 
-Segments are linked by overlap, because tasks make them with a margin around their boxes: see
-`overlap_pairs`.
+Segments of agglomerate are linked by overlap, because tasks label a margin around their boxes as
+well: see `overlap_pairs`.
 
-The links of a task are an npz file without pickles: ``pairs`` (n, 2) uint64, each pair once, the
-smaller label first; and ``about``, the linking method as JSON in UTF-8.
+The links of a task are stored as an npz file without pickles: ``pairs`` (n, 2) uint64, each pair
+once, the smaller label first; and ``about``, the linking method as JSON in UTF-8.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def touching_pairs(
     Args:
         lower: (a, b) labels of one plane, 0 for background.
         upper: (a, b) labels of the next plane.
-        connectivity: 6 (voxels share a face), 18 (or an edge) or 26 (or a corner).
-        values: the labelled values of both planes; voxels are connected where these are equal
-            (default: all labelled voxels are connected).
+        connectivity: 6 (voxels share a face), 18 (a face or an edge) or 26 (also a corner).
+        values: values of both planes in the volume that was labelled; only voxels of equal values
+            are connected (default: all labelled voxels are connected).
 
     Returns:
         (n, 2) uint64 pairs, see `distinct`.
@@ -79,7 +79,7 @@ def touching_pairs(
 def check_no_touch(
     plane: NDArray[Any], box: BoundingBox, values: NDArray[Any] | None = None
 ) -> None:
-    """Refuse a plane inside one task on which different labels touch.
+    """Refuse a plane of voxels inside one task in which different labels touch.
 
     A labelling task gives touching voxels the same label. Different labels that touch were
     therefore made by several smaller tasks, whose common faces would not be linked.
@@ -87,7 +87,8 @@ def check_no_touch(
     Args:
         plane: (a, b) labels, 0 for background.
         box: box of the task.
-        values: the labelled values; only voxels of equal values touch (default: all touch).
+        values: (a, b) values in the volume that was labelled; only voxels of equal values count as
+            touching (default: all voxels).
 
     Raises:
         ChunkError: two labels touch.
@@ -108,13 +109,14 @@ def check_none_touch(
     connectivity: Connectivity,
     values: NDArray[Any] | None = None,
 ) -> None:
-    """Refuse a part of one task in which voxels of different labels touch.
+    """Refuse labels of a part of one task in which voxels of different labels touch.
 
     Args:
         labels: (z, y, x), 0 for background.
         box: box of the task.
-        connectivity: connectivity with which the tasks should have labelled.
-        values: the labelled values; only voxels of equal values touch (default: all touch).
+        connectivity: connectivity with which the labels should have been made.
+        values: (z, y, x) values in the volume that was labelled; only voxels of equal values count
+            as touching (default: all voxels).
 
     Raises:
         ChunkError: two labels touch.
@@ -144,7 +146,7 @@ def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) 
     Args:
         first: labels of one task, 0 for background; any shape.
         second: labels of the other task.
-        region: region of the task whose lower face lies between the two.
+        region: region of the task whose lower face lies between *first* and *second*.
 
     Raises:
         ChunkError: both tasks have used an id.
@@ -208,16 +210,17 @@ def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
 def lower_slab(
     box: BoundingBox, bounds: BoundingBox, axis: int, connectivity: Connectivity
 ) -> BoundingBox | None:
-    """Return the box that a task reads at a lower face: one voxel on each side.
+    """Return the box that a task reads at a lower face: the two planes of voxels beside the face.
 
     Args:
         box: box of the task.
         bounds: bounds of the volume.
         axis: axis perpendicular to the face; 0 for z.
-        connectivity: connectivity of the labels; above 6, the box extends one voxel along the face.
+        connectivity: connectivity of the labels; if it is above 6, the planes extend one voxel
+            beyond the edges of the face.
 
     Returns:
-        The box; ``None`` at a face of the volume.
+        The box; ``None`` if the face is a face of the volume.
     """
     if box.start[axis] <= bounds.start[axis]:
         return None
@@ -231,12 +234,12 @@ def lower_slab(
 
 
 def link_key(region: Region) -> str:
-    """Return the key of the links of a task."""
+    """Return the key under which the links of a task are stored."""
     return f"{region}{SUFFIX}"
 
 
 def encoded_links(pairs: NDArray[np.uint64], about: Mapping[str, Any]) -> bytes:
-    """Encode the links of a task.
+    """Return the links of a task encoded as an npz file.
 
     Args:
         pairs: (n, 2) labels.
@@ -249,7 +252,7 @@ def encoded_links(pairs: NDArray[np.uint64], about: Mapping[str, Any]) -> bytes:
 def links_in(
     store: Store,
 ) -> Iterator[tuple[Region, NDArray[np.uint64]]]:
-    """Yield the region and the pairs of each task in a store.
+    """Yield the region and the linked pairs of labels of each task in a store.
 
     Raises:
         VolumeError: there are no links, a file is damaged, or tasks used different methods.
@@ -278,7 +281,7 @@ def links_in(
 
 
 def encoded(**arrays: NDArray[Any]) -> bytes:
-    """Encode arrays as one compressed npz file."""
+    """Return arrays encoded as one compressed npz file."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
@@ -296,12 +299,12 @@ def decoded(data: bytes | None, address: str, *names: str) -> dict[str, NDArray[
     except (ValueError, KeyError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
             zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
         why = "is missing" if data is None else f"is damaged ({error})"
-        msg = f"{address} {why}; run the task of its box again"
+        msg = f"{address} {why}; run the task that writes the file again"
         raise VolumeError(msg) from error
 
 
 def _shifted(*shift: int) -> tuple[slice, ...]:
-    """Return the slices of all voxels that have a neighbour at *shift* in the array."""
+    """Return slices that select the voxels whose neighbour at *shift* lies in the array."""
     return tuple(slice(max(0, -s), -s if s > 0 else None) for s in shift)
 
 
@@ -317,7 +320,7 @@ def _different(
 
 
 def _best(codes: NDArray[Any], shared: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark, for each code, the first cell that shares the most voxels."""
+    """Return a mask of the first cell of each code that shares the most voxels."""
     order = np.lexsort((np.arange(len(codes)), -shared, codes))
     first = np.ones(len(codes), bool)
     first[1:] = codes[order][1:] != codes[order][:-1]

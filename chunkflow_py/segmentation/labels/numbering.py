@@ -7,8 +7,8 @@ ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 ```
 
 A task takes ids only from voxels in its box, and the boxes of tasks do not overlap, so all ids
-differ. They are below 2**64 if the volume has fewer voxels. When pieces are joined later, the
-smallest id is that of the first voxel of the whole object, for any division into tasks.
+differ. All ids are below 2**64 if the volume has fewer than 2**64 voxels. When pieces are joined
+later, the smallest id of an object is that of its first voxel, for any division into tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 def global_ids(
     labels: NDArray[Any], box: BoundingBox, core: BoundingBox, domain: BoundingBox
 ) -> NDArray[np.uint64]:
-    """Replace the labels of a task by ids that are unique in the volume.
+    """Return the labels of a task replaced by ids that are unique in the volume.
 
     Args:
         labels: (z, y, x) 1 to N, 0 for background.
@@ -54,7 +54,7 @@ def global_ids(
         if not outer.contains(core):
             msg = (
                 f"box {core} of the task extends beyond the {name}, {outer} (zyx, voxels); "
-                f"cut it to {core.intersection(outer)}"
+                f"cut the box to {core.intersection(outer)}"
             )
             raise GeometryError(msg)
     if domain.voxels >= 2**64:
@@ -87,9 +87,9 @@ class Numbering:
     """Numbering of the objects of a chunk: unique in the chunk or in the volume.
 
     Attributes:
-        is_global: make ids that are unique in the volume, not only in the chunk; ``None``: do so if
-            the tasks divide a volume and its output can store such ids.
-        domain: bounds of the volume (default: those that the pipeline knows).
+        is_global: whether ids are unique in the volume (true) or only in the chunk (false);
+            ``None``: in the volume if tasks divide a volume and the output can store such ids.
+        domain: bounds of the volume (default: the bounds that the pipeline knows).
         dtype: type of ids that are unique in the volume.
     """
 
@@ -106,7 +106,7 @@ class Numbering:
         return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
-        """Take the bounds in which ids must be unique from *outline*, an `Outline`.
+        """Choose the numbering, and take the volume's bounds, from *outline*, an `Outline`.
 
         Raises:
             OptionError: the bounds are unknown, or tasks lie outside them.
@@ -133,7 +133,7 @@ class Numbering:
             raise OptionError(msg)
 
     def _has_room(self, outline: Any) -> bool:
-        """Return whether ids can be unique in the volume; otherwise warn once."""
+        """Return whether ids can be unique in the volume; warn once if they cannot."""
         why = None
         if self._known is None:
             why = (
@@ -143,8 +143,8 @@ class Numbering:
         elif narrow := [t for t in outline.saved_as if not _holds(t, self._known)]:
             why = (
                 f"the output stores {narrow[0]}, which is too small for the ids of a volume of "
-                f"{self._known.voxels} voxels; save to a new volume, or to one of uint64, with "
-                "--global-ids"
+                f"{self._known.voxels} voxels; save to a new volume, or to a volume of uint64, "
+                "with --global-ids"
             )
         if why is not None and not self._has_warned:
             logger.warning(
@@ -155,7 +155,7 @@ class Numbering:
         return why is None
 
     def _stored_type(self, outline: Any) -> str:
-        """Return the type of the existing output volumes if ids fit in it, else uint64."""
+        """Return the dtype of the existing output volumes if it can hold all ids, else uint64."""
         stored = {name for name in outline.saved_as if self._known and _holds(name, self._known)}
         return stored.pop() if len(stored) == 1 else "uint64"
 
@@ -170,7 +170,7 @@ class Numbering:
             bbox: box of the task, without margins (default: the chunk's box).
 
         Raises:
-            ChunkError: the chunk comes from another volume than the one given to `prepare`.
+            ChunkError: the bounds of the chunk's volume differ from those given to `prepare`.
             GeometryError: the box and the chunk have no voxel in common.
         """
         if not self.makes_global:

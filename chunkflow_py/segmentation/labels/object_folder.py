@@ -1,4 +1,4 @@
-"""Files of meshes or skeletons in a folder of any store, named as by cloud-volume.
+"""Files of meshes or skeletons in a folder of any store, with the names of cloud-volume.
 
 ```
 seg/info                        of the volume: {"mesh": "mesh_mip_0_err_40", ...}
@@ -65,12 +65,12 @@ class ObjectFolder:
         """Write files, several at a time.
 
         Args:
-            files: (name, content) of each; names are unique.
+            files: name and content of each file; names are unique.
             compress: gzip the content.
-            content_type: header that clouds send with the files.
+            content_type: value of the header Content-Type that clouds send with the files.
 
         Returns:
-            The stored objects, sorted by address.
+            Records of the stored objects, sorted by address.
         """
         remaining = iter(files)
         with (
@@ -95,7 +95,7 @@ class ObjectFolder:
         return sorted(store.written, key=lambda stored: stored.url)
 
     def get(self, name: str) -> bytes | None:
-        """Return the unpacked content of a file, or ``None`` if it does not exist."""
+        """Return the unpacked content of a file, or ``None`` if the file does not exist."""
         for key in (name, name + _ENDING) if self._store.is_local else (name,):
             if (data := self._store.get(key)) is not None:
                 return _unpacked(data, f"{self.url}/{key}")
@@ -119,12 +119,12 @@ class ObjectFolder:
     def update_all(
         self, changes: dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]
     ) -> None:
-        """Apply `update` to several files at a time; *changes* maps names to changes."""
+        """Update several JSON files in parallel; *changes* maps names to changes, see `update`."""
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the sorted names of the files that start with *prefix*."""
+        """Return the sorted names of the files whose names start with *prefix*."""
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
 
     def walk(self) -> Iterator[str]:
@@ -160,7 +160,7 @@ class ObjectFolder:
         """Write the info file unless it exists; return whether this call wrote it.
 
         Raises:
-            VolumeError: the existing file has another ``@type``.
+            VolumeError: the ``@type`` of the existing file differs.
         """
         present = self.read_json("info")
         if present is None:
@@ -178,13 +178,13 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
     """Return the folder of the meshes or skeletons of a volume, or the folder *url* itself.
 
     Args:
-        url: address of a precomputed volume (its info file has ``scales``), or of a plain folder.
+        url: address of a precomputed volume (its info file has ``scales``), or of any other folder.
         role: key of the volume's info file that names the folder.
-        default: name to enter into the info file if it names no folder yet.
+        default: name to enter into the info file if the file names no folder yet.
 
     Raises:
-        VolumeError: the volume names no folder and there is no *default*, or its info file is not
-            a JSON object.
+        VolumeError: the info file names no folder and *default* is ``None``, or the info file is
+            not a JSON object.
     """
     place = ObjectFolder(url)
     info = place.read_json("info")
@@ -215,12 +215,12 @@ def scales_of(url: str) -> list[tuple[float, float, float]]:
         sizes = [[float(nm) for nm in scale["resolution"]] for scale in info.get("scales", [])]
         return [(z, y, x) for x, y, z in sizes]
     except (LookupError, TypeError, ValueError) as error:
-        msg = f"the info file of {url} is damaged or incomplete ({error}); create it again"
+        msg = f"the info file of {url} is damaged or incomplete ({error}); create the file again"
         raise VolumeError(msg) from error
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """Encode *content* as JSON; equal content gives equal bytes."""
+    """Return *content* encoded as JSON; equal content gives equal bytes."""
     return json.dumps(content).encode()
 
 
@@ -239,7 +239,7 @@ def _object(data: bytes, address: str) -> dict[str, Any]:
 
 
 def _unpacked(data: bytes, address: str) -> bytes:
-    """Unpack *data* if it is gzipped.
+    """Return *data*, unpacked if it is gzipped.
 
     Raises:
         VolumeError: *data* expands more than files of meshes and skeletons can.
@@ -249,19 +249,19 @@ def _unpacked(data: bytes, address: str) -> bytes:
     try:
         return decode("gzip members", data, _RATIO * len(data) + _RATIO_FROM)
     except TooLargeError as error:
-        msg = f"{address} is damaged: {error}; create it again"
+        msg = f"{address} is damaged: {error}; create the file again"
         raise VolumeError(msg) from error
     except (ValueError, zlib.error):  # not gzip, although the first three bytes agree
         return data
 
 
 def objects_below(url: str) -> Output:
-    """Return the `Output` with which a run records files below *url*."""
+    """Return the `Output` that stands for all files below *url* in the records of a run."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 
 def named_after(prefix: str) -> tuple[ObjectFolder, str]:
-    """Split *prefix* into a folder and the prefix of file names in it.
+    """Return the folder of *prefix*, and the prefix of the names of files in this folder.
 
     Args:
         prefix: path or URL; an existing folder needs no slash at its end.

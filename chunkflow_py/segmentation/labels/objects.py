@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def mask_out(
     labels: NDArray[Any], least_voxels: int = 0, selected: Collection[int] | None = None
 ) -> NDArray[Any]:
-    """Return *labels* with small objects and objects not selected set to 0.
+    """Return *labels* with the voxels of all small or unselected objects set to 0.
 
     Args:
         labels: any shape, integers; 0 is background.
-        least_voxels: objects with fewer voxels become 0.
-        selected: ids to keep (default: all).
+        least_voxels: set objects with fewer voxels to 0.
+        selected: ids of the objects to keep (default: all).
 
     Returns:
         The labels, same shape and type.
@@ -54,7 +54,7 @@ def mask_out(
 
 
 def read_ids(store: Store, key: str) -> frozenset[int]:
-    """Read ids from a JSON file: a list of integers, as numbers or strings.
+    """Return the ids in a JSON file: a list of integers, as numbers or strings.
 
     Args:
         store: store of the file.
@@ -62,7 +62,7 @@ def read_ids(store: Store, key: str) -> frozenset[int]:
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: the file is not a list of ids, or the list is empty.
+        VolumeError: the file does not contain a list of ids, or the list is empty.
     """
     data = store.get(key)
     address = f"{store.url.rstrip('/')}/{key}"
@@ -73,18 +73,18 @@ def read_ids(store: Store, key: str) -> frozenset[int]:
         # The ids of a JSON object (a Python dict) are its keys.
         ids = frozenset(_number(each) for each in parse_json(data, None))
     except (ValueError, TypeError) as error:
-        msg = f"{address} is not a list of ids ({error}); write it as [34, 56, 78]"
+        msg = f"{address} is not a list of ids ({error}); write a list such as [34, 56, 78]"
         raise VolumeError(msg) from error
     if not ids:
         msg = (
-            f"{address} lists no ids, so all objects would be removed; list ids as in [34, 56, 78]"
+            f"{address} lists no ids, so all objects would be removed; add ids, as in [34, 56, 78]"
         )
         raise VolumeError(msg)
     return ids
 
 
 def ids_of_text(text: str) -> frozenset[int]:
-    """Parse ids from text such as ``34,56,78``.
+    """Return the ids in a text such as ``34,56,78``.
 
     Raises:
         OptionError: *text* is not a list of ids.
@@ -108,11 +108,11 @@ def _number(value: Any) -> int:
 
 
 def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Fill the holes of each object: background that the object encloses.
+    """Return *labels* with the holes of objects filled: background that a single object encloses.
 
-    A hole is enclosed by a single object: each path through voxel faces from the hole to the faces
-    of the array passes through that object. Other objects inside the hole stay. Background between
-    several objects is not a hole, unless one of them encloses the others as well.
+    An object encloses a hole if each path through voxel faces from the hole to the boundary of the
+    array passes through that object. Other objects inside the hole do not change. Background
+    between several objects is not a hole, unless one of these objects encloses the others as well.
 
     ```
     1 1 1 1        1 1 1 1
@@ -121,8 +121,8 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     1 1 1 1        1 1 1 1
     ```
 
-    Objects are examined only where background touches several of them, each object in its bounding
-    box.
+    Objects are examined only where background touches several objects, and each object only within
+    its bounding box.
 
     Args:
         labels: (z, y, x) integers, 0 is background.
@@ -181,7 +181,7 @@ def check_labels(labels: NDArray[Any]) -> None:
 
 
 def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the 6-connected components of *background*, and which of them are inner.
+    """Return the 6-connected components of *background*, and whether each is inner (enclosed).
 
     The library fill-voids does the same, but also fills some voxels on edges of the array.
 
@@ -189,8 +189,8 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
         background: (z, y, x).
 
     Returns:
-        (z, y, x) components, 0 outside the background; and for each component, whether it is inner:
-        it touches no face of the array.
+        Components (z, y, x), 0 outside the background; and for each component, whether it is inner,
+        that is, touches no face of the array.
     """
     import cc3d
 

@@ -1,4 +1,4 @@
-"""Overlaps: the labels that a task stores for voxels that its neighbours label, too.
+"""Overlaps: labels that a task stores for voxels that neighbouring tasks label as well.
 
 A later step links the labels, see `labels.links.overlap_pairs`.
 
@@ -9,11 +9,11 @@ stored by A      |---|mmm|                       both have labelled these voxels
 stored by B      |mmm|---|
 ```
 
-Each task writes one file for each face that it shares with another task. Its name is the first
-voxel behind the face, the axis, and the side on which the task lies: ``64_0_128.z.below.npz``,
-``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The file is npz without
-pickles: ``offset`` (3) of the first voxel, ``ids`` uint64, ``codes`` (z, y, x); a voxel has the
-label ids[code].
+Each task writes one file for each face that it shares with another task. The file name consists of
+the first voxel behind the face, the axis, and the side of the face on which the task lies:
+``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The
+file is npz without pickles: ``offset`` (3) of the first voxel, ``ids`` uint64, ``codes`` (z, y, x);
+a voxel with code k has the label ids[k].
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
 
     Args:
         chunk: labels of a task and of a margin around it.
-        core: box of the task; its faces inside the chunk's domain are shared.
+        core: box of the task; the faces of this box inside the chunk's domain are shared.
 
     Yields:
-        Axis of the face, its first voxel, the side on which the task lies, and the labels.
+        Axis of the face, first voxel behind the face, side on which the task lies, and the labels
+        on both sides of the face.
 
     Raises:
         GeometryError: the chunk does not extend beyond a shared face.
@@ -69,7 +70,7 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
             if beyond <= 0:
                 msg = (
                     f"chunk {chunk.bbox} does not extend beyond the face {name} = {at} of task "
-                    f"{core} (zyx, voxels), so it shares no voxels with its neighbour there; give "
+                    f"{core} (zyx, voxels), so the two tasks at this face share no voxels; give "
                     "the loader --expand-margin-size 8 8 8 or more"
                 )
                 raise GeometryError(msg)
@@ -111,16 +112,17 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the links across the three lower faces of a task.
 
-    If a neighbour has stored no file, it was skipped and has no segments.
+    A neighbouring task without a file was skipped, and has no segments to link.
 
     Args:
         store: store of the overlaps.
         region: region of the task.
-        fraction: smallest mean share of common voxels, see `labels.links.overlap_pairs`.
-        voxels: smallest number of common voxels.
+        fraction: smallest mean share of common voxels of two linked segments, see
+            `labels.links.overlap_pairs`.
+        voxels: smallest number of common voxels of two linked segments.
 
     Returns:
-        (n, 2) pairs of labels for each face.
+        (n, 2) pairs of labels for each face that has files of both tasks.
 
     Raises:
         ChunkError: two tasks have used the same id.

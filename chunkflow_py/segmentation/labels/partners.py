@@ -1,4 +1,4 @@
-"""Assign postsynaptic points to T-bars, and find duplicates among them."""
+"""Assign postsynaptic points to T-bars, and find duplicate postsynaptic points."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 def with_partners(
     synapses: Synapses, points: Points, max_distance: float, max_number: int
 ) -> Synapses:
-    """Return the synapses with postsynaptic points assigned to their T-bars.
+    """Return *synapses* with *points* added as the postsynaptic points of their T-bars.
 
     A point is assigned to the nearest T-bar within *max_distance*. T-bars that already have
-    postsynaptic points get no others.
+    postsynaptic points get no more points.
 
     Args:
         synapses: T-bars, some with postsynaptic points.
         points: candidates for postsynaptic points, with confidences.
         max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
-        max_number: largest number of points for a T-bar; those of highest confidence are chosen,
-            and among points of equal confidence the nearest.
+        max_number: largest number of points for each T-bar; the points of highest confidence are
+            chosen, and the nearest of points with equal confidence.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -65,10 +65,10 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each item in its group, from 0.
+    """Return the rank of each item among the items of its group, from 0.
 
     Args:
-        group: (n,) group of each item.
+        group: (n,) number of the group of each item.
         keys: (n,) sort keys within a group, the most important first.
     """
     order = np.lexsort((*reversed(keys), group))
@@ -82,16 +82,16 @@ def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
 def doubled(
     synapses: Synapses, objects: NDArray[Any], distance: float, protected: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Mark the postsynaptic points that duplicate another one.
+    """Return a mask of the postsynaptic points that are duplicates of another point.
 
-    Points within *distance* of each other on the same object are one contact, of which the point
-    nearest to its T-bar is kept. Points are examined by increasing distance to their T-bar; a point
-    is a duplicate if a kept point on the same object lies within *distance*.
+    Points within *distance* of each other on the same object are one contact, of which only the
+    point nearest to its T-bar is kept. Points are examined by increasing distance to their T-bar; a
+    point is a duplicate if a kept point on the same object lies within *distance*.
 
     Args:
         synapses: synapses with m postsynaptic points.
-        objects: (m,) label of the object that contains each point, 0 for none.
-        distance: largest distance between duplicates, in voxels.
+        objects: (m,) label of the object that contains each point, 0 if no object does.
+        distance: largest distance between points of one contact, in voxels.
         protected: (m,) bool: points that are always kept.
 
     Returns:
@@ -119,7 +119,7 @@ def doubled(
 
 
 def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
-    """Return the label at each point, 0 for points outside the chunk.
+    """Return the label at each of *points*, or 0 for points outside the chunk.
 
     Args:
         segmentation: (z, y, x) or (1, z, y, x), integers.

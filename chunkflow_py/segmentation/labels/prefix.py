@@ -1,14 +1,14 @@
 """Division of the objects of a segmentation into tasks, by the first digits of ids.
 
-With two digits there are a hundred tasks, 0 to 99:
+With two digits, there are a hundred tasks, 0 to 99, for example:
 
 ```
-7      the object 7, whose id has fewer digits: 07
-70     70, 700 to 709, 7000 to 7099, ...
+7      only object 7, because its id has fewer than two digits
+70     objects 70, 700 to 709, 7000 to 7099, ...
 ```
 
 Each object belongs to one task, and a store can list the files of a task by the prefix of their
-names. The region of a task is a box; that of task 70 is 70-71_0-1_0-1.
+names. The region of a task is a box: the box of task 70 is 70-71_0-1_0-1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
     """Return the plan with one task for each prefix.
 
     Args:
-        digits: length of the prefix.
+        digits: number of decimal digits of the prefix.
         number: the only prefix to plan for (default: all).
 
     Raises:
@@ -58,8 +58,8 @@ def prefix_of(box: BoundingBox, digits: int) -> str | None:
     number = box.start.z
     if box != BoundingBox.from_size((number, 0, 0), _ONE) or not 0 <= number < 10**digits:
         msg = (
-            f"task {box} is not one of the prefixes 0 to {10**digits - 1} of --digits {digits}, "
-            f"whose tasks are 0-1_0-1_0-1 to {10**digits - 1}-{10**digits}_0-1_0-1"
+            f"task {box} stands for none of the prefixes 0 to {10**digits - 1} of --digits "
+            f"{digits}; give boxes from 0-1_0-1_0-1 to {10**digits - 1}-{10**digits}_0-1_0-1"
         )
         raise OptionError(msg)
     if number == 0:
@@ -70,7 +70,7 @@ def prefix_of(box: BoundingBox, digits: int) -> str | None:
 def fragments_of(
     folder: ObjectFolder, prefix: str | None, parts: int, command: str
 ) -> dict[int, list[str]]:
-    """Return the fragment names of a task by object id; ids and names are sorted.
+    """Return the fragment names of a task, grouped by object id; ids and names are sorted.
 
     Args:
         folder: folder of the fragments.
@@ -90,10 +90,10 @@ def fragments_of(
 
 
 def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
-    """Return fragment names by object id; ids are sorted, names keep their order.
+    """Return *names* grouped by object id; ids are sorted, and names keep their order.
 
     Args:
-        names: names of files; those that are not fragments are ignored.
+        names: names of files; files that are not fragments are ignored.
         parts: number of parts of a fragment's name, separated by colons; the first is the id.
     """
     fragments: dict[int, list[str]] = {}

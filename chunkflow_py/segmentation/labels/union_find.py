@@ -1,9 +1,9 @@
 """Union-find over pairs of labels, vectorised.
 
-The smallest label of a set represents it, so the result does not depend on the order or number of
-pairs. Pairs are added in parts and reduced to a forest: one pair for each label that is not the
-smallest of its set. Memory is at most about 250 bytes for each distinct label, for any number of
-pairs.
+The smallest label of a set represents the set, so the result does not depend on the order or number
+of pairs. Pairs are added in batches and reduced to a forest: one pair for each label that is not
+the smallest of its set. Memory is at most about 250 bytes for each distinct label, for any number
+of pairs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def smallest_of_sets(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the labels of *pairs*, and for each label the smallest label of its set.
 
-    In each round every root with a smaller neighbour becomes the child of that neighbour; then all
+    In each round, every root with a smaller neighbour becomes the child of this neighbour; then all
     paths are shortened. Two rounds at least halve the number of roots that have neighbours.
 
     Args:
         pairs: (n, 2); the two labels of a pair belong to the same set.
 
     Returns:
-        The labels in ascending order, and for each the smallest label of its set.
+        The labels in ascending order, and for each label the smallest label of its set.
     """
     labels = np.unique(pairs)
     first, second = (np.searchsorted(labels, pairs[:, side]) for side in (0, 1))
@@ -57,7 +57,7 @@ class Forest:
     _count: int = 0
 
     def add(self, pairs: NDArray[np.uint64]) -> None:
-        """Join the two labels of each of *pairs*, (n, 2)."""
+        """Join the sets of the two labels of each pair in *pairs*, (n, 2)."""
         if len(pairs):
             self._waiting.append(pairs)
             self._count += len(pairs)
@@ -66,7 +66,7 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return (n, 2): the labels not smallest in their set (ascending), and the smallest."""
+        """Return (n, 2): labels that change (ascending), and the smallest label of their sets."""
         self._merge()
         return self._kept
 

@@ -1,10 +1,11 @@
 """Program that runs waterz in a separate process.
 
-waterz holds the interpreter lock while it works, which would stop the threads that read, write
-and renew leases; and it prints to the standard output, which is for results.
+waterz holds the interpreter lock while it works. In a worker process, the lock would stop the
+threads that read, write and renew leases. waterz also prints to the standard output, which is
+reserved for results.
 
 Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as float32,
-and the fragments, if any, as uint64. Output: the labels of each threshold, uint64.
+and the fragments, if any, as uint64. Output: the labels for each threshold in turn, as uint64.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_array(stream: IO[bytes], shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """Return an array of *shape* from the next bytes of *stream*.
+    """Return an array of *shape* and *dtype* read from the next bytes of *stream*.
 
     Raises:
         EOFError: the stream ends before the array is complete.

@@ -1,4 +1,4 @@
-"""Cache of decoded blocks, limited in bytes; concurrent readers of one block fetch it once."""
+"""A cache of decoded blocks, limited in bytes; concurrent readers fetch a block only once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class BlockCache:
     """Least-recently-used cache of the blocks of one volume.
 
-    If two tasks read a block at the same time, it is fetched once: the first task claims it, the
-    second waits for the decoded block.
+    If two tasks read a block at the same time, the block is fetched once: the first task claims the
+    block, and the second task waits for the decoded voxels.
 
     Args:
-        limit: bytes of voxels to keep; 0 turns the cache off, and every reader fetches.
+        limit: bytes of voxels to keep; 0 turns the cache off, so every reader fetches its blocks.
     """
 
     def __init__(self, limit: int) -> None:
@@ -38,8 +38,8 @@ class BlockCache:
     def claim(self, block: Index) -> Future[NDArray[Any] | None] | None:
         """Return the future of a block that is cached or being fetched, or ``None``.
 
-        ``None`` means that the caller has claimed the block: it must fetch the block and then
-        `share` it, or `give_up`, which cancels the future that other readers wait for.
+        ``None`` means that the caller has claimed the block. The caller must fetch the block and
+        then call `share`, or call `give_up`, which cancels the future for which others wait.
         """
         if not self.limit:
             return None
@@ -89,7 +89,7 @@ class BlockCache:
 
 
 def _copy_outside_heap(voxels: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy in its own memory mapping.
+    """Return a copy of *voxels* in a memory mapping of its own.
 
     Long-lived blocks between short-lived buffers fragment the heap: with the cache in the heap,
     peak memory was a fifth higher.

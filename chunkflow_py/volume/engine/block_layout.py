@@ -58,17 +58,17 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores; ``None`` if it does not belong to the array."""
+        """Return the unit that object *key* stores, or ``None`` for an object of no unit."""
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
-        """Return the voxels of a block: a full block, or its part inside the array.
+        """Return the voxels of a block: of the full block, or of its part inside the array.
 
         The result may be read-only and share the memory of *data*.
 
         Raises:
-            Exception: any error of the codec on damaged data; `ValueError` if the number of bytes
-                does not match the extent and the dtype.
+            Exception: *data* are damaged; the codec may raise any error. `ValueError` if the
+                number of bytes does not match the extent and the dtype.
         """
 
     @abstractmethod
@@ -76,8 +76,8 @@ class BlockLayout(ABC):
         """Return the bytes of a block.
 
         Args:
-            voxels: voxels of the part of the block inside the array, of `dtype`, in the order of
-                `axes`, with any strides.
+            voxels: voxels of the part of the block inside the array, of type `dtype`, with axes in
+                the order of `axes` and any strides.
             block: index of the block.
         """
 
@@ -86,7 +86,7 @@ class BlockLayout(ABC):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded *blocks*, which are all in *unit*; ``None`` for a block not stored."""
+        """Return the bytes of *blocks*, which are all in *unit*; ``None`` for missing blocks."""
         return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:

@@ -3,7 +3,7 @@
 ```
 tasks   |-----------|-----------|-----------|    boundaries on a common grid
 blocks  |---|---|---|---|---|---|---|---|---|    up to 64 voxels; tasks consist of whole blocks
-shards  |-------|-------|-------|-------|---|    a power of two of blocks; a task writes one shard
+shards  |-------|-------|-------|-------|---|    2^n blocks; with --task-memory, one shard per task
 ```
 """
 
@@ -28,9 +28,10 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest grid step, from the start of *bounds*, that divides all box boundaries.
+    """Return the largest step of a grid from the start of *bounds* that meets all box boundaries.
 
-    Boundaries that are not inside *bounds* do not count; the step is 0 along an axis without any.
+    Boundaries that are not inside *bounds* are ignored. Along an axis without boundaries inside
+    *bounds*, the step is 0.
     """
     steps = []
     for axis, spans in enumerate(_spans(boxes)):
@@ -43,9 +44,10 @@ def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingB
 def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
     """Return a block size for a new volume whose blocks align with the tasks.
 
-    Along each axis this is the largest divisor of the tasks' common step up to 64 voxels. If that
-    is below 16, it is the common step itself, up to 256. If the common step is below 4, blocks are
-    as long as the longest task and do not align.
+    Along each axis, the block size is the largest divisor of the tasks' common step (see
+    `common_unit`) up to 64 voxels. If this divisor is below 16, the block size is the common step
+    itself, up to 256. If the common step is below 4, blocks are as long as the longest task and do
+    not align.
     """
     block = []
     common = common_unit(boxes, bounds)
@@ -70,24 +72,24 @@ def _spans(boxes: BoxGrid | Sequence[BoundingBox] | None) -> list[list[tuple[int
 def shard_for_memory(
     block: Zyx, extent: Zyx, *, memory_bytes: int, input_bytes: int, output_bytes: int
 ) -> Zyx:
-    """Return the largest shard that one task can produce in memory; the task has the same size.
+    """Return the extent of the largest shard that a task of the same extent can hold in memory.
 
     A task keeps its input, its output and the encoded shard, which may be as large as the output:
     voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
     the task is not included.
 
-    A shard is a block doubled along x, y, z, x, … (the order in which sharded precomputed volumes
-    number their blocks), along each axis up to the end of the volume.
+    The extent of a shard is that of a block, doubled along x, y, z, x, … (the order in which
+    sharded precomputed volumes number their blocks), along each axis up to the end of the volume.
 
     Args:
-        block: extent of a block, voxels.
+        block: extent of a block, voxels, zyx.
         extent: extent of the volume, voxels, zyx.
-        memory_bytes: limit per task.
+        memory_bytes: limit of the memory of a task.
         input_bytes: bytes per input voxel, all channels together.
         output_bytes: bytes per output voxel, all channels together.
 
     Raises:
-        OptionError: not even one block fits.
+        OptionError: not even a task of one block fits into the memory.
     """
     voxel_bytes = input_bytes + 2 * output_bytes
     most = memory_bytes // voxel_bytes
@@ -95,8 +97,8 @@ def shard_for_memory(
         msg = (
             f"a task of one block {block} (zyx, voxels) takes {block.product() * voxel_bytes} "
             f"bytes ({input_bytes} per voxel for the input, 2 x {output_bytes} for the output and "
-            f"its encoded copy), more than --task-memory {memory_bytes}; choose smaller blocks or "
-            "more memory"
+            f"its encoded copy), more than --task-memory {memory_bytes}; choose a smaller "
+            "--block-size or a larger --task-memory"
         )
         raise OptionError(msg)
     shard, grown = block, True

@@ -1,18 +1,18 @@
-"""Volumes that are stored as many small objects, whatever their format.
+"""Volumes in all formats that store blocks as many small objects.
 
 ```
-read     which blocks?  ->  fetch, decode, place      one job per block, in a thread pool
-write    encode, put                                  one job per unit; the blocks of a shard in
-                                                      parallel, then the whole shard
+read     list the blocks, fetch, decode, place        one job per block, in a thread pool
+write    encode, put                                  one job per unit; the blocks of a shard are
+                                                      encoded in parallel, then written together
 
 blocks   |------|------|------|------|
 request      |-------------|                  three pieces; `inside` is a position in a block,
-              ..|------|...                   `outside` one in the array that is read or written
+              ..|------|...                   `outside` in the array that is read or written
 ```
 
-A format defines where a block is and how it is encoded (`BlockLayout`); a store keeps the bytes
-(`Store`). Everything that formats share is here: the thread pool, blocks at the edge of the volume,
-missing and damaged blocks, the check of write units, the cache.
+A format (`BlockLayout`) defines which object stores a block and how the block is encoded; a `Store`
+keeps the bytes. This module contains what all formats share: the thread pool, blocks at the edge of
+the volume, missing and damaged blocks, the check of write units, and the cache.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Traffic:
 
     Attributes:
         stored_bytes: bytes of the fetched blocks, as stored.
-        decoded_bytes: bytes of the voxels of these blocks.
+        decoded_bytes: bytes of all voxels of the fetched blocks.
         needed_bytes: bytes of the voxels of the requested boxes.
         cache_hits: number of blocks that were found in the cache.
         missing_blocks: number of blocks that are not stored and were read as the fill value,
@@ -107,8 +107,8 @@ class Piece:
 
     Attributes:
         block: index of the block, one number per axis.
-        inside: its position in the block.
-        outside: its position in the array that is read or written.
+        inside: position of the part in the block.
+        outside: position of the part in the array that is read or written.
     """
 
     block: Index
@@ -120,18 +120,18 @@ class BlockVolume:
     """One level of a volume of blocks, as a `Volume`.
 
     Args:
-        url: address that opens it again, including a password if it has one.
+        url: address with which the volume can be opened again, including a password if any.
         store: store of the objects.
         layout: layout of the array in the store.
         voxel_offset: position of the first voxel, zyx.
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: size of a voxel, nanometres, zyx.
         kind: meaning of the voxels, if known.
-        mode: ``r`` or ``r+``.
+        mode: ``r`` to read, or ``r+`` to read and write.
         mip: number of this level.
         mips: numbers of all levels.
         opening: options for reading and writing the volume.
-        channel_names: one per channel, if known.
-        encoding: compression of the blocks, if `VolumeSpec` has a name for it.
+        channel_names: one name per channel, if known.
+        encoding: compression of the blocks, if `VolumeSpec` has a name for the compression.
         documents: keys of the metadata documents that describe this level; some may not exist.
 
     Attributes:
@@ -165,21 +165,21 @@ class BlockVolume:
 
         Raises:
             VolumeError: the array has an axis other than t, c, z, y and x that is longer than 1, or
-                blocks of more than `BLOCK_BYTES`.
+                its blocks have more than `BLOCK_BYTES`.
         """
         shape = dict(zip(layout.axes, layout.shape, strict=True))
         for axis, length in shape.items():
             if axis not in _CANONICAL and length != 1:
                 msg = (
-                    f"{url} has an axis {axis!r} of length {length}; supported axes are t, c, z, "
-                    "y, x"
+                    f"{url} has an axis {axis!r} of length {length}, but only the axes t, c, z, y, "
+                    "x may be longer than 1; store the array without this axis"
                 )
                 raise VolumeError(msg)
         if layout.block_bytes > BLOCK_BYTES:
             msg = (
                 f"{without_secrets(url)} has blocks of {layout.block} {layout.dtype} "
                 f"({', '.join(layout.axes)}), {layout.block_bytes} bytes each; the limit is "
-                f"{BLOCK_BYTES} bytes; store it again in smaller blocks"
+                f"{BLOCK_BYTES} bytes; store the volume again in smaller blocks"
             )
             raise VolumeError(msg)
         self._address, self.url = url, without_secrets(url)
@@ -204,7 +204,7 @@ class BlockVolume:
         self._stored_shards: set[Index] = set()  # known to exist, although some blocks are empty
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Reopen the volume in another process."""
+        """Pickle the volume as its address; another process opens the volume again."""
         return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
 
     @property
@@ -304,7 +304,7 @@ class BlockVolume:
             if not self._opening.fill_missing:
                 msg = (
                     f"block {piece.block} of {self.url} is not stored "
-                    f"({self._layout.key(unit)}); --fill-missing reads such blocks as "
+                    f"({self._layout.key(unit)}); use --fill-missing to read such blocks as "
                     f"{self._layout.fill}"
                 )
                 raise VolumeError(msg)
@@ -315,7 +315,7 @@ class BlockVolume:
         with self._damage(unit, piece.block):
             block = self._layout.decode(data, piece.block)
             if any(have < need for have, need in zip(block.shape, extent, strict=True)):
-                msg = f"it holds {block.shape} voxels, not {extent}"
+                msg = f"the block holds {block.shape} voxels, not {extent}"
                 raise ValueError(msg)
         array[piece.outside] = block[piece.inside]
         with self._lock:
@@ -374,7 +374,7 @@ class BlockVolume:
     def _shards_to_write(
         self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
-        """Yield jobs that write one shard each; encode the next shard's blocks meanwhile."""
+        """Yield jobs that write one shard each; meanwhile, encode the blocks of the next shard."""
         begun: deque[tuple[Index, list[Future[tuple[Index, bytes | None]]]]] = deque()
 
         def write_oldest() -> Callable[[], None]:
@@ -418,7 +418,7 @@ class BlockVolume:
     # --- stored units ----------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the write units that *bbox* touches, see `Volume`."""
+        """Return the addresses of the objects that *bbox* touches, see `Volume.objects`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return []
@@ -462,18 +462,21 @@ class BlockVolume:
         if self.times is not None:
             if time is None and self.times > 1:
                 msg = (
-                    f"{self.url} has {self.times} time points, but the task names none; give one "
-                    "with --time or in the task's box, such as t0_0-64_0-512_0-512"
+                    f"{self.url} has {self.times} time points, but the task has no time index; "
+                    "give --time, or generate tasks with a time index, such as t0_0-64_0-512_0-512"
                 )
                 raise VolumeError(msg)
             if not 0 <= (time or 0) < self.times:
-                msg = f"{self.url} has the time indices 0 to {self.times - 1}; got {time}"
+                msg = (
+                    f"{self.url} has the time indices 0 to {self.times - 1}, but time index {time} "
+                    "was requested"
+                )
                 raise VolumeError(msg)
             wanted["t"] = range(time or 0, (time or 0) + 1)
         return wanted
 
     def _units(self, wanted: Mapping[str, Positions]) -> dict[Index, list[Piece]]:
-        """Return the pieces of the *wanted* positions, grouped by unit."""
+        """Return the pieces of the *wanted* positions, grouped by write unit."""
         positions = [wanted.get(axis, range(1)) for axis in self._layout.axes]
         units: dict[Index, list[Piece]] = {}
         for piece in _pieces(positions, self._layout.block):
@@ -481,7 +484,7 @@ class BlockVolume:
         return units
 
     def _box_of(self, unit: Index) -> tuple[BoundingBox, int | None]:
-        """Return the box of a unit, clipped to the volume, and its time index."""
+        """Return the box of a write unit, clipped to the volume, and its time index."""
         index = dict(zip(self._layout.axes, unit, strict=True))
         low = self.bounds.start + Zyx(*(index.get(axis, 0) for axis in AXES)) * self.write_unit
         return BoundingBox(low, low + self.write_unit).intersection(self.bounds), index.get("t")
@@ -528,7 +531,7 @@ class BlockVolume:
         return translated_errors(
             f"block {f'{block} in ' if in_shard else ''}{self._layout.key(unit)} of {self.url} "
             "is damaged",
-            "; restore it from a copy, or remove it so that it is computed again",
+            "; restore the object from a copy, or delete it and compute it again",
         )
 
 
@@ -536,7 +539,7 @@ class BlockVolume:
 
 
 def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece]:
-    """Yield the pieces of the positions *wanted* along each axis, for blocks of extent *block*."""
+    """Yield the pieces of the positions *wanted* along each axis; *block* is a block's extent."""
     spans = [list(_spans(each, length)) for each, length in zip(wanted, block, strict=True)]
     for combination in itertools.product(*spans):
         index, inside, outside = zip(*combination, strict=True)
@@ -573,7 +576,7 @@ def _run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Non
 def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
     """Yield the results of the jobs in any order; start no further job after a failure.
 
-    No job is running any more when this ends, because jobs may write to an array of the caller.
+    The generator ends only when no job is running, because jobs may write to the caller's array.
     """
     futures: set[Future[Any]] = set()
     failed = Event()

@@ -1,7 +1,7 @@
 """Read the number of voxels that a compressed image declares in its header, before decoding it.
 
-The decoders of these formats allocate as much memory as a header declares. The size of a block is
-known from the volume, so blocks whose headers declare another size are refused.
+The decoders of these formats allocate as much memory as a header declares. Because the metadata of
+the volume give the size of a block, blocks whose headers declare another size are refused.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ _WORD = 0xFFFFFFFF
 def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = False) -> None:
     """Refuse an image whose header does not declare this number of *voxels*.
 
-    For formats that interleave the channels, this is the number of pixels.
-
     Args:
         encoding: one of `DECLARED`.
-        data: the image.
-        voxels: expected number of voxels in all channels.
-        or_fewer: accept fewer voxels too.
+        data: the encoded image.
+        voxels: expected number of voxels in all channels, or, for formats that interleave the
+            channels, of pixels.
+        or_fewer: whether to accept a smaller number too.
 
     Raises:
         ValueError: the header declares another number.
-        Exception: any error of a library on a damaged header.
+        Exception: the header is damaged; a library may raise any error.
     """
     declared = DECLARED[encoding](data)
     if declared > voxels or (declared < voxels and not or_fewer):
@@ -46,7 +45,7 @@ def _jpeg(data: bytes) -> int:
     """Return the number of pixels, from the first frame header; ITU T.81, annex B."""
     scans = data.count(_START_OF_SCAN)
     if scans > _SCANS:
-        msg = f"it has {scans} scans, more than {_SCANS} (jpeg)"
+        msg = f"it has {scans} scans, more than the limit of {_SCANS} (jpeg)"
         raise ValueError(msg)
     place = 2
     while data[place] == _MARK:
@@ -164,7 +163,7 @@ def _zfpc(data: bytes) -> int:
 
 
 def _fpzip(data: bytes) -> int:
-    """Return the number of values; the header is range-coded, see ``rcdecoder.inl`` of fpzip."""
+    """Return the number of values; the header is range-coded, see fpzip's ``rcdecoder.inl``."""
     code = int.from_bytes(data[:4], "big")
     low, span, place = 0, _WORD, 4
 

@@ -1,13 +1,13 @@
 """Gzip that writes the same bytes for the same voxels on every processor and in every thread.
 
-| voxels                      | library                        | 8 bit images, against zlib    |
+| voxels                      | library                        | speed and size against zlib   |
 |-----------------------------|--------------------------------|-------------------------------|
 | in general                  | libdeflate (in imagecodecs)    | 2.6 times as fast             |
 | noise, as in most images    | zlib-ng, only runs and Huffman | 4.5 times as fast, 1 % larger |
 
-A sample of each block decides: if it has no repetitions, the encoder does not search for any. ISA-L
-is faster than both, but its output depends on earlier contents of its memory: about one in a
-thousand small blocks differed.
+The measurements are of 8 bit images. A sample of each block decides between the libraries: if the
+sample has no repetitions, the block is noise. ISA-L is faster than both libraries, but its output
+depends on earlier contents of its memory: about one in a thousand small blocks differed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GAIN = 1.02  # size ratio from which a search for repetitions is worth its time
 
 
 def check_gzip_available() -> None:
-    """Check that the libraries for writing gzip are installed, before any data is produced.
+    """Check, before any data are computed, that the libraries for writing gzip are installed.
 
     Raises:
         MissingExtraError: a library is not installed.
@@ -32,11 +32,11 @@ def check_gzip_available() -> None:
 
 
 def gzip_compress(data: Any, level: int = FASTEST) -> bytes:
-    """Return *data* gzipped; the header contains no time.
+    """Return *data* compressed with gzip; the header contains no time stamp.
 
     Args:
         data: any object with a contiguous buffer.
-        level: 1 to 9, as for zlib.
+        level: compression level from 1 to 9, as in zlib.
 
     Raises:
         MissingExtraError: a library is not installed.

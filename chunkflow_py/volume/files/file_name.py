@@ -1,4 +1,4 @@
-"""Names of the files that tasks read or write: one for all, or a prefix followed by the box."""
+"""Names of the files that tasks read or write: one file, or a prefix followed by a task's box."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def local_path(text: str, option: str) -> str:
-    """Return a local path, without ``file://``.
+    """Return *text* as a local path, without ``file://``.
 
     Raises:
         OptionError: *text* is a URL of another store.
@@ -29,7 +29,7 @@ def local_path(text: str, option: str) -> str:
 
 @dataclass(frozen=True)
 class OnePath:
-    """An option's value: one file, folder or prefix that all tasks share.
+    """The value of an option that names one file, folder or prefix for all tasks.
 
     Attributes:
         fixed_path: the file, folder or prefix.
@@ -41,7 +41,7 @@ class OnePath:
 
     @property
     def place(self) -> str:
-        """The absolute path."""
+        """Absolute path of the file, folder or prefix."""
         return str(self.fixed_path.absolute())
 
     def path(self, region: Region | BoundingBox | None) -> Path:  # noqa: ARG002
@@ -54,7 +54,7 @@ class FileName:
     """The value of a ``--file-name`` option.
 
     ```
-    out.h5                   the one file of that name
+    out.h5                   out.h5 for all tasks
     out_                     out_0-64_0-512_0-512.h5 for the task 0-64_0-512_0-512
     ```
 
@@ -62,8 +62,8 @@ class FileName:
         name: a name with an extension, or a prefix without one.
         extensions: extensions of the format, with dots; the first is appended to prefix and box.
         option: name of the option, for messages.
-        reads: whether tasks read the file; then an existing file of this name is not a prefix.
-        folders: whether an existing folder (of sections) is not a prefix either.
+        reads: whether tasks read the file; if so, the name of an existing file is not a prefix.
+        folders: whether the name of an existing folder of sections is not a prefix either.
     """
 
     name: str
@@ -110,21 +110,21 @@ class FileName:
             return Path(self.name).expanduser()
         if region is None and self.reads and not Path(self.name).expanduser().exists():
             msg = (
-                f"{self.option} {self.name} does not exist; check the path, or give the prefix of "
-                f"one {self.extensions[0]} file per task in a pipeline that has tasks"
+                f"{self.option} {self.name} does not exist; check the path, or, if it is the "
+                f"prefix of one {self.extensions[0]} file per task, generate tasks in this pipeline"
             )
             raise VolumeNotFoundError(msg)
         if region is None:
             msg = (
                 f"{self.option} {self.name} has no extension {self.extensions[0]}, so it is a "
-                "prefix for the box of a task, but this pipeline has no tasks; write "
+                "prefix for the box of a task, but this pipeline has no tasks; use "
                 f"{self.name}{self.extensions[0]}"
             )
             raise VolumeError(msg)
         return Path(f"{self.name}{region}{self.extensions[0]}").expanduser()
 
     def check_written_once(self, tasks: Sized | None) -> None:
-        """Refuse one file name for several tasks that write it.
+        """Refuse the name of a single file that several tasks would write.
 
         Args:
             tasks: the tasks (or their boxes), or ``None`` if they are not known in advance.

@@ -25,15 +25,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class FileSaver(OperatorBase):
-    """Writes a chunk of every task to a file.
+    """Writes the chunk of each task to a file.
 
     Attributes:
         files: name of the file, or prefix of one file per task.
-        write: (path, chunk) -> None; writes the file, which has its final name only when complete.
+        write: function (path, chunk) -> None that writes the file; the file gets its final name
+            only when it is complete.
         input_name: name of the chunk in the task.
         touch: for a task without a result (its item is ``None``): ``True`` writes an empty file,
             ``False`` writes nothing, and ``None`` raises an error.
-        others: types other than chunks that *write* accepts.
+        others: types of items, other than chunks, that *write* accepts.
     """
 
     files: FileName
@@ -46,7 +47,7 @@ class FileSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Path of the file; ``BOX`` in it stands for the box of each task."""
+        """Path of the file; ``BOX`` in the path stands for the box of each task."""
         return self.files.place
 
     @hook
@@ -56,7 +57,7 @@ class FileSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the name against the tasks of the pipeline (an `Outline`).
+        """Check that the tasks of the pipeline (an `Outline`) can write files of this name.
 
         Raises:
             OptionError: several tasks would write one file.
@@ -69,7 +70,7 @@ class FileSaver(OperatorBase):
         """Write the chunk.
 
         Raises:
-            VolumeError: the file cannot be written, or an earlier task has written it.
+            VolumeError: the file cannot be written, or an earlier task has written the same file.
         """
         item = task[self.input_name] if self.touch is not None else None
         if self.touch is not None and item is None:

@@ -43,12 +43,12 @@ ORIGIN = Zyx(0, 0, 0)
 
 
 class FileVolume:
-    """A read-only `Volume`: one array in a file, opened by its header.
+    """A read-only `Volume` of one array in a file; opening reads only the header.
 
     Each `read` reads voxels from the file; the whole file counts as one block.
 
     Attributes:
-        url: file and array, for messages.
+        url: names of the file and of the array, for messages.
         shape: (z, y, x) or (c, z, y, x).
         bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
             single_writer: see `Volume`.
@@ -72,12 +72,13 @@ class FileVolume:
         """Check shape and dtype, and derive the bounds.
 
         Args:
-            url: file and array, for messages.
+            url: names of the file and of the array, for messages.
             shape: shape of the array.
             dtype: type of the voxels, in any byte order.
-            read_part: (slices zyx, channels or ``None``) -> voxels.
+            read_part: function (slices zyx, channels or ``None``) -> voxels.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
-            voxel_size_nm: nanometres, zyx (default: `UNIT_NM`; loaders then warn).
+            voxel_size_nm: size of a voxel, nanometres, zyx (default: `UNIT_NM`, of which loaders
+                warn).
             kind: meaning of the voxels, if known.
 
         Raises:
@@ -86,12 +87,12 @@ class FileVolume:
         if len(shape) not in (3, 4):
             section = f"; store a section as {(1, *shape)}" if len(shape) == 2 else ""
             msg = (
-                f"{url} has {len(shape)} dimensions, shape {tuple(shape)}; a chunk is "
+                f"{url} has {len(shape)} dimensions, shape {tuple(shape)}, but a chunk is "
                 f"(z, y, x) or (c, z, y, x){section}"
             )
             raise ChunkError(msg)
         if dtype.kind not in "buif":
-            msg = f"{url} holds {dtype}, but a chunk holds real numbers; convert it"
+            msg = f"{url} holds {dtype}, but a chunk holds real numbers; convert the array"
             raise ChunkError(msg)
         self.url = url
         self.shape = tuple(shape)
@@ -135,7 +136,7 @@ class FileVolume:
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error: the blocks of a file are not separate objects."""
-        msg = f"the blocks of {self.url} are not separate objects: it is one file"
+        msg = f"cannot list the stored blocks of {self.url}: the volume is one file"
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
@@ -154,7 +155,7 @@ class FileSource(VolumeSource):
 
     Attributes:
         files: name of the file, or prefix of one file per task.
-        open_file: path -> its volume, or ``None`` for an empty file.
+        open_file: function path -> volume, or ``None`` for an empty file.
         removes_empty: whether to delete a file that is empty or contains only zeros.
         open_whole: like *open_file*, for a file that is read whole (default: *open_file*).
     """
@@ -168,7 +169,7 @@ class FileSource(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Path of the file; ``BOX`` in it stands for the box of each task."""
+        """Path of the file; ``BOX`` in the path stands for the box of each task."""
         return (self.files.place,)
 
     @property
@@ -210,6 +211,9 @@ def three_numbers(values: Iterable[Any], what: str) -> tuple[float, float, float
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) != 3 or not np.isfinite(numbers).all():
-        msg = f"{what} must be three numbers (zyx), got {values}; override it by an option"
+        msg = (
+            f"{what} must be three numbers (zyx), got {values}; override the value with "
+            "--voxel-offset or --voxel-size"
+        )
         raise VolumeError(msg)
     return numbers[0], numbers[1], numbers[2]

@@ -3,12 +3,12 @@
 | what          | written as               | read from, the first that exists                      |
 |---------------|--------------------------|-------------------------------------------------------|
 | voxels        | dataset ``main``         | ``main``, else first 3D or 4D dataset of numbers      |
-| voxel offset  | dataset ``voxel_offset`` | attribute ``voxel_offset``, ``origin``, the same      |
-| voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``, the same |
-| kind          | attribute ``layer_type`` | the same                                              |
+| voxel offset  | dataset ``voxel_offset`` | attribute ``voxel_offset``, ``origin``; the dataset   |
+| voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``; dataset  |
+| kind          | attribute ``layer_type`` | attribute ``layer_type``                              |
 
-All triples are zyx, in voxels or nanometres. "The same" refers to the column before.
-Attributes of the dataset take precedence over datasets, and these over attributes of the file.
+All triples are zyx, in voxels or nanometres. Attributes of the dataset of voxels take precedence
+over the datasets ``voxel_offset`` and ``voxel_size``, and these over attributes of the file.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ def open_hdf5(
     *,
     one_only: bool = False,
 ) -> FileVolume | None:
-    """Open the array of an HDF5 file, reading only headers; return ``None`` for an empty file.
+    """Open an array in an HDF5 file, reading only headers; return ``None`` for an empty file.
 
     Args:
         path: file to read.
-        dataset_path: path of the dataset, such as ``/volumes/raw`` (default: see the module).
+        dataset_path: path of the dataset, such as ``/volumes/raw`` (default: ``main``, else the
+            first 3D or 4D dataset of numbers).
         voxel_offset: global position of the first voxel, zyx; replaces that of the file.
         voxel_size_nm: voxel size in nanometres, zyx; replaces that of the file.
         kind: kind of the voxels; replaces that of the file.
@@ -113,9 +114,9 @@ def find_dataset(
     """Return the dataset at *dataset_path*; by default ``main``, else the first array.
 
     Raises:
-        VolumeNotFoundError: the dataset does not exist; the message lists the existing ones.
-        VolumeError: its values are not numbers, or are stored in another file; or *one_only* is
-            set, and the file has several arrays without a ``main``.
+        VolumeNotFoundError: the dataset does not exist; the message lists the existing datasets.
+        VolumeError: the values of the dataset are not numbers, or are stored in another file; or
+            *one_only* is set, and the file has several arrays, none of which is ``main``.
     """
     if dataset_path is None:
         main = item_at(file, "main", str(path))
@@ -125,7 +126,7 @@ def find_dataset(
         if one_only and len(arrays) > 1:
             listing = ", ".join(f"{item.name} {item.shape}" for item in arrays)
             msg = (
-                f"{path} holds {len(arrays)} datasets, {listing}, none of them main; name one, "
+                f"{path} holds {len(arrays)} datasets, {listing}, none of which is main; name one, "
                 f"such as h5://{path}:{arrays[0].name}"
             )
             raise VolumeError(msg)
@@ -141,8 +142,8 @@ def find_dataset(
         raise VolumeNotFoundError(msg)
     if item.dtype.kind not in "buif":
         msg = (
-            f"dataset {item.name} of {path} holds {item.dtype}, not numbers; its datasets are "
-            f"{_listing(file)}; name another"
+            f"dataset {item.name} of {path} holds {item.dtype}, not numbers; name another dataset "
+            f"of the file: {_listing(file)}"
         )
         raise VolumeError(msg)
     return item
@@ -228,7 +229,7 @@ def check_compression(compression: str) -> None:
     """Check that this build of HDF5 can write a compression.
 
     Raises:
-        OptionError: it cannot; the message lists the supported compressions.
+        OptionError: HDF5 cannot write this compression; the message lists the available ones.
     """
     available = [name for name in ("gzip", "lzf", "szip") if name in h5py.filters.encode]
     if compression not in available:

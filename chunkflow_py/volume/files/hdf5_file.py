@@ -1,4 +1,4 @@
-"""Access to HDF5 files: any number of processes read a file, one process writes to it.
+"""Access to HDF5 files: any number of processes may read a file, and one may write to it.
 
 HDF5 keeps parts of a file in memory, and a process cannot open a file for reading and writing at
 the same time. Each read and each write therefore opens the file and closes it again, one thread of
@@ -55,7 +55,7 @@ def reading(path: Path) -> Iterator[h5py.File]:
         if isinstance(error, ChunkflowError):
             raise
         reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
-        msg = f"cannot read {path}, which seems damaged: {reason}; write it again"
+        msg = f"cannot read {path}, which seems damaged: {reason}; save the file again"
         raise VolumeError(msg) from error
 
 
@@ -73,7 +73,7 @@ def check_signature(path: Path) -> None:
         if not h5py.is_hdf5(path):
             with path.open("rb"):  # a missing or unreadable file raises its own error
                 pass
-            msg = f"{path} is not an HDF5 file; check its name"
+            msg = f"{path} is not an HDF5 file; check the path"
             raise VolumeError(msg)
 
 
@@ -84,7 +84,7 @@ def _opened_when_free(path: Path) -> h5py.File:
             return h5py.File(path, "r")
         except BlockingIOError as error:  # HDF5's lock: another process writes
             if time.monotonic() > end:
-                msg = f"cannot read {path}: another process is writing to it; wait until it is done"
+                msg = f"cannot read {path}: another process is writing to it; try again later"
                 raise VolumeError(msg) from error
             time.sleep(_STEP_S)
 
@@ -109,13 +109,13 @@ def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
                 if isinstance(error, ChunkflowError):
                     raise
                 reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
-                msg = f"cannot write {path}, which seems damaged: {reason}; create it again"
+                msg = f"cannot write {path}, which seems damaged: {reason}; create the file again"
                 raise VolumeError(msg) from error
             sink.sync()
 
 
 class WriterLock:
-    """The exclusive right of this process to write to a file, released with the last reference."""
+    """The exclusive right of this process to write to a file, until this object is freed."""
 
     _held: ClassVar[WeakValueDictionary[str, WriterLock]] = WeakValueDictionary()
 
@@ -139,7 +139,7 @@ class WriterLock:
                     msg = (
                         f"cannot write {path}: another process writes to it, and an HDF5 file "
                         "allows one writer; wait until that process ends, or write a zarr volume, "
-                        "which allows many"
+                        "which allows many writers"
                     )
                     raise VolumeError(msg) from None
                 os.close(handle)  # the previous holder has removed the lock file meanwhile
@@ -166,9 +166,10 @@ def _unlock(lock: Path, handle: int, process: int) -> None:
 class Sink(io.RawIOBase):
     """A file that hides failed writes from HDF5 and raises them at `check` and on closing.
 
-    HDF5 keeps parts of a file in memory and writes them when it closes; a write that fails there
-    crashes the process when it exits. After the first failure (a full disk) this file therefore
-    ignores further writes, so that HDF5 closes normally, and raises the failure afterwards.
+    HDF5 keeps parts of a file in memory and writes them when the file is closed. If one of these
+    writes fails, such as on a full disk, the process crashes when it exits. After a first failed
+    write, this class therefore ignores further writes, so that HDF5 can close the file normally;
+    the error of the failed write is raised afterwards.
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
@@ -211,7 +212,7 @@ class Sink(io.RawIOBase):
         self.check()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position; the end counts ignored writes as written."""
+        """Move to a position; the end of the file is that after all writes, also ignored ones."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
         self._position = origin[whence] + offset
         return self._position

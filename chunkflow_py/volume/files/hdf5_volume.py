@@ -1,7 +1,7 @@
 """One dataset of a local HDF5 file as a volume: any number of readers, one writer.
 
 ```
-h5://em.h5            dataset main, with voxel_offset and voxel_size beside it, as save-h5 writes
+h5://em.h5            dataset main, and datasets voxel_offset and voxel_size, as save-h5 writes them
 h5://em.h5            the only dataset of a file without main
 h5://em.h5:/a/raw     any other dataset, with attributes voxel_offset, voxel_size_nm and layer_type
 ```
@@ -53,7 +53,7 @@ class Hdf5Volume:
         place: location of the file and the dataset.
         mode: ``r`` or ``r+``.
         opening: only ``fill_missing`` and ``store_zeros`` have an effect. HDF5 encodes one block at
-            a time and cannot remove a block: an existing one is overwritten with zeros.
+            a time and cannot remove a block: an existing block is overwritten with zeros.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -61,7 +61,7 @@ class Hdf5Volume:
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.
-        VolumeError: the file cannot be read, or has several datasets and no name is given.
+        VolumeError: the file cannot be read, or has several datasets and *place* names none.
     """
 
     single_writer = True
@@ -104,8 +104,8 @@ class Hdf5Volume:
         check_inside(bbox, self.bounds, self.url)
         if not self._opening.fill_missing and (missing := next(self._missing(bbox), None)):
             msg = (
-                f"block {missing} of {self.url} is not stored; write it, or read it as zeros "
-                "with --fill-missing"
+                f"block {missing} of {self.url} is not stored; write the block, or use "
+                "--fill-missing to read it as zeros"
             )
             raise VolumeError(msg)
         return self._array.read(bbox, channels)
@@ -117,7 +117,7 @@ class Hdf5Volume:
             An empty tuple: all tasks share the file, which any later write changes.
 
         Raises:
-            VolumeError: also if another process writes to the file.
+            VolumeError: another process writes to the file; also the errors of `Volume.write`.
         """
         if self._mode == "r":
             msg = f"{self.url} was opened for reading; open it with mode 'r+'"
@@ -150,7 +150,7 @@ class Hdf5Volume:
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error: the blocks of an HDF5 file are not separate objects."""
-        msg = f"the blocks of {self.url} are not separate objects: it is one file; write to zarr://"
+        msg = f"cannot list the stored blocks of {self.url}, which is one file; write to zarr://"
         raise VolumeError(msg)
 
     @property
@@ -184,7 +184,7 @@ class Hdf5Volume:
             yield box.intersection(self.bounds)
 
     def _stored(self, dataset: h5py.Dataset, box: BoundingBox) -> Iterator[bool]:
-        """Yield whether each block of *box* is stored; there may be several along the channels."""
+        """Yield whether each block of *box* is stored: one block, or several along the channels."""
         if self._blocks is None:
             yield dataset.id.get_storage_size() > 0
             return
@@ -212,7 +212,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
         raise VolumeNotFoundError(msg)
     volume = Hdf5Volume(place, mode, opening)
     if mip:
-        msg = f"{place} has no mip {mip}; it has 0 only, use --mip 0"
+        msg = f"{place} has no mip {mip}; it has mip 0 only, use --mip 0"
         raise VolumeNotFoundError(msg)
     if mode == "r+":
         volume.claim()
@@ -225,8 +225,8 @@ def create_volume(
     """Create the dataset that *place* names (default: ``main``), and open it for writing.
 
     The file is created if it does not exist; other datasets of an existing file are kept. If
-    several processes create the same dataset at once, all open the same one; the first to write
-    is its only writer.
+    several processes create the same dataset at the same time, all open the same dataset; the first
+    process that writes to the file becomes its only writer.
 
     Args:
         spec: description of the dataset; its encoding is one of `ENCODINGS`, ``gzip`` by default.
@@ -254,7 +254,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the address of a dataset in its file, which is the same for all its names.
+    """Return the address of a dataset in its file, the same for all names of the dataset.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.
@@ -265,7 +265,7 @@ def address_of_dataset(path: Path, name: str | None) -> str:
 
 
 def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:
-    """Create the file under a temporary name, then link it unless another process was first."""
+    """Create the file under a temporary name, then link it to *path* unless *path* exists."""
     temporary = path.with_name(f".tmp-{secrets.token_hex(4)}-{path.name}")
     with os_errors("write", path):
         make_folder(path.parent)
@@ -290,7 +290,7 @@ def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:
 def _exists(path: Path, name: str) -> bool:
     with os_errors("read", path):
         if path.stat().st_size == 0:
-            msg = f"{path} is an empty file; remove it to create a volume there"
+            msg = f"{path} is an empty file; delete the file to create a volume of this name"
             raise VolumeError(msg)
     with reading(path) as file:
         return item_at(file, name, str(path)) is not None
@@ -336,7 +336,7 @@ def check_new(
     mip: int,
     **_: Any,
 ) -> None:
-    """Check a spec without creating anything, see `new_volume.check_new`."""
+    """Raise the errors of `create_volume`, but create nothing; see `write_checks.check_new`."""
     _check_local(place)
     _check_spec(spec, place, mip)
 
@@ -345,17 +345,17 @@ def _check_spec(spec: VolumeSpec, place: Location, mip: int) -> None:
     if mip or spec.max_mip:
         msg = (
             f"cannot create {place} with mip {max(mip, spec.max_mip)}: a dataset of an HDF5 file "
-            "has mip 0 only; write zarr:// or precomputed:// for more"
+            "has mip 0 only; write to zarr:// or precomputed:// for more levels"
         )
         raise VolumeError(msg)
     if spec.times is not None:
         msg = (
             f"cannot create {place} with {spec.times} time points: an HDF5 volume has no time "
-            "axis; write zarr://"
+            "axis; write to zarr://"
         )
         raise VolumeError(msg)
     if spec.shard_size is not None:
-        msg = f"cannot create {place} with shards: HDF5 does not have shards; omit the shard size"
+        msg = f"cannot create {place} with shards: HDF5 has no shards; leave out the shard size"
         raise VolumeError(msg)
     available = [name for name in ENCODINGS if name == "raw" or name in h5py.filters.encode]
     if spec.encoding not in (None, *available):
@@ -375,7 +375,7 @@ def _check_same(volume: Hdf5Volume, spec: VolumeSpec) -> None:
     ):
         if there != wanted:
             msg = (
-                f"{volume.url} exists with {what} {there}, but {wanted} was to be created; "
+                f"{volume.url} already exists with {what} {there}, but {wanted} is requested; "
                 "write to another file or dataset"
             )
             raise VolumeError(msg)

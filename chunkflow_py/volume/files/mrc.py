@@ -5,7 +5,7 @@
 | axes         | mapc, mapr, maps: the axis (x, y, z) of the columns, rows and sections         |
 | voxel size   | cell dimensions divided by the sampling, ångström; 1 nm if they are not set    |
 | voxel offset | nxstart, nystart, nzstart, voxels (each tool uses the origin differently)      |
-| mode 0       | bytes: signed by the standard, unsigned by IMOD and many cameras               |
+| sign         | of bytes (mode 0): a flag of IMOD, else the maximum in the header              |
 
 Formats: https://www.ccpem.ac.uk/mrc_format/mrc2014.php and, for the meaning of bytes,
 https://bio3d.colorado.edu/imod/doc/mrc_format.txt
@@ -60,14 +60,15 @@ def open_mrc(
     voxel_size_nm: tuple[float, float, float] | None = None,
     stored_bytes: Bytes = "auto",
 ) -> FileVolume | None:
-    """Open the array of an MRC file by its header.
+    """Open the array of an MRC file, reading only the header.
 
     Args:
         path: file to read.
         voxel_offset: global position of the first voxel to use instead of the file's, zyx.
         voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
-        stored_bytes: whether bytes (mode 0) are signed. ``auto`` follows the flag of IMOD in the
-            header; without one, bytes are unsigned if the maximum in the header is above 127.
+        stored_bytes: whether bytes (mode 0) are signed, as in the standard, or unsigned, as many
+            cameras write them. ``auto`` follows the flag of IMOD in the header; without this flag,
+            bytes are unsigned if the maximum in the header is above 127.
 
     Returns:
         The array, or ``None`` for an empty file.
@@ -121,11 +122,11 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _checked(path: Path) -> tuple[str | None, int]:
-    """Return the compression of a file, and its decompressed bytes according to the header.
+    """Return the compression of a file, and the limit of its decompressed bytes.
 
     Raises:
-        ValueError: its extended header, which is read whole, is longer than the file or the limit.
-        VolumeError: it is compressed and does not fit into memory.
+        ValueError: the extended header, which is read whole, is longer than the file or the limit.
+        VolumeError: the file is compressed and does not fit into memory.
     """
     codec = _PACKED.get(path.suffix.lower())
     with path.open("rb") as file:
@@ -158,7 +159,7 @@ def _ordered(file: Any, path: Path) -> NDArray[Any]:
     stored = [int(header.maps), int(header.mapr), int(header.mapc)]
     if sorted(stored) != [1, 2, 3]:
         if any(stored):
-            msg = f"{path} is damaged: its axes are {stored}, not 1, 2 and 3; write it again"
+            msg = f"{path} is damaged: its axes are {stored}, not 1, 2 and 3; save the file again"
             raise VolumeError(msg)
         stored = [3, 2, 1]  # old tools do not set them
     lead = data.ndim - 3

@@ -28,12 +28,12 @@ def open_npy(
     voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
 ) -> FileVolume | None:
-    """Open the array of a .npy file by its header, or return ``None`` for an empty file.
+    """Open the array of a .npy file, reading only the header; return ``None`` for an empty file.
 
     Args:
         path: file to read.
         voxel_offset: global position of the first voxel, zyx (default: the origin).
-        voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
+        voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, of which loaders warn).
 
     Raises:
         VolumeError: the file is not a .npy file, or is damaged.
@@ -69,7 +69,7 @@ def _mapped(path: Path) -> NDArray[Any]:
         raise VolumeError(msg) from error
     if not isinstance(array, np.ndarray):
         array.close()
-        msg = f"{path} is an archive of arrays; save one array with numpy.save"
+        msg = f"{path} is an archive of several arrays; save one array with numpy.save"
         raise VolumeError(msg)
     return array
 

@@ -5,11 +5,11 @@
 | axes         | labels x, y, z and c; x is fastest     | labels, space directions, --order   |
 | channels     | the slowest axis, of kind list         | an axis without a space direction   |
 | voxel size   | space directions, space units nm       | space directions, spacings          |
-| voxel offset | key voxel_offset, zyx; space origin    | the key, space origin by voxel size |
-| kind         | key layer_type                         | the same                            |
+| voxel offset | key voxel_offset, zyx; space origin    | the key, space origin / voxel size  |
+| kind         | key layer_type                         | the key                             |
 
-A header lists the fastest axis first; an image (z, y, x) has the sizes x, y, z there. Lengths
-without a unit are taken as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
+A header lists the fastest axis first: the sizes of an image (z, y, x) are stored as x, y, z.
+Lengths without a unit are taken as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def open_nrrd(
     kind: Kind | None = None,
     order: str = "xyz",
 ) -> FileVolume | None:
-    """Open the array of an NRRD file by its header.
+    """Open the array of an NRRD file, reading only the header.
 
     Args:
         path: path of the file, or of a header whose voxels are in another file of the same folder.
@@ -122,20 +122,22 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         with path.open("rb") as file:
             damaged = file.read(4) == b"NRRD"
         what = (
-            f"damaged ({error}); write it again"
+            f"damaged ({error}); save the file again"
             if damaged
             else "not an NRRD file; check --file-name"
         )
         msg = f"cannot read {path}, which is {what}"
         raise VolumeError(msg) from error
     except KeyError as error:
-        msg = f"cannot read {path}, which is damaged: its header has no {error}; write it again"
+        msg = (
+            f"cannot read {path}, which is damaged: its header has no {error}; save the file again"
+        )
         raise VolumeError(msg) from error
     except (
         ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, MemoryError,
         RuntimeError, zlib.error,
     ) as error:  # fmt: skip
-        msg = f"cannot read {path}, which is damaged or not an NRRD file: {error}; write it again"
+        msg = f"cannot read {path}, which is damaged or not an NRRD file: {error}; save it again"
         raise VolumeError(msg) from error
 
 
@@ -170,7 +172,8 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
     if not 2 <= len(spatial) <= 3 or count - len(spatial) > 1:
         msg = (
             f"{path} has {count} axes, sizes {[*map(int, header['sizes'])]}, {len(spatial)} of "
-            "them spatial; a chunk has the axes z, y, x and optionally channels"
+            "them spatial, but a chunk has the axes z, y, x and optionally channels; correct the "
+            "kinds in the header, or split the file"
         )
         raise ChunkError(msg)
     labels = [str(label).strip().lower() for label in header.get("labels", [])]
@@ -191,7 +194,7 @@ def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
 
 
 def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
-    """Return the nearest of x, y, z for each spatial axis; empty if two axes share one."""
+    """Return the letter x, y or z nearest to each spatial axis; empty if a letter is repeated."""
     if vectors is None or vectors.shape[1] != len(spatial):
         return ""
     nearest = np.abs(vectors[list(spatial)]).argmax(axis=1)
@@ -214,7 +217,7 @@ def _voxel_size(header: Mapping[str, Any], axes: str, path: Path) -> tuple[float
 
 
 def _offset(header: Mapping[str, Any], axes: str, path: Path) -> Zyx:
-    """Return the position of the first voxel; the origin if the image is rotated."""
+    """Return the position of the first voxel, voxels, zyx; 0 0 0 if the image is rotated."""
     if "voxel_offset" in header:
         numbers = three_numbers(str(header["voxel_offset"]).split(), f"voxel_offset of {path}")
         return Zyx.of(int(v) for v in numbers)
@@ -236,10 +239,13 @@ def _dtype(header: Mapping[str, Any], path: Path) -> np.dtype[Any]:
     try:
         dtype = nrrd.reader._determine_datatype(header)  # as read_data does
     except KeyError as error:
-        msg = f"{path} holds values of type {header['type']}, but a chunk holds numbers"
+        msg = (
+            f"{path} holds values of type {header['type']}, but a chunk holds numbers; convert the "
+            "array"
+        )
         raise ChunkError(msg) from error
     if dtype.kind not in "uif":
-        msg = f"{path} holds {dtype}, but a chunk holds real numbers; convert it"
+        msg = f"{path} holds {dtype}, but a chunk holds real numbers; convert the array"
         raise ChunkError(msg)
     return cast("np.dtype[Any]", dtype)
 
@@ -277,7 +283,7 @@ def _read_part(
 
 
 def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]:
-    """Return all voxels, axes as in the header; raw ones are memory-mapped."""
+    """Return all voxels with axes as in the header; if they are raw, as a memory map."""
     data_file = _data_file(header, path)
     plain = header.get("encoding") == "raw" and not any(
         key in header for key in ("line skip", "lineskip", "byte skip", "byteskip")
@@ -298,7 +304,7 @@ def _data_bytes(header: Mapping[str, Any], path: Path) -> int:
 
 
 def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArray[Any]:
-    """Return the voxels, axes as in the header, from a file positioned after its header.
+    """Return the voxels with axes as in the header, from a file positioned after its header.
 
     Raises:
         ValueError: the number of voxels differs from the header, or the header skips more lines or
@@ -326,7 +332,7 @@ def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArra
     content = memoryview(decode(_PACKED[encoding], file.read(), most))
     content = content[-size:] if skipped < 0 else content[skipped:]
     if len(content) != size:
-        msg = f"it holds {len(content)} bytes, not the {size} of {header['sizes']}"
+        msg = f"it holds {len(content)} bytes of voxels, not the {size} of sizes {header['sizes']}"
         raise ValueError(msg)
     return np.frombuffer(content, _dtype(header, path)).reshape(header["sizes"][::-1]).T
 
@@ -340,7 +346,7 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     Args:
         path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
-        encoding: one of `ENCODINGS`; readers can read parts of a ``raw`` file.
+        encoding: one of `ENCODINGS`; readers can read parts of the array only if it is ``raw``.
 
     Raises:
         ChunkError: NRRD does not support the dtype.
@@ -349,11 +355,11 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.dtype == np.float16:
         msg = (
-            f"NRRD does not support {array.dtype}; convert the chunk with --dtype, such as float32"
+            f"NRRD does not support {array.dtype}; convert the chunk, such as with --dtype float32"
         )
         raise ChunkError(msg)
     if path.suffix.lower() == ".nhdr":
-        msg = f"{path} would be a header without voxels; write {path.with_suffix('.nrrd')}"
+        msg = f"{path} would be a header without voxels; use {path.with_suffix('.nrrd')}"
         raise VolumeError(msg)
     channel = chunk.ndim == 4
     x_to_z = chunk.voxel_size_nm[::-1]

@@ -1,10 +1,10 @@
-"""Stacks of PNG sections: one grey image per section, named by its z.
+"""Stacks of PNG sections: one grey image per section, whose file name is its z.
 
 | path             | sections                                                            |
 |------------------|---------------------------------------------------------------------|
 | ``a/7.png``      | this file                                                           |
-| ``a/`` (folder)  | all files; if all names are numbers they are z, else sorted by name |
-| ``a/raw_``       | files with this prefix; the same for the rest of their names        |
+| ``a/`` (folder)  | all files; if all names are numbers, these are z, else sort by name |
+| ``a/raw_``       | files with this prefix, which is not part of the number             |
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def open_png(
     Args:
         path: a file, a folder or a prefix, see the module.
         voxel_offset: global position of the first voxel, zyx (default: y and x are 0, and z is the
-            number of the first section, or 0 without numbers).
-        voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
-        digit_num: number of digits in the preferred name, if 7.png and 00007.png both exist.
+            number of the first section, or 0 if names are not numbers).
+        voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, of which loaders warn).
+        digit_num: number of digits in the name that is read if 7.png and 00007.png both exist.
 
     Raises:
         VolumeNotFoundError: *path* matches no section.
@@ -88,9 +88,7 @@ def open_png(
     """
     files, numbered = _sections(path, digit_num)
     if not files:
-        msg = (
-            f"{path} is not a PNG file, a folder of PNG sections or a prefix of them; check --path"
-        )
+        msg = f"{path} is neither a PNG file, nor a folder or prefix of PNG sections; check --path"
         raise VolumeNotFoundError(msg)
     stack = SectionStack(files, read_png, f"sections {path}", EXTENSIONS)
     offset = voxel_offset or Zyx(min(files) if numbered else 0, 0, 0)
@@ -135,7 +133,7 @@ def read_png(path: Path) -> NDArray[Any]:
             array = np.array(image.convert("RGB") if image.mode == "P" else image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = "not a PNG image" if "identify" in str(error) else f"damaged: {error}"
-        msg = f"cannot read {path}, which is {reason}; write it again"
+        msg = f"cannot read {path}, which is {reason}; save the file again"
         raise VolumeError(msg) from error
     if array.dtype == bool:
         array = array.astype(np.uint8)
@@ -149,11 +147,11 @@ def read_png(path: Path) -> NDArray[Any]:
 
 @dataclass
 class PngSaver(OperatorBase):
-    """Operator that writes each section of a chunk to a file named by its z.
+    """Operator that writes each section of a chunk to a file whose name is the section's z.
 
     Attributes:
-        folder: path or URL of any store; created if it does not exist.
-        dtype: ``uint8`` or ``uint16``.
+        folder: path or URL of the folder, in any store; created if it does not exist.
+        dtype: dtype of the images, ``uint8`` or ``uint16``.
         input_name: name of the chunk in the task.
     """
 
@@ -198,8 +196,8 @@ class PngSaver(OperatorBase):
             region: BoundingBox = outline.region
             msg = (
                 f"two of the {len(boxes)} tasks share a section, which is one file in "
-                f"{self.folder}; let each task cover whole sections: {region.size.y} "
-                f"{region.size.x} along y and x"
+                f"{self.folder}; use tasks that cover whole sections: {region.size.y} voxels along "
+                f"y and {region.size.x} along x"
             )
             raise OptionError(msg)
 
@@ -223,7 +221,7 @@ class PngSaver(OperatorBase):
 
         Raises:
             ChunkError: the chunk has several channels, or a value does not fit into the dtype.
-            VolumeError: a file cannot be written, or an earlier task has written it.
+            VolumeError: a file cannot be written, or an earlier task has written the same section.
         """
         chunk = task.chunk(self.input_name)
         time = "" if task.region is None or task.region.time is None else f"t{task.region.time}_"
@@ -232,7 +230,7 @@ class PngSaver(OperatorBase):
             if self._written.setdefault(z, task.region) != task.region and not time:
                 msg = (
                     f"task {task} would replace section {z} in {self.folder}, which task "
-                    f"{self._written[z]} has written; let each task cover whole sections"
+                    f"{self._written[z]} has written; use tasks that cover whole sections"
                 )
                 raise VolumeError(msg)
         task.written += write_pngs(self.folder, chunk, self.dtype, prefix=time)
@@ -243,12 +241,12 @@ class PngSaver(OperatorBase):
 def write_pngs(
     folder: str | Path, chunk: Chunk, dtype: str = "uint8", prefix: str = ""
 ) -> list[Stored]:
-    """Write each section of *chunk* to a file named by its z, such as ``00042.png``.
+    """Write each section of *chunk* to a file whose name is its z, such as ``00042.png``.
 
     Each file has its final name only when it is complete.
 
     Args:
-        folder: path or URL of any store; created if it does not exist.
+        folder: path or URL of the folder, in any store; created if it does not exist.
         chunk: (z, y, x), or (c, z, y, x) with one channel; for an affinity map, the mean of the
             channels x and y is written.
         dtype: ``uint8`` or ``uint16``; probabilities p become integers 255·p (65535·p).

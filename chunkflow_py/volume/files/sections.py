@@ -35,11 +35,11 @@ def natural_order(path: Path) -> list[tuple[int, int | str]]:
 
 @dataclass(frozen=True)
 class SectionStack:
-    """Section images by their number; the lowest number is the first section of the array.
+    """A stack of numbered section images; the lowest number is the first section of the array.
 
     Attributes:
         files: number -> file; a skipped number is a missing section, which is read as zeros.
-        read_section: file -> array (y, x) or (c, y, x).
+        read_section: function file -> array (y, x) or (c, y, x).
         what: description of the stack for messages.
         extensions: extensions of the format, for messages.
     """
@@ -103,7 +103,8 @@ class SectionStack:
             if section.shape != shape or section.dtype != dtype:
                 msg = (
                     f"section {path} is {section.dtype} of shape {section.shape}, but the "
-                    f"first of {self.what} is {dtype} of shape {shape}; all sections must agree"
+                    f"first of {self.what} is {dtype} of shape {shape}; use sections of one dtype "
+                    "and shape"
                 )
                 raise ChunkError(msg)
             chosen = section if channels is None else section[list(channels)]

@@ -84,7 +84,7 @@ def open_tiff(
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
 ) -> FileVolume | None:
-    """Open the array of a TIFF file, or of a folder of sections, by its header.
+    """Open the array of a TIFF file, or of a folder of sections, reading only headers.
 
     Args:
         path: path of the file or folder; sections are sorted by name.
@@ -173,7 +173,10 @@ def _read_section(path: Path) -> NDArray[Any]:
     with _opened(path) as file:
         shape = _Layout(file, path).shape
     if shape[-3] != 1:
-        msg = f"{path} has {shape[-3]} sections; in a folder, each file must have one"
+        msg = (
+            f"{path} has {shape[-3]} sections, but in a folder each file must have one; load this "
+            "file alone"
+        )
         raise ChunkError(msg)
     part = _read_part(path, (slice(0, 1), slice(0, shape[-2]), slice(0, shape[-1])), None)
     return part[..., 0, :, :]
@@ -193,7 +196,7 @@ def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
     except (ChunkError, VolumeError):
         raise
     except (OSError, ValueError, RuntimeError, IndexError, struct.error) as error:
-        msg = f"cannot read {path}, which seems damaged: {error}; write it again"
+        msg = f"cannot read {path}, which seems damaged: {error}; save the file again"
         raise VolumeError(msg) from error
 
 
@@ -220,7 +223,7 @@ class _Layout:
         shape: shape of the chunk.
         series: the first series of the file.
         stored: extents of the axes in the file, including those of length 1.
-        order: position of c (if any), z, y and x among the stored axes; -1 for a z that is absent.
+        order: position of c (if any), z, y and x among the stored axes; -1 if there is no z.
         leading: number of stored axes before y and x.
         by_page: whether each page is one whole section.
     """
@@ -243,8 +246,8 @@ class _Layout:
         deep = [i for i in rest if i != channel]
         if len(places) != 2 or len(deep) > 1:
             msg = (
-                f"{path} has axes {axes} of extent {self.stored}; a chunk is ZYX or CZYX, so "
-                "split the file into one per time point or channel"
+                f"{path} has axes {axes} of extent {self.stored}, but a chunk is ZYX or CZYX; "
+                "split the file into one file per time point or channel"
             )
             raise ChunkError(msg)
         # A single section has no z axis; any dropped axis of length 1 can stand in for it.
@@ -262,8 +265,8 @@ def _check_page(page: Any, path: Path) -> None:
     """Check the strips or tiles ("parts") of a page before they are decoded.
 
     Raises:
-        VolumeError: a part has more bytes than compressed noise would; or the compression is not
-            supported, because the decoded size is not limited.
+        VolumeError: a part has more bytes than compressed noise would have; or the compression is
+            not supported, because its decoder does not limit the size of the output.
         ValueError: a compressed image declares more pixels than a part has.
     """
     if page is None or page.compression == 1:
@@ -273,7 +276,8 @@ def _check_page(page: Any, path: Path) -> None:
         known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
         msg = (
             f"{path} has compression {kind}, which is not supported because its decoder does not "
-            f"limit the size of the output; save it again with one of {known}, such as zlib (8)"
+            f"limit the size of the output; save the file again with one of {known}, such as zlib "
+            "(8)"
         )
         raise VolumeError(msg)
     pixels = int(np.prod(page.chunks, dtype=np.int64))
@@ -284,7 +288,7 @@ def _check_page(page: Any, path: Path) -> None:
             if length > most:
                 msg = (
                     f"{path} is damaged: a strip or tile has {length} bytes, more than the limit "
-                    f"of {most}; write it again"
+                    f"of {most}; save the file again"
                 )
                 raise VolumeError(msg)
             if kind in _IMAGES and length:

@@ -2,16 +2,16 @@
 
 ```
 em.n5/attributes.json        of the group: resolution, offset, downsampling factors
-em.n5/s0/attributes.json     dimensions, blockSize, dataType, compression
+em.n5/s0/attributes.json     of a level: dimensions, blockSize, dataType, compression
 em.n5/s0/0/0/0               one block:
 
 | mode | n | x | y | z | (elements) | voxels, big endian, x fastest, compressed |
   u16   u16  u32 ...      u32 in mode 1
 ```
 
-N5 orders axes x first, in extents, keys and block headers; everything is reversed here, and C order
-of (z, y, x) is the order of its voxels. Blocks at the end of the array are clipped. Metadata may be
-as n5-viewer, Paintera, Neuroglancer, funlib or COSEM write them. See
+N5 orders axes x first, in extents, keys and block headers; this module reverses them all, because
+the order of voxels is C order of (z, y, x). Blocks at the end of the array are clipped. Metadata
+may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
 https://github.com/saalfeldlab/n5. The tensorstore library reads N5 too, but without the retry
 policy and the block cache of this project.
 """
@@ -64,7 +64,7 @@ COMPRESSIONS = {  # names in N5 -> names in `core.decoding.decode`
 
 
 def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
-    """Open level *mip* of a group of levels, or a dataset, whose only level is 0.
+    """Open level *mip* of a group of levels, or a single dataset, which has level 0 only.
 
     Raises:
         VolumeNotFoundError: the N5 dataset or the level does not exist.
@@ -80,8 +80,8 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         levels, group = ({0: top}, {}) if is_dataset else (_levels(store), top)
         if not levels:
             msg = (
-                f"{location} holds no N5 dataset: neither dimensions in {_ATTRIBUTES} nor a level "
-                "s0; check the path"
+                f"{location} holds no N5 dataset: it has neither dimensions in {_ATTRIBUTES} nor a "
+                "level s0; check the path"
             )
             raise VolumeNotFoundError(msg)
         prefixes = {level: "" if is_dataset else f"s{level}/" for level in levels}
@@ -123,12 +123,12 @@ def _geometry(
     """Return axes, voxel size and offset of a dataset.
 
     Raises:
-        VolumeError: axes or units are not known, or the voxels are not plain numbers.
+        VolumeError: axes or units are not supported, or the voxels are label multisets.
     """
     if document.get("isLabelMultiset") or group.get("isLabelMultiset"):
         msg = (
-            f"{url} holds label multisets of Paintera, which are not supported; export them as "
-            "integer labels"
+            f"{url} holds label multisets of Paintera, which are not supported; export the labels "
+            "as integers"
         )
         raise VolumeError(msg)
     count = len(document["dimensions"])
@@ -155,7 +155,10 @@ def _geometry(
         if isinstance(named := document.get("units", group.get("units")), list):
             units = _named(named, axes, "nm")
     if len(axes) != count or len(set(axes)) < count or not {"y", "x"} <= set(axes):
-        msg = f"{url} has {count} dimensions ({', '.join(axes)}); a volume needs x and y"
+        msg = (
+            f"{url} has {count} dimensions, named {', '.join(axes)}; a volume needs one name per "
+            f"dimension, among them x and y; correct axes in its {_ATTRIBUTES}"
+        )
         raise VolumeError(msg)
     is_assumed = known is None and sizes == [1.0] * 3
     size = UNIT_NM if is_assumed else ome.nanometres(sizes, units, url)
@@ -164,14 +167,14 @@ def _geometry(
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:
-    """Return *values*, given one per axis or three for x, y, z, in zyx order."""
+    """Return *values* in zyx order; they are given one per axis, or three for x, y, z."""
     names = axes if len(values) == len(axes) else AXES[::-1]
     by_name = dict(zip(names, values, strict=True))
     return [by_name.get(name, missing) for name in AXES]
 
 
 def _resolution(attributes: Mapping[str, Any]) -> tuple[list[float], str | None] | None:
-    """Return voxel size and unit, x first, if the attributes have them."""
+    """Return voxel size (x first) and unit, or ``None`` if the attributes have no voxel size."""
     resolution = attributes.get("pixelResolution", attributes.get("resolution"))
     if isinstance(resolution, dict):
         return [float(v) for v in resolution["dimensions"]], resolution.get("unit")
@@ -198,8 +201,8 @@ class N5Layout(BlockLayout):
     """Blocks of one dataset, for reading.
 
     Args:
-        document: content of its ``attributes.json``.
-        axes: names of its axes in C order.
+        document: content of the ``attributes.json`` of the dataset.
+        axes: names of the axes of the dataset, in C order.
         prefix: key of the dataset in the store, empty or with a final ``/``.
         url: address of the volume, for messages.
     """
@@ -250,8 +253,8 @@ class N5Layout(BlockLayout):
         """Return the voxels of a block.
 
         Raises:
-            Exception: any error of the codec on damaged data.
-            ValueError: header and voxels do not match.
+            Exception: *data* are damaged; the codec may raise any error.
+            ValueError: the header of the block does not match the array or the voxels.
         """
         mode, count = struct.unpack_from(">HH", data)
         if mode not in (0, 1) or count != len(self.shape):
@@ -273,14 +276,14 @@ class N5Layout(BlockLayout):
         """Raise an error: N5 volumes are read only.
 
         Raises:
-            VolumeError: always; `open_volume` opens for reading only.
+            VolumeError: always.
         """
         msg = f"block {block} cannot be written: N5 volumes are read only; write to zarr://"
         raise VolumeError(msg)
 
 
 def _decompressor(compression: Mapping[str, Any], url: str) -> Callable[[Any, int], Any]:
-    """Return the function that decompresses blocks: (data, expected bytes) -> content.
+    """Return the function that decompresses blocks: (data, limit in bytes) -> content.
 
     Raises:
         VolumeError: the compression is not supported.
@@ -290,16 +293,16 @@ def _decompressor(compression: Mapping[str, Any], url: str) -> Callable[[Any, in
         return partial(decode, "zlib")
     if kind not in COMPRESSIONS:
         names = ", ".join(sorted(COMPRESSIONS))
-        msg = f"blocks of {url} are compressed by {kind!r}, which is not one of {names}"
+        msg = f"blocks of {url} are compressed with {kind!r}, which is not one of {names}"
         raise VolumeError(msg)
     return _lz4 if kind == "lz4" else partial(decode, COMPRESSIONS[kind])
 
 
 def _lz4(data: memoryview, most: int) -> bytes:
-    """Decompress a block stream of lz4-java: parts with a header each, the last one empty.
+    """Decompress a block stream of lz4-java: parts with one header each; the last part is empty.
 
     Raises:
-        ValueError: a header or its part is damaged, or there are more than *most* bytes.
+        ValueError: a header or a part is damaged, or the parts have more than *most* bytes.
     """
     parts: list[bytes] = []
     at = 0

@@ -1,7 +1,7 @@
 """Segmentations on a PyChunkedGraph server (CAVE), read with CloudVolume.
 
-Reading returns supervoxels, whose IDs do not change when the segmentation is proofread. CloudVolume
-takes the token for the server from ``~/.cloudvolume/secrets/cave-secret.json``.
+Reading returns the IDs of supervoxels, which proofreading does not change. CloudVolume reads the
+token for the server from ``~/.cloudvolume/secrets/cave-secret.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class GrapheneVolume:
-    """One level of a segmentation as a `Volume`, read only.
+    """One level of a segmentation on the server, as a read-only `Volume`.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -45,7 +45,8 @@ class GrapheneVolume:
 
         Raises:
             VolumeNotFoundError: the level does not exist.
-            VolumeError: the server cannot be reached, refuses, or its info file is not supported.
+            VolumeError: the server cannot be reached or denies access, or its info file is not
+                supported.
             MissingExtraError: CloudVolume is not installed.
         """
         with needs_extra("precomputed", "a graphene volume"):
@@ -66,7 +67,7 @@ class GrapheneVolume:
             self.mips = tuple(range(len(info["scales"])))
             if mip not in self.mips:
                 levels = ", ".join(str(level) for level in self.mips)
-                msg = f"{self.url} has no mip {mip}; it has {levels}"
+                msg = f"{self.url} has no mip {mip}; it has mip {levels}"
                 raise VolumeNotFoundError(msg)
             scale = info["scales"][mip]
             self.bounds = scale_bounds(scale)
@@ -79,7 +80,7 @@ class GrapheneVolume:
         self.times: int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Reopen the volume in another process."""
+        """Pickle the volume as its address; another process opens the volume again."""
         return partial(open_any, self._address, self._mip, opening=self._opening), ()
 
     def read(
@@ -116,7 +117,7 @@ class GrapheneVolume:
             return all(self._cloud.image.exists(_cloud_box(bbox), mip=self._mip).values())
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: the server has no list of blocks."""
+        """Raise an error: the server does not provide a list of stored blocks."""
         msg = f"cannot list the stored blocks of {self.url}: its server does not provide a list"
         raise VolumeError(msg)
 
@@ -125,7 +126,7 @@ _READ_ONLY = "{url} is a graphene volume, which is read only; write to precomput
 
 
 def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> GrapheneVolume:
-    """Open one level, for reading.
+    """Open level *mip* for reading.
 
     Raises:
         VolumeError: *mode* is ``r+``; also the errors of `GrapheneVolume`.

@@ -1,11 +1,11 @@
-"""Encoding of precomputed blocks: NumPy for raw ones, cloud-volume for most other encodings.
+"""Encode and decode precomputed blocks: raw with NumPy, most other encodings with cloud-volume.
 
 ```
 voxels (c, z, y, x)  --encode-->  raw, jpeg, ...  --gzip-->  stored
 ```
 
 C order of (c, z, y, x) is the Fortran order of (x, y, z, c) that the format requires. imagecodecs
-encodes PNG, because cloud-volume does not support 16 bits and channels.
+encodes PNG, because cloud-volume does not support PNG with 16 bits or several channels.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PrecomputedCodec:
         Args:
             scale: entry of the level in the info file.
             dtype: type of the voxels, little endian.
-            compress: gzip the blocks of encodings that need it.
+            compress: whether to gzip blocks if their encoding is one of `GZIPPED`.
 
         Raises:
             MissingExtraError: the library is not installed.
@@ -115,7 +115,7 @@ class PrecomputedCodec:
         """Return the voxels of a block of this *extent*, (z, y, x) or (c, z, y, x).
 
         Raises:
-            Exception: any error of the codec on damaged data.
+            Exception: *data* are damaged; the codec may raise any error.
             ValueError: the number of voxels does not match *extent*.
         """
         size = math.prod(extent) * self._dtype.itemsize
@@ -159,17 +159,17 @@ class PrecomputedCodec:
 
 
 def decompressed(data: bytes, extension: str, most: int) -> bytes:
-    """Decompress the file of a block that another program has compressed.
+    """Return the content of a block's file, decompressed as its extension says.
 
     Args:
         data: content of the file.
-        extension: extension of the file name, such as ``.zstd``; data with other extensions are
-            returned as is.
-        most: largest number of bytes that a block may have.
+        extension: extension of the file name. If it is not one of `COMPRESSED`, *data* are
+            returned unchanged.
+        most: largest number of decompressed bytes that a block may have.
 
     Raises:
         MissingExtraError: the library for the compression is not installed.
-        Exception: the data are damaged, or decompress to more bytes.
+        Exception: the data are damaged, or have more than *most* bytes when decompressed.
     """
     codec = COMPRESSED.get(extension)
     if codec is None:
@@ -219,9 +219,9 @@ def _check_segmentation(
 ) -> None:
     """Refuse a truncated block of compressed segmentation, which the codec does not check.
 
-    A block is one channel of 32 bit words. Each cell has two of them: the position of its table of
-    labels (24 bits) and bits per voxel (8), then the position of its voxels. See Neuroglancer's
-    ``sliceview/compressed_segmentation``.
+    A block is one channel of 32 bit words. Its header has two words for each cell: the position of
+    the table of labels (24 bits) with the number of bits per voxel (8 bits), and the position of
+    the encoded voxels. See Neuroglancer's ``sliceview/compressed_segmentation``.
 
     Raises:
         ValueError: a position is beyond the end of the block.

@@ -1,4 +1,4 @@
-"""The info file of a precomputed volume: parsed, created and merged.
+"""Parse, create and merge info files, which describe precomputed volumes.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/volume.md``. Arrays in the file are
 x, y, z; this module converts them to z, y, x.
@@ -88,13 +88,13 @@ class PrecomputedLevel:
     Attributes:
         key: folder of the blocks.
         bounds: box of all voxels of the level.
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: size of a voxel, nanometres, zyx.
         dtype: type of the voxels, little endian.
         channels: number of channels.
         kind: meaning of the voxels, if known.
-        block_size: extent of a block, voxels, zyx; the first one if the level is stored with
-            several.
-        sharding: assignment of blocks to shards, if there are any.
+        block_size: extent of a block, voxels, zyx; if the level is stored with several block sizes,
+            the first of them.
+        sharding: assignment of blocks to shards, or ``None`` if there are no shards.
         compress: whether blocks are gzipped when written.
         mips: numbers of all levels.
         scale: the entry of this level in the info file.
@@ -114,7 +114,7 @@ class PrecomputedLevel:
 
 
 def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
-    """Return level *mip* of an info file.
+    """Return the description of level *mip* in an info file.
 
     Raises:
         VolumeNotFoundError: the level does not exist.
@@ -129,7 +129,7 @@ def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
         msg = f"the info file of {url} is damaged or incomplete ({reason}); {CREATE}"
         raise VolumeError(msg) from error
     if level is None:
-        msg = f"{url} has no mip {mip}; it has {', '.join(map(str, range(count)))}"
+        msg = f"{url} has no mip {mip}; it has mip {', '.join(map(str, range(count)))}"
         raise VolumeNotFoundError(msg)
     return level
 
@@ -157,17 +157,20 @@ def _level(info: dict[str, Any], mip: int) -> PrecomputedLevel:
     z, y, x = (float(nm) for nm in scale["resolution"][::-1])
     ours = info.get(_OURS, {})
     if dtype.kind not in "uif" or type(channels) is not int or channels < 1:
-        msg = f"{channels!r} channels of {dtype} voxels"
+        msg = f"it declares {channels!r} channels of {dtype} voxels"
         raise ValueError(msg)
     if min(block) < 1 or bounds.is_empty or not all(0 < nm < math.inf for nm in (z, y, x)):
-        msg = f"blocks of {block} voxels, bounds {bounds}, voxel size {(z, y, x)} nm (zyx)"
+        msg = (
+            f"it declares blocks of {block} voxels, bounds {bounds} and voxel size {(z, y, x)} nm "
+            "(zyx)"
+        )
         raise ValueError(msg)
     if scale["encoding"] not in ENCODINGS:
-        msg = f"encoding {scale['encoding']!r} is not known"
+        msg = f"encoding {scale['encoding']!r} is not one of {', '.join(ENCODINGS)}"
         raise ValueError(msg)
     cells = scale.get("compressed_segmentation_block_size", [8, 8, 8])
     if len(cells) != 3 or not all(type(n) is int and 0 < n <= _LONGEST_CELL for n in cells):
-        msg = f"cells of {cells} voxels (xyz)"
+        msg = f"it declares compressed_segmentation cells of {cells} voxels (xyz)"
         raise ValueError(msg)
     sharding = scale.get("sharding")
     return PrecomputedLevel(
@@ -200,16 +203,17 @@ def create_info(
     """Return the content of an info file.
 
     Args:
-        spec: description of level *mip*; levels 0 to max(*mip*, its ``max_mip``) are created.
-        mip: level that *spec* describes; finer levels are derived from it.
-        layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
-            unknown, 32 and 64 bit integers are labels).
-        compress: gzip blocks whose encoding does not compress by itself.
+        spec: description of level *mip*. The info file has the levels from 0 to *mip* or to
+            ``spec.max_mip``, whichever is larger.
+        mip: level that *spec* describes; finer levels are derived from this description.
+        layer_type: ``image`` or ``segmentation`` (default: according to the kind of the voxels; if
+            the kind is unknown, uint32 and uint64 are a segmentation).
+        compress: whether to gzip blocks if their encoding is one of `GZIPPED`.
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the format or the encoding does not support such voxels or shards, two levels
-            would be equal, or the volume has no voxels.
+        VolumeError: the format or the encoding does not support this dtype, number of channels or
+            shard size, two levels would be equal, or the volume has no voxels.
     """
     if spec.bounds.is_empty:
         msg = f"cannot create {url}: its bounds {spec.bounds} are empty; choose another region"
@@ -218,12 +222,15 @@ def create_info(
     check_encoding(encoding, spec.dtype, spec.channels or 1)
     if encoding == "png" and spec.dtype == np.uint16:
         msg = (
-            "encoding png of uint16 can be read by TensorStore, but not by CloudVolume; choose "
-            "raw, or convert the voxels to uint8"
+            "TensorStore can read uint16 voxels encoded as png, but CloudVolume cannot; choose "
+            "encoding raw, or convert the voxels to uint8"
         )
         raise VolumeError(msg)
     if spec.times is not None and spec.times > 1:
-        msg = f"precomputed volumes have no time axis; got {spec.times} time points; choose zarr"
+        msg = (
+            f"cannot create {url} with {spec.times} time points: precomputed volumes have no time "
+            "axis; write to zarr://"
+        )
         raise VolumeError(msg)
     check_levels(spec, mip, url, first=0)
     top = spec.shrink(mip)
@@ -270,7 +277,7 @@ def create_info(
 
 
 def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any]:
-    """Return an existing info file with the levels of *info* that it lacks.
+    """Return the content of an existing info file, with missing levels added from *info*.
 
     Args:
         content: content of the existing file.
@@ -284,7 +291,10 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
         existing = parse_json(content)
         old_scales = _scales(existing)
     except ValueError as error:
-        msg = f"the info file of {url} is damaged or incomplete ({error}); --overwrite replaces it"
+        msg = (
+            f"the info file of {url} is damaged or incomplete ({error}); replace the file with "
+            "--overwrite"
+        )
         raise VolumeError(msg) from error
     fields = ("data_type", "num_channels", "type")
     pairs = [(name, existing.get(name), info[name]) for name in fields]
@@ -298,8 +308,8 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
         if not _same(name, old_value, new_value):
             msg = (
                 f"{url} has an info file of another volume: its {name} is {old_value}, not "
-                f"{new_value}; write to another place, or replace it with --overwrite, after which "
-                "blocks of the old layout can no longer be read"
+                f"{new_value}; write to another address, or replace the file with --overwrite, "
+                "after which blocks of the old layout can no longer be read"
             )
             raise VolumeError(msg)
     scales = [*old_scales, *info["scales"][len(old_scales) :]]
@@ -323,8 +333,8 @@ def check_key(info: dict[str, Any], mip: int, url: str) -> None:
     for other, key in enumerate(keys):
         if key == keys[mip] and other != mip:
             msg = (
-                f"mip {mip} and mip {other} of {url} store their blocks in one folder ({key}) and "
-                "would overwrite each other; create the volume again with different voxel sizes"
+                f"mip {mip} and mip {other} of {url} store their blocks in the same folder ({key}) "
+                "and would overwrite each other; create the volume again with different voxel sizes"
             )
             raise VolumeError(msg)
 
@@ -340,7 +350,7 @@ def _same(name: str, old: Any, new: Any) -> bool:
 
 
 def any_dtype(encoding: str | None) -> np.dtype[Any]:
-    """Return a dtype that an encoding supports."""
+    """Return a dtype that the encoding supports, for checks before the real dtype is known."""
     return np.dtype(_DTYPES_OF.get(encoding or "raw", DTYPES)[0])
 
 
@@ -364,7 +374,7 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
     if supported and channels not in supported:
         msg = (
             f"encoding {encoding} cannot store {channels} channels, only "
-            f"{' or '.join(str(n) for n in supported)}; choose raw"
+            f"{' or '.join(str(n) for n in supported)}; choose encoding raw"
         )
         raise VolumeError(msg)
 
@@ -376,9 +386,9 @@ def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
 
 
 def _kind(info: dict[str, Any]) -> Any:
-    """Return the kind that this project stored, else ``segmentation`` for such layers, or ``None``.
+    """Return the kind that this package has stored, else ``segmentation`` for a segmentation layer.
 
-    An image layer of another program may be an image or a probability map.
+    For other layers of other programs, return ``None``: they may be images or probability maps.
     """
     stored = info.get(_OURS, {}).get("kind")
     return "segmentation" if stored is None and info.get("type") == "segmentation" else stored

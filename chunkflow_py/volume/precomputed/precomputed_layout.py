@@ -2,18 +2,19 @@
 
 ```
 8_8_40/0-64_0-64_0-32.gz      one block (x, y, z in voxels), gzipped, in a local folder
-8_8_40/0-64_0-64_0-32         in clouds, with the header Content-Encoding: gzip
+8_8_40/0-64_0-64_0-32         the same in a cloud, with the header Content-Encoding: gzip
 8_8_40/0a.shard               | shard index | blocks ... | minishard indices: number, gap, length |
 ```
 
-The number of a block chooses its shard and minishard:
+The number of a block determines its shard and minishard:
 
 ```
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 hash(number >> preshift)       (unused) | shard | minishard
 ```
 
-Without a hash, the lowest bits number the blocks of a box, so that a shard is a box of blocks.
+Without a hash, the lowest bits number the blocks of a box, which means that a shard is a box of
+blocks.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -80,11 +81,12 @@ _UINT32 = 0xFFFFFFFF
 
 
 class PrecomputedLayout(BlockLayout):
-    """One object per block of a level.
+    """Layout of a level with one object per block.
 
     Args:
-        level: the level, as parsed from the info file.
-        is_local: whether the store is a folder, where file extensions name the compression.
+        level: description of the level, from the info file.
+        is_local: whether the store is a local folder, in which file extensions name the
+            compression.
 
     Attributes:
         gzipped: whether blocks are gzipped when written.
@@ -149,7 +151,7 @@ class PrecomputedLayout(BlockLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return a block, with any compression that cloud-volume can write."""
+        """Return the bytes of a block, stored with any compression that cloud-volume can write."""
         name, data, most = self._name(unit), None, packed_most(self.block_bytes)
         for extension in self._extensions(self._last_read):
             data = store.get(name + extension, most)
@@ -179,16 +181,17 @@ class PrecomputedLayout(BlockLayout):
             store.delete(self._name(unit) + extension)
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Return whether a block is stored, with any extension."""
+        """Return whether a block is stored under a name with any extension."""
         name = self._name(unit)
         return any(store.size(name + e) is not None for e in self._extensions(self._last_read))
 
     def _stale(self, store: Store) -> Sequence[str]:
         """Return the extensions of older copies that must be removed after a write.
 
-        cloud-volume prefers a block without an extension to a gzipped one, so that copy is removed
-        each time. Other extensions are rare: the folder is listed once to see if there are any,
-        because checking all of them for every block takes longer than writing a small block.
+        If a block is stored both gzipped and without an extension, cloud-volume reads the latter;
+        therefore the other of these two copies is removed after each write. Other extensions are
+        rare. The folder is listed once to find out if there are any, because to check all
+        extensions for every block takes longer than to write a small block.
         """
         if not self._is_local:
             return ()
@@ -199,7 +202,7 @@ class PrecomputedLayout(BlockLayout):
         return [*([""] if self._extension else [".gz"]), *(rest if self._has_others else ())]
 
     def _extensions(self, first: str) -> list[str]:
-        """Return all extensions that a block may have, *first* first; none in clouds."""
+        """Return the extensions that a block may have, *first* first; in clouds, only ``""``."""
         if not self._is_local:
             return [""]
         return [first, *(extension for extension in _EXTENSIONS if extension != first)]
@@ -213,12 +216,12 @@ def content_type(encoding: str) -> str:
 class ShardedPrecomputedLayout(PrecomputedLayout):
     """Blocks of a level that are stored in shards.
 
-    If a shard is a box of blocks, it is the write unit. With a hash, or with too few bits for the
-    shard numbers, the blocks of a shard are not neighbours, and the volume can only be read.
+    If each shard is a box of blocks, a shard is the write unit. With a hash, or with too few bits
+    for shard numbers, the blocks of a shard are not neighbours, and the volume can only be read.
     """
 
     def __init__(self, level: PrecomputedLevel, sharding: Sharding, *, is_local: bool) -> None:
-        """Derive the unit from the sharding."""
+        """Derive the write unit from the sharding."""
         super().__init__(level, is_local=is_local)
         self._sharding = sharding
         self._grid = -(-level.bounds.size // level.block_size)
@@ -231,7 +234,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
 
     @property
     def writable(self) -> bool:
-        """Whether a shard is a box of blocks."""
+        """Whether each shard is a box of blocks, so that shards can be written."""
         return self._box_of_blocks is not None
 
     def key(self, unit: Index) -> str:
@@ -239,7 +242,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that shard *key* stores; ``None`` also if shards are not boxes."""
+        """Return the unit that shard *key* stores, or ``None``; also if shards are not boxes."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -264,7 +267,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return *blocks* of a shard; if they are at least half of the shard, read it whole."""
+        """Return the bytes of *blocks*; if they are half of a shard or more, read it whole."""
         shard = self._shard(unit)
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
@@ -285,7 +288,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return blocks * packed_most(self.block_bytes) + indices
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Return whether a shard is stored; if shards are not boxes, whether it has the block."""
+        """Return whether a shard is stored or, if shards are not boxes, whether the block is."""
         shard = self._shard(unit)
         if self.writable:
             return store.size(self._file(shard)) is not None
@@ -300,7 +303,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return ((first + self._box_of_blocks).low(self._grid) - first).product()
 
     def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
-        """Return start and stop in the shard of each stored block, by its number."""
+        """Return the start and stop of each stored block in the shard: number -> (start, stop)."""
         spans: Spans = {}
         by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
         for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
@@ -316,7 +319,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return numbers, starts and stops of the blocks of a minishard, sorted by number."""
+        """Return numbers, starts and stops of a minishard's blocks, (3, n), sorted by number."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -329,7 +332,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         if start == stop:
             return empty
         if stop - start > _INDEX_BYTES:
-            msg = f"one of its indices has {stop - start} bytes, more than {_INDEX_BYTES}"
+            msg = f"one of its indices has {stop - start} bytes; the limit is {_INDEX_BYTES}"
             raise ValueError(msg)
         codec = "gzip" if self._sharding.gzip_index else "raw"
         content = decode(codec, _exactly(read, start, stop), _INDEX_BYTES)
@@ -344,7 +347,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return index
 
     def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
-        """Return start and stop of the minishard indices, shape (minishards, 2)."""
+        """Return start and stop of each minishard index in the shard, shape (minishards, 2)."""
         known = self._known(shard, None)
         if known is not None:
             return known
@@ -353,7 +356,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         if content is None:
             return None
         if len(content) != length:
-            msg = f"it ends after {len(content)} bytes, within its index of {length}"
+            msg = f"it ends after {len(content)} bytes, within its index of {length} bytes"
             raise ValueError(msg)
         index: NDArray[np.uint64] = np.frombuffer(content, "<u8").reshape(-1, 2)
         self._remember(shard, None, index)
@@ -400,7 +403,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         self._forget(shard)
 
     def _assembled(self, blocks: Mapping[int, bytes]) -> bytes:
-        """Return the content of a shard with these blocks, given by number."""
+        """Return the content of a shard; *blocks* maps the number of a block to its bytes."""
         place = self._sharding.place
         numbers = sorted(blocks, key=lambda number: (place(number)[1], number))
         index = np.zeros((1 << self._sharding.minishard_bits, 2), "<u8")
@@ -423,7 +426,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
 
 
 def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
-    """Return the bytes of blocks; read neighbours in one request."""
+    """Return the bytes of blocks: number -> bytes; read neighbouring blocks in one request."""
     contents: dict[int, bytes] = {}
     group: list[tuple[int, int, int]] = []
 
@@ -456,9 +459,9 @@ class Sharding:
     """Assignment of blocks to shards: the field ``sharding`` of an info file.
 
     Attributes:
-        preshift_bits: lowest bits of a block's number, which have no influence on its shard.
-        minishard_bits: bits that choose the index within the shard.
-        shard_bits: bits that choose the shard.
+        preshift_bits: number of lowest bits of a block's number that do not affect its shard.
+        minishard_bits: number of bits that choose the minishard within the shard.
+        shard_bits: number of bits that choose the shard.
         hash: ``identity`` or ``murmurhash3_x86_128``.
         gzip_index: whether the indices of minishards are gzipped.
         gzip_data: whether blocks are gzipped.
@@ -476,10 +479,13 @@ class Sharding:
         """Parse the sharding of an info file.
 
         Raises:
-            ValueError: the sharding is unknown or not valid.
+            ValueError: the type or hash is not supported, or a field is not valid.
         """
         if document["@type"] != _TYPE or document["hash"] not in _HASHES:
-            msg = f"sharding {document['@type']!r} with hash {document['hash']!r} is not known"
+            msg = (
+                f"sharding {document['@type']!r} with hash {document['hash']!r} is not supported, "
+                f"only {_TYPE!r} with hash {' or '.join(_HASHES)}"
+            )
             raise ValueError(msg)
         bits = [document[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
@@ -489,7 +495,7 @@ class Sharding:
             )
             raise ValueError(msg)
         if bits[1] > _MOST_MINISHARD_BITS:
-            msg = f"{bits[1]} bits for minishards, more than {_MOST_MINISHARD_BITS}"
+            msg = f"minishard_bits is {bits[1]}; the limit is {_MOST_MINISHARD_BITS}"
             raise ValueError(msg)
         encodings = [
             document.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")
@@ -519,11 +525,12 @@ class Sharding:
         """Return the sharding whose shards are boxes of a given size.
 
         Args:
-            shard: requested size, voxels; along an axis it may be longer than the volume.
-            block: extent of a block, voxels.
+            shard: requested size of a shard, voxels, zyx; it may be longer than the volume.
+            block: extent of a block, voxels, zyx.
             extent: extent of the volume, voxels, zyx.
-            gzip_data: gzip the blocks.
-            exactly: if false, take the largest shard that fits into the requested one.
+            gzip_data: whether to gzip the blocks.
+            exactly: whether shards must have the requested size; if false, choose the largest
+                possible shard that is not larger.
 
         Raises:
             VolumeError: the size is not possible; the message gives the nearest possible size.
@@ -540,7 +547,8 @@ class Sharding:
             msg = (
                 f"shards of {shard} cannot be built from blocks {block} in a volume of {extent} "
                 "(zyx, voxels): sharded precomputed volumes double a block along x, y, z in turn, "
-                f"along each to the end of the volume; nearest possible is {nearest}"
+                "along each axis up to the end of the volume; the nearest possible size is "
+                f"{nearest}"
             )
             raise VolumeError(msg)
         bits = clipped.index(wanted) if wanted in clipped else max(fits, default=0)
@@ -548,10 +556,10 @@ class Sharding:
         return cls(preshift, bits - preshift, len(order) - bits, gzip_data=gzip_data)
 
     def shard_box(self, grid: Zyx) -> Zyx | None:
-        """Return the blocks per shard along z, y, x, or ``None`` if shards are not boxes.
+        """Return the number of blocks per shard, zyx, or ``None`` if shards are not boxes.
 
         Args:
-            grid: number of blocks along each axis.
+            grid: number of blocks of the volume along each axis, zyx.
         """
         total = len(axis_of_bits(grid))
         bits = self.preshift_bits + self.minishard_bits
@@ -560,7 +568,7 @@ class Sharding:
         return box_of_bits(grid, bits)
 
     def place(self, number: int) -> tuple[int, int]:
-        """Return shard and minishard of a block."""
+        """Return the numbers of the shard and minishard that contain block *number*."""
         hashed = number >> self.preshift_bits
         if self.hash != "identity":
             hashed = murmurhash3_x86_128(hashed)
@@ -568,7 +576,7 @@ class Sharding:
         return (hashed >> self.minishard_bits) & ((1 << self.shard_bits) - 1), minishard
 
     def first_number(self, shard: int) -> int:
-        """Return the lowest number of a block in a shard, for shardings without a hash."""
+        """Return the lowest block number in a shard, for a sharding without a hash."""
         return shard << (self.minishard_bits + self.preshift_bits)
 
     def file_name(self, shard: int) -> str:
@@ -578,9 +586,9 @@ class Sharding:
 
 @cache
 def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
-    """Return for each bit of a block's number, lowest first, the axis (0 is z) that it belongs to.
+    """Return the axis (0 is z) to which each bit of a block's number belongs, lowest bit first.
 
-    x, y and z take turns; an axis gets no further bits when it has enough for all its blocks.
+    x, y and z take turns; an axis gets no further bits when it has enough bits for all its blocks.
 
     Raises:
         VolumeError: block numbers need more than 64 bits.
@@ -589,15 +597,15 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
     order = tuple(a for i in range(highest) for a in (2, 1, 0) if 1 << i < grid[a])
     if len(order) > 64:
         msg = (
-            f"a grid of {grid} blocks (zyx) needs more than 64 bits for its block numbers; choose "
-            "larger blocks"
+            f"a grid of {grid} blocks (zyx) needs {len(order)} bits for block numbers; the limit "
+            "is 64 bits; choose larger blocks"
         )
         raise VolumeError(msg)
     return order
 
 
 def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the box, in blocks zyx, that the lowest *count* bits of block numbers span."""
+    """Return the extent, in blocks zyx, of the box that the lowest *count* bits number."""
     order = axis_of_bits(grid)[:count]
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 
@@ -625,7 +633,7 @@ def block_of_number(number: int, grid: Zyx) -> Zyx | None:
 def murmurhash3_x86_128(value: int) -> int:
     """Return the lower 64 bits of the hash of a 64 bit number, with seed 0.
 
-    From the reference by Austin Appleby, ``MurmurHash3.cpp``, for a key of 8 bytes.
+    This is the reference implementation by Austin Appleby, ``MurmurHash3.cpp``, for 8 byte keys.
     """
     c1, c2, c3 = 0x239B961B, 0xAB0E9789, 0x38B34AE5
     k2 = _rotated((value >> 32) * c2, 16) * c3

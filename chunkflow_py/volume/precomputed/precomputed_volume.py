@@ -2,11 +2,11 @@
 
 ```
 em/info                               metadata of all levels
-em/8_8_40/0-64_0-64_0-32.gz           one block, named by its x, y and z in voxels, or
-em/8_8_40/0a.shard                    many blocks
+em/8_8_40/0-64_0-64_0-32.gz           one block, named after its range of x, y and z in voxels, or
+em/8_8_40/0a.shard                    a shard of many blocks
 ```
 
-Volumes are written as cloud-volume writes them, so that it and Neuroglancer can read them.
+Volumes are written as cloud-volume writes them, so cloud-volume and Neuroglancer can read them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 
 def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
-    """Open one level. A volume of one channel has no channel axis.
+    """Open level *mip*. A volume of one channel has no channel axis.
 
     Raises:
         VolumeNotFoundError: the volume or the level does not exist.
-        VolumeError: the info file is damaged or not supported; or *mode* is ``r+``, and its shards
-            can only be read or two levels share a folder.
+        VolumeError: the info file is damaged or not supported; or *mode* is ``r+``, but the shards
+            can only be read, or two levels share a folder.
         MissingExtraError: the library for the encoding is not installed.
     """
     store = open_store(location.store_url, opening.access)
@@ -65,8 +65,8 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         if mode == "r+" and not layout.writable:
             msg = (
                 f"the shards of {location} at mip {mip} have blocks that are not neighbours (hash "
-                f"{level.sharding.hash}, {level.sharding.shard_bits} bits for shards), so it can "
-                "be read but not written; write to a volume with another sharding"
+                f"{level.sharding.hash}, {level.sharding.shard_bits} bits for shards), so this "
+                "level can only be read; write to a volume with another sharding"
             )
             raise VolumeError(msg)
     if mode == "r+" and layout.gzipped:
@@ -96,7 +96,7 @@ def check_new(
     layer_type: LayerType | None = None,
     **_: Any,
 ) -> None:
-    """Raise the errors of `create_volume` without creating anything, see `new_volume.check_new`."""
+    """Raise the errors of `create_volume`, but create nothing; see `write_checks.check_new`."""
     if not dtype_known:
         spec = replace(spec, dtype=any_dtype(spec.encoding), channels=None)
     create_info(spec, mip, layer_type=layer_type, url=str(location))
@@ -116,20 +116,20 @@ def create_volume(
 ) -> BlockVolume:
     """Write the info file with all levels, and open level *mip* for writing.
 
-    An existing file of the same volume is kept and gets the levels that it lacks.
+    An existing info file of the same volume is kept, and missing levels are added to the file.
 
     Args:
         spec: description of level *mip*.
         location: address of the volume.
         mip: level that *spec* describes.
         opening: options for reading and writing the volume.
-        layer_type: ``image`` or ``segmentation`` (default: by the kind).
-        compress: gzip blocks whose encoding does not compress by itself; ``raw`` ones too.
-        overwrite: replace the info file of another volume.
+        layer_type: ``image`` or ``segmentation`` (default: according to the kind of the voxels).
+        compress: whether to gzip blocks if their encoding is one of `GZIPPED`.
+        overwrite: whether to replace the info file of another volume.
 
     Raises:
-        VolumeError: the volume cannot be written, the format cannot store such voxels, or another
-            volume exists.
+        VolumeError: the volume cannot be written, the format cannot store voxels of this type, or
+            another volume exists.
     """
     info = create_info(spec, mip, layer_type=layer_type, compress=compress, url=str(location))
 

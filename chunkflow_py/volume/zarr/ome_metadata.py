@@ -1,21 +1,22 @@
 """Axes, voxel size, offset, levels and channels in the attributes of zarr images and arrays.
 
 OME-Zarr 0.5 (https://ngff.openmicroscopy.org/0.5/) keeps ``multiscales`` under ``ome`` in the
-attributes of a group, 0.4 and older directly. Plain arrays may follow the conventions of funlib,
-xarray or chunkflow 1.x. Positions are affine per axis:
+attributes of a group; 0.4 and older versions keep it directly in the attributes. Plain arrays may
+follow the conventions of funlib, xarray or chunkflow 1.x. Positions are affine along each axis:
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
-When reading, the translation may refer to the centre of the first voxel, or to its corner as in
-volumes of other programs: both round to the same offset. When writing, coordinates refer to voxel
-centres, and the centre of voxel 0 of mip 0 is at 0:
+When reading, the translation may refer to the centre of the first voxel or, in volumes of other
+programs, to its corner: after rounding, the offset is the same. When writing, coordinates refer to
+voxel centres, and the centre of voxel 0 of mip 0 is at 0:
 
 ```
 mip 0   |·|·|·|·|·|·|·|·|      voxels and their centres; the first voxel has number k0
-mip 1   | · | · | · | · |      factor f = 2: its centres are half a fine voxel further
+mip 1   | · | · | · | · |      factor f = 2: the first centre is half a fine voxel further
 ```
 
-A level that is f times coarser, with voxels of size f·s, begins at (k0·f + (f - 1)/2)·s.
+In a level that is f times coarser, with voxels of size f·s, the centre of the first voxel k0 is at
+(k0·f + (f - 1)/2)·s.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ArrayGeometry:
 
     Attributes:
         axes: names of the array's axes in order (t, c, z, y, x).
-        voxel_size_nm: nanometres, zyx; 1 along a missing z.
+        voxel_size_nm: size of a voxel, nanometres, zyx; 1 along z if the array has no z.
         voxel_offset: position of the first voxel, voxels, zyx.
         kind: meaning of the voxels, if known.
         channel_names: names of the channels, if known.
@@ -122,7 +123,7 @@ def dataset_path(levels: Mapping[int, str], mip: int, url: str) -> str:
         VolumeNotFoundError: the level does not exist.
     """
     if mip not in levels:
-        msg = f"{url} has no mip {mip}; it has {', '.join(str(number) for number in levels)}"
+        msg = f"{url} has no mip {mip}; it has mip {', '.join(map(str, levels))}"
         raise VolumeNotFoundError(msg)
     return levels[mip]
 
@@ -141,8 +142,8 @@ def multiscale_geometry(
         path: path of the dataset.
         attributes: attributes of the group.
         url: address of the volume, for messages.
-        shrinkage: downsampling factors against the finest dataset, one per axis; used if the image
-            has no transformations (before version 0.4).
+        shrinkage: downsampling factors relative to the finest dataset, one per axis; used if the
+            image has no transformations (before version 0.4).
 
     Raises:
         VolumeError: an axis is unknown, or the transformations are not scale and translation.
@@ -150,8 +151,8 @@ def multiscale_geometry(
     dataset = next(d for d in image["datasets"] if str(d["path"]) == path)
     if "coordinateSystems" in image:
         msg = (
-            f"{url} is an OME-Zarr with coordinate systems, newer than 0.5, which is not "
-            "supported; store it as 0.5 or 0.4"
+            f"{url} has coordinate systems of an OME-Zarr version after 0.5, which is not "
+            "supported; store the image as version 0.5 or 0.4"
         )
         raise VolumeError(msg)
     # before version 0.3 the axes were always these
@@ -203,7 +204,7 @@ def _values(transform: Mapping[str, Any], count: int, url: str) -> list[float]:
     if kind in ("scale", "translation") and "path" in transform:
         msg = (
             f"{url} stores its {kind} in a separate array ({transform['path']}), which is not "
-            "supported; write its numbers into the metadata"
+            "supported; write the numbers into the metadata"
         )
         raise VolumeError(msg)
     values = transform.get(kind) if kind in ("scale", "translation") else None
@@ -226,8 +227,8 @@ def array_geometry(
 
     Args:
         attributes: attributes of the array.
-        names: names of its dimensions, if the format has them.
-        dimensions: number of dimensions.
+        names: names of the dimensions of the array, if the format has them.
+        dimensions: number of dimensions of the array.
         url: address of the volume, for messages.
 
     Raises:
@@ -275,7 +276,7 @@ def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
 
 
 def is_length(unit: str) -> bool:
-    """Return whether `nanometres` knows a unit."""
+    """Return whether *unit* is a unit of length that `nanometres` supports."""
     return unit in _NANOMETRES
 
 
@@ -285,8 +286,8 @@ def nanometres(
     """Return a voxel size in nanometres.
 
     Args:
-        sizes: voxel size, zyx, in these units.
-        units: names of the units, zyx; ``None`` means nanometres.
+        sizes: voxel size in *units*, zyx.
+        units: names of the units along z, y and x; ``None`` means nanometres.
         url: address of the volume, for messages.
 
     Raises:
@@ -295,7 +296,10 @@ def nanometres(
     factors = []
     for unit in units:
         if unit is not None and unit not in _NANOMETRES:
-            msg = f"{url} has the unit {unit!r}, which is not a known length; correct its metadata"
+            msg = (
+                f"{url} has the unit {unit!r}, which is not a supported unit of length; correct "
+                "its metadata"
+            )
             raise VolumeError(msg)
         factors.append(1.0 if unit is None else _NANOMETRES[unit])
     if None in units:
@@ -303,7 +307,10 @@ def nanometres(
     # 0.0033 µm is 3.3 nm, not 3.3000000000000003 nm
     z, y, x = (float(f"{a * b:.12g}") for a, b in zip(sizes, factors, strict=True))
     if not all(0 < v < math.inf for v in (z, y, x)):
-        msg = f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive"
+        msg = (
+            f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive; correct its "
+            "metadata"
+        )
         raise VolumeError(msg)
     return z, y, x
 
@@ -320,12 +327,12 @@ def image_attributes(
     """Return the attributes of an OME-Zarr group.
 
     Args:
-        levels: spec of each level by its mip.
+        levels: mip -> description of the level.
         axes: names of the axes of the arrays, in order.
         name: name of the image.
         version: ``0.4`` or ``0.5``.
-        channel_names: one per channel, or empty.
-        is_label: whether it is one of the labels of an image.
+        channel_names: one name per channel, or empty.
+        is_label: whether the group is one of the labels of another image.
     """
     spec = next(iter(levels.values()))
     image = {
@@ -368,7 +375,7 @@ def plain_attributes(
 
 
 def check_channel_names(names: Sequence[str], channels: int | None, url: str) -> None:
-    """Check that there is one name per channel, or none.
+    """Check that there is one name per channel, or that there are no names.
 
     Raises:
         VolumeError: the numbers differ; the message gives both.
@@ -404,7 +411,7 @@ def _has_known_range(spec: VolumeSpec) -> bool:
     """Return whether the full range of values is a good contrast window for viewers.
 
     The format requires a window for each described channel. Channels without names are described
-    only if this is the case.
+    only if this function returns true.
     """
     return spec.dtype.itemsize == 1 or spec.kind in ("probability", "affinity")
 

@@ -1,4 +1,4 @@
-"""Encoding of zarr blocks: the chain of codecs that the metadata of an array name.
+"""Encode and decode zarr blocks with the chain of codecs that the metadata of an array list.
 
 ```
 voxels  --transpose-->  --filter-->  --byte order-->  flat  --compress-->  --checksum-->  bytes
@@ -87,8 +87,8 @@ class CodecChain:
         """Return the voxels of a whole block; they may share the memory of *data*.
 
         Raises:
-            Exception: any error of a codec on damaged data; `ValueError` if the number of
-                voxels is not that of a block.
+            Exception: *data* are damaged; a codec may raise any error. `ValueError` if the number
+                of voxels is not that of a block.
         """
         decoded: Any = data
         for codec, limit in zip(reversed(self._codecs), self._sizes[-2::-1], strict=True):
@@ -105,7 +105,7 @@ class TransposeCodec:
     """Reorders the axes of a block.
 
     Attributes:
-        order: for each stored axis, the axis of the block.
+        order: for each stored axis, the number of the corresponding axis of the block.
         extent: extent of the block.
         dtype: type of the voxels of the block.
     """
@@ -141,11 +141,11 @@ class BytesCodec:
     stored: np.dtype[Any]
 
     def encode(self, data: Any) -> Any:
-        """Return the voxels, flat."""
+        """Return the voxels as a flat array in the stored byte order."""
         return np.ascontiguousarray(data, self.stored).reshape(-1)
 
     def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 as many bytes as there are
-        """Return the voxels, flat."""
+        """Return the voxels as a flat array in the byte order of memory."""
         return _flat(data, self.stored).astype(self.dtype, copy=False)
 
     def encoded_limit(self, size: int) -> int:
@@ -160,15 +160,15 @@ class FilterCodec:
     codec: Any
 
     def encode(self, data: Any) -> Any:
-        """Return the changed numbers, flat."""
+        """Return the changed numbers as a flat array."""
         return np.asarray(self.codec.encode(np.ascontiguousarray(data).reshape(-1)))
 
     def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 one number for each
-        """Return the original numbers, flat."""
+        """Return the original numbers as a flat array."""
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return the limit for the widest type that a filter produces."""
+        """Return the number of bytes of the widest type that a filter produces, with a reserve."""
         return _WIDEST * size + _CHECKSUM
 
 
@@ -187,7 +187,7 @@ class SizeKeepingCodec:
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size* plus the limit for a checksum."""
+        """Return *size* plus the largest size of a checksum."""
         return size + _CHECKSUM
 
 
@@ -204,7 +204,7 @@ class CompressingCodec:
     codec: Any
 
     def encode(self, data: Any) -> Any:
-        """Compress; a gzip header contains no time."""
+        """Compress *data*; a gzip header contains no time stamp."""
         return (
             gzip_compress(data, self.codec.level)
             if self.name == "gzip"
@@ -212,18 +212,18 @@ class CompressingCodec:
         )
 
     def decode(self, data: Any, limit: int) -> bytes:
-        """Decompress, and verify the length or checksum if the format has one."""
+        """Decompress *data*, and verify the length or checksum if the format stores one."""
         if self.name == "lzma":
             return unpack_lzma(data, limit, self.codec.format, self.codec.filters)
         return decode(self.name, data, limit)
 
     def encoded_limit(self, size: int) -> int:
-        """Return the size of incompressible data after compression."""
+        """Return the size that *size* bytes of incompressible data have after compression."""
         return packed_most(size)
 
 
 class Crc32cChecksum:
-    """Appends a checksum of four bytes, little endian, and verifies it."""
+    """Appends a CRC32C checksum of four bytes, little endian, or verifies and removes it."""
 
     def encode(self, data: Any) -> bytes:
         """Append the checksum."""
@@ -250,7 +250,7 @@ def v2_chain(document: Mapping[str, Any], dtype: np.dtype[Any], url: str) -> Cod
     """Return the codecs of a zarr v2 array.
 
     Args:
-        document: content of its ``.zarray``.
+        document: content of the ``.zarray`` of the array.
         dtype: type of the voxels in memory.
         url: address of the volume, for messages.
 
@@ -329,12 +329,12 @@ def numcodecs_codec(
         core: name of the codec in the metadata, if it differs.
 
     Raises:
-        VolumeError: the codec is not one of `FILTERS`, `SIZE_KEEPING` and `COMPRESSORS`, or has
-            wrong settings.
+        VolumeError: the codec is not one of `FILTERS`, `SIZE_KEEPING` and `COMPRESSORS`, or its
+            settings are wrong.
     """
     if name not in (known := (*FILTERS, *SIZE_KEEPING, *COMPRESSORS)):
         names = ", ".join(sorted(known))
-        msg = f"blocks of {url} are encoded by {core or name!r}, which is not one of {names}"
+        msg = f"blocks of {url} are encoded with {core or name!r}, which is not one of {names}"
         raise VolumeError(msg)
     settings = {key: value for key, value in config.items() if key not in ("id", "name")}
     if name == "blosc" and isinstance(settings.get("shuffle"), str):
@@ -343,7 +343,7 @@ def numcodecs_codec(
     try:
         codec: Any = numcodecs.get_codec({"id": name, **settings})
     except Exception as error:
-        msg = f"blocks of {url} are encoded by {core or name!r} with wrong settings: {error}"
+        msg = f"blocks of {url} are encoded with {core or name!r} with wrong settings: {error}"
         raise VolumeError(msg) from error
     if name in FILTERS:
         return FilterCodec(codec)

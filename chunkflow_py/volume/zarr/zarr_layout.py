@@ -6,7 +6,7 @@ A shard is one object with blocks in any order and an index of their positions:
 | block | block |  ...  | block | index: (begin, bytes) of each block, crc32c |
 ```
 
-The index may come first. For a block that is not stored both numbers are 2^64 - 1. See
+The index may also come first. For a block that is not stored, both numbers are 2^64 - 1. See
 https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/
 """
 
@@ -44,8 +44,8 @@ class ZarrLayout(BlockLayout):
 
     Args:
         array: array of zarr-python, of which only the metadata are used.
-        document: content of its ``.zarray`` or ``zarr.json``.
-        axes: names of its axes.
+        document: content of the ``.zarray`` or ``zarr.json`` of the array.
+        axes: names of the axes of the array.
         prefix: key of the array in the store, empty or with a final ``/``.
         url: address of the volume, for messages.
     """
@@ -70,7 +70,10 @@ class ZarrLayout(BlockLayout):
         self.axes, self.shape, self.block = tuple(axes), tuple(array.shape), tuple(array.chunks)
         self.unit = tuple(array.shards or array.chunks)
         if not all(length > 0 for length in (*self.block, *self.unit)):
-            msg = f"{url} has empty blocks: extent {self.block}, in shards of {self.unit}"
+            msg = (
+                f"{url} has blocks of extent {self.block} in shards of {self.unit}, but extents "
+                "must be positive; correct its metadata"
+            )
             raise VolumeError(msg)
         self.dtype = stored.newbyteorder("=")
         self.fill = 0 if array.fill_value is None else self.dtype.type(array.fill_value)
@@ -90,7 +93,7 @@ class ZarrLayout(BlockLayout):
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores; all key encodings list its numbers in order."""
+        """Return the unit that object *key* stores; each key encoding lists a unit's numbers."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 
@@ -124,7 +127,8 @@ class ShardedZarrLayout(ZarrLayout):
         if others or "sharding_indexed" in names or index not in (["bytes"], ["bytes", "crc32c"]):
             msg = (
                 f"nested shards, shards beside other codecs ({', '.join(names)}), and shards with "
-                f"an index encoded by {', '.join(index)} are not supported; store the array again"
+                f"an index encoded with {', '.join(index)} are not supported; store the array "
+                "again with one sharding codec"
             )
             raise VolumeError(msg)
         self._counts = tuple(u // b for u, b in zip(self.unit, self.block, strict=True))
@@ -149,11 +153,12 @@ class ShardedZarrLayout(ZarrLayout):
     ) -> dict[Index, bytes | None]:
         """Return the encoded *blocks* of a shard.
 
-        The whole shard is read if at least half of its blocks are requested; otherwise its index
-        and then the blocks, neighbours in one request.
+        If at least half of the blocks of the shard are requested, the whole shard is read.
+        Otherwise the index is read and then the requested blocks; one request reads neighbouring
+        blocks.
 
         Raises:
-            ValueError: the index is damaged, or the shard ends before a block does.
+            ValueError: the index is damaged, or refers to bytes beyond the end of the shard.
         """
         key = self.key(unit)
         inside = [
@@ -197,7 +202,7 @@ class ShardedZarrLayout(ZarrLayout):
         return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
 
     def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
-        """Return begin and end of the stored *blocks* in the shard."""
+        """Return the begin and end of each stored block in the shard: block -> (begin, end)."""
         if len(index) != self._index_bytes:
             msg = f"it ends within its index of {self._index_bytes} bytes"
             raise ValueError(msg)
@@ -254,9 +259,9 @@ def _slice(data: memoryview, begin: int, end: int) -> bytes:
     """Return a part of *data* without a copy.
 
     Raises:
-        ValueError: the part ends after the data.
+        ValueError: the part extends beyond the end of *data*.
     """
     if end > len(data):
-        msg = f"it ends {end - len(data)} bytes before a block does"
+        msg = f"it ends {end - len(data)} bytes before the end of a block"
         raise ValueError(msg)
     return cast("bytes", data[begin:end])

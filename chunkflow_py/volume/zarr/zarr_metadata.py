@@ -1,7 +1,7 @@
 """The JSON documents of zarr arrays and groups: read, checked, merged and written.
 
 zarr-python interprets the documents: it receives them in its memory store and returns the array.
-Documents are fetched by name and never listed, so that this works on a web server too.
+Documents are fetched by name and never listed, so that web servers can be read, too.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ArrayNode:
 
     Attributes:
         attributes: attributes of the array.
-        document: content of its ``.zarray`` or ``zarr.json``.
-        array: the array of zarr-python; voxels are not read through it.
+        document: content of the ``.zarray`` or ``zarr.json`` of the array.
+        array: array of zarr-python, which provides the metadata but does not read voxels.
     """
 
     attributes: Mapping[str, Any]
@@ -93,7 +93,7 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
 
 
 def damage(url: str, key: str) -> AbstractContextManager[None]:
-    """Translate every exception of a ``with`` block that a damaged document causes.
+    """Translate exceptions in a ``with`` block to the error that a document is damaged.
 
     Args:
         url: address of the store.
@@ -114,7 +114,7 @@ def _problem(error: Exception) -> str:
 
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
-    """Return a document, or ``None`` if it does not exist; refuse other versions of the format."""
+    """Return a document, or ``None`` if it does not exist; refuse other *version* numbers."""
     content = store.get(key, DOCUMENT_BYTES)
     if content is None:
         return None
@@ -142,7 +142,7 @@ def _array(
     for name in _codec_names(document):
         # the error of zarr-python for an unknown codec is only its name
         if version == 3 and not _is_known(name):
-            msg = f"its blocks are encoded by {name!r}, which is not a known codec"
+            msg = f"its blocks are encoded with {name!r}, a codec that zarr-python does not have"
             raise ValueError(msg)
     buffer = default_buffer_prototype().buffer
     memory = MemoryStore({key: buffer.from_bytes(json.dumps(document).encode())})
@@ -177,7 +177,7 @@ def _is_known(name: str) -> bool:
 
 
 def documents_of(memory: MemoryStore) -> dict[str, bytes]:
-    """Return the documents that zarr-python has written to its memory store, by key."""
+    """Return the documents that zarr-python has written to its store: key -> content."""
 
     async def collect() -> dict[str, bytes]:
         prototype = default_buffer_prototype()
@@ -199,15 +199,15 @@ def document_keys(*prefixes: str) -> tuple[str, ...]:
 def write_documents(
     store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
 ) -> None:
-    """Write documents, arrays before their group; keep documents of the same volume.
+    """Write documents, those of arrays before that of their group.
 
-    An existing group gets the levels that it lacks.
+    Existing documents of the same volume are kept; missing levels are added to an existing group.
 
     Args:
         store: store of the volume.
-        documents: content by key.
+        documents: key -> content.
         url: address of the volume, for messages.
-        overwrite: replace documents of another volume.
+        overwrite: whether to replace documents of another volume.
 
     Raises:
         VolumeError: another volume exists; the message names the difference. Nothing is written.
@@ -215,7 +215,10 @@ def write_documents(
     old, new = ((".zarray", ".zgroup"), ("zarr.json",))
     others = new if any(key.endswith(old) for key in documents) else old
     if existing := next((key for key in others if store.size(key) is not None), None):
-        msg = f"{url} holds a zarr volume of another version already ({existing}); write elsewhere"
+        msg = (
+            f"{url} already holds a zarr volume of another zarr version ({existing}); write to "
+            "another address"
+        )
         raise VolumeError(msg)
     changes = {}
     for key in sorted(documents, key=_rank):
@@ -260,13 +263,13 @@ def _merged(existing: bytes | None, *, new: bytes, key: str, url: str, overwrite
     except (ValueError, AttributeError, TypeError, LookupError) as error:
         if overwrite:
             return new
-        msg = f"{key} of {url} is damaged ({error!r}); --overwrite replaces it"
+        msg = f"{key} of {url} is damaged ({error!r}); replace it with --overwrite"
         raise VolumeError(msg) from error
     return existing if merged == old else json.dumps(merged, indent=2).encode()
 
 
 def _merged_attributes(old: Any, new: Any, key: str, url: str) -> dict[str, Any]:
-    """Return *old* with the attributes and levels of *new* that it lacks."""
+    """Return *old*, with missing attributes and levels added from *new*."""
     merged = dict(old)
     for name, value in new.items():
         if name == "ome":
@@ -303,8 +306,8 @@ def _refuse(url: str, field: str, key: str, old: Any, new: Any) -> None:
     if field == "dtype":  # uint8 rather than |u1
         old, new = np.dtype(old).name, np.dtype(new).name
     msg = (
-        f"{url} holds another volume already: its {field} ({key}) is {old}, not {new}; write to "
-        "another place, or replace it with --overwrite, after which blocks of the old layout can "
-        "no longer be read"
+        f"{url} already holds another volume: its {field} ({key}) is {old}, not {new}; write to "
+        "another address, or replace the metadata with --overwrite, after which blocks of the old "
+        "layout can no longer be read"
     )
     raise VolumeError(msg)

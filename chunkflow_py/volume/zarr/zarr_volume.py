@@ -7,8 +7,9 @@ em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
 zarr-python reads and creates the metadata, numcodecs encodes and decodes blocks, and `BlockVolume`
-moves them. Voxels do not pass through zarr-python: that is three to five times slower, and its
-stores do not wait for the disk. A `store` of this package never shows partial objects.
+reads and writes them. Voxels do not pass through zarr-python, which would be three to five times
+slower, and whose stores do not wait until data are on the disk. The stores of this package never
+show partly written objects.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _LABELS = "labels"
 
 
 def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
-    """Open level *mip* of an image, or a plain array, whose only level is 0.
+    """Open level *mip* of an image, or a plain array, which has level 0 only.
 
     Raises:
         VolumeNotFoundError: the volume or the level does not exist.
@@ -105,7 +106,10 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
                 geometry = replace(geometry, kind="segmentation")
         if len(geometry.axes) != array.array.ndim:
             axes = ", ".join(geometry.axes)
-            msg = f"{location} names axes {axes}, but its array has {array.array.ndim} dimensions"
+            msg = (
+                f"{location} names axes {axes}, but its array has {array.array.ndim} dimensions; "
+                "correct the axes in its metadata"
+            )
             raise VolumeError(msg)
         return BlockVolume(
             location.address,
@@ -159,24 +163,24 @@ def create_volume(
 ) -> BlockVolume:
     """Create an OME-Zarr image with all its levels, or a plain array, and open level *mip*.
 
-    An existing image of the same voxels is kept and gets the levels that it lacks. An image in a
-    folder ``labels`` is added to the list of labels there.
+    An existing image with the same properties is kept, and missing levels are added to the image.
+    An image in a folder ``labels`` is added to the list of labels of this folder.
 
     Args:
         spec: description of level *mip*; its encoding is in `ZARR_ENCODINGS` (default ``zstd``).
         location: address of the volume.
         mip: number of the level, and name of its array.
         opening: options for reading and writing the volume.
-        plain: create a single array instead of a group with an image.
+        plain: whether to create a single array instead of a group with an image.
         order: order of the arrays' spatial axes; time and channels come before them.
         ome_version: ``0.4``, which uses zarr v2, or ``0.5``, which uses v3, also for plain arrays
             (default: ``0.4`` for an address with ``zarr2://``, else ``0.5``).
-        channel_names: one per channel.
-        overwrite: replace the metadata of another volume.
+        channel_names: one name per channel.
+        overwrite: whether to replace the metadata of another volume.
 
     Raises:
-        VolumeError: the volume cannot be written, the format cannot store such voxels, or another
-            volume exists.
+        VolumeError: the volume cannot be written, the format cannot store voxels of this type, or
+            another volume exists.
     """
     version = ome_version or _version(location)
     check_new(spec, location, mip, plain=plain, ome_version=version, channel_names=channel_names)
@@ -225,7 +229,7 @@ def check_new(
     channel_names: Sequence[str] = (),
     **_: Any,
 ) -> None:
-    """Raise the errors of `create_volume` without creating anything, see `new_volume.check_new`."""
+    """Raise the errors of `create_volume`, but create nothing; see `write_checks.check_new`."""
     version = ome_version or _version(location)
     _check_spec(spec, mip, version, plain=plain, url=location.url)
     _compressors(spec.encoding or "zstd", spec.dtype, 2 if version == "0.4" else 3, location.url)
@@ -250,20 +254,20 @@ def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: s
         raise VolumeError(msg)
     if plain and spec.max_mip > mip:
         msg = (
-            f"cannot create {url}: a plain array has no level {spec.max_mip}; create an image "
-            "instead"
+            f"cannot create {url}: a plain array has only one level, not levels up to mip "
+            f"{spec.max_mip}; create an image instead"
         )
         raise VolumeError(msg)
     check_levels(spec, mip, url)
     if shard is None:
         return
     if version == "0.4":
-        msg = f"cannot create {url}: OME-Zarr 0.4, which is zarr v2, has no shards; choose 0.5"
+        msg = f"cannot create {url}: OME-Zarr 0.4, which is zarr v2, has no shards; use version 0.5"
         raise VolumeError(msg)
     if any(s % b for s, b in zip(shard, block, strict=True)):
         msg = (
-            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); nearest "
-            f"is {-(-shard // block) * block}"
+            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); use "
+            f"{-(-shard // block) * block}"
         )
         raise VolumeError(msg)
 
@@ -305,7 +309,7 @@ def _create_array(
 
 
 def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
-    """Return the bytes-to-bytes codecs; in v3, one of them always adds a checksum."""
+    """Return the bytes-to-bytes codecs of *encoding*; in v3, one of them adds a checksum."""
     if encoding == "raw":
         return [Crc32cCodec()] if zarr_format == 3 else None
     if encoding == "gzip":
