@@ -29,7 +29,7 @@ def wheelhouse(tmp_path):
         source / "deploy" / "slurm" / "airgapped" / "wheelhouse.sh", tmp_path / "wheels",
         EXTRAS="sqs,zarr",
     )  # fmt: skip
-    assert "holds 1 wheels" in said
+    assert ": 1 wheels," in said
     return tmp_path / "wheels"
 
 
