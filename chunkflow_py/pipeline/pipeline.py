@@ -146,6 +146,10 @@ class Pipeline:
         dry_run: omit the operators of the write stage.
         in_place: allow writing to the volume that the pipeline loads, see `check_places`.
         listener: receiver of the events.
+
+    Attributes:
+        make_part_store: makes the store by which the tasks of a network exchange patches; ``None``
+            to exchange none.
     """
 
     def __init__(
