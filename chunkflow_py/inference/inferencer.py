@@ -412,8 +412,9 @@ class Inferencer(OperatorBase):
             inside *= sum(min(stop, high) - max(start, low) for start, stop in spans)
         return (computed - inside) * settings.num_output_channels * 4
 
-    def _name(self, number: int) -> str:
-        return str(number) if self.task_time is None else f"t{self.task_time}-{number}"
+    def _name(self, position: int) -> str:
+        """Return the number of a task in the plan, as text."""
+        return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
 
     def _identity(self, engine: Engine, store: PartStore) -> bytes:
         """Return a digest of everything besides the input that the output of a patch depends on."""

@@ -58,7 +58,7 @@ class LocalParts:
                 content = content.read_bytes()
         return None if content is None or len(content) > most else content
 
-    def write(self, consumer: str, producer: str, content: Callable[[], bytes]) -> None:
+    def write(self, consumer: str, producer: str, content: Callable[[], bytes], _: int) -> None:
         """Store an object.
 
         Raises:

@@ -194,8 +194,15 @@ class PartStore(Protocol):
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
         """Return an object of at most *most* bytes; ``None`` if there is none."""
 
-    def write(self, consumer: str, producer: str, content: Callable[[], bytes]) -> None:
-        """Store an object, now or later; *content* is called once, in any thread."""
+    def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
+        """Store an object, now or later, or not at all.
+
+        Args:
+            consumer: task that may use the object.
+            producer: task that made it.
+            content: returns the object; called at most once, in any thread.
+            size: about how many bytes the object has.
+        """
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
         """Return those of *consumers* that are tasks and have not ended."""
@@ -339,9 +346,10 @@ class PatchExchange:
         try:
             names = [name for name, parts in consumers.items() if parts]
             for name in self._store.unfinished(names):
+                size = sum(part.values.nbytes for part in consumers[name])
                 with self._lock:
-                    self.counts.bytes_written += sum(p.values.nbytes for p in consumers[name])
-                self._store.write(name, producer, partial(packed, consumers[name]))
+                    self.counts.bytes_written += size
+                self._store.write(name, producer, partial(packed, consumers[name]), size)
         except ChunkflowError as error:
             self._warn("write", f"cannot store parts of patches for other tasks: {error}")
 
@@ -401,10 +409,15 @@ class TaskExchange:
         self._reads.append(self.exchange.submit(self._read_new))
 
     def _read_new(self) -> None:
-        for producer in sorted(self.exchange.producers(self.name)):
-            if producer in self.neighbours and producer not in self._packs:
+        own = {self._labelled(name) for name in self.neighbours}
+        for producer in sorted(own.intersection(self.exchange.producers(self.name))):
+            if producer not in self._packs:
                 self._packs[producer] = None
                 self._packs[producer] = self.exchange.read(self.name, producer, self.most_bytes)
+
+    def _labelled(self, name: str) -> str:
+        """Return the name of a producer, which other identities do not replace."""
+        return f"{self.identity.hex()[:8]}-{name}"
 
     def key(self, values: NDArray[np.float32]) -> bytes:
         """Return the key of a patch whose network input is *values*, (c, z, y, x)."""
@@ -417,7 +430,7 @@ class TaskExchange:
             wait(reads, self.exchange.wait_s())
             self._is_patient = monotonic() - start < self.exchange.wait_s()
         box = patch.intersection(self.target)
-        for producer, pack in list(self._packs.items()):
+        for producer, pack in self._packs.copy().items():  # a thread may add to it
             entry = None if pack is None else pack.entries.get(patch.start)
             if pack is None or entry is None or entry.key != key or entry.box != box:
                 continue
@@ -446,6 +459,6 @@ class TaskExchange:
 
     def finish(self) -> None:
         """Pass the kept parts to the store."""
-        self.exchange.write(self._kept, self.name)
+        self.exchange.write(self._kept, self._labelled(self.name))
         self.exchange.done(self.name)
         self._kept, self._packs = {}, {}

@@ -93,7 +93,7 @@ def worker_pipeline(
 ) -> Pipeline:
     """Return the pipeline of a run.
 
-    In a run, ``--grid auto`` means ``anchored``, and tasks do not exchange patches.
+    In a run, ``--grid auto`` means ``anchored``, and tasks exchange no patches by default.
     """
     for operator in operators:
         placement = operator.hooks.placement

@@ -70,7 +70,7 @@ class Memory:
         assert content is None or len(content) <= most
         return content
 
-    def write(self, consumer, producer, content):
+    def write(self, consumer, producer, content, size):
         self.objects[consumer, producer] = content()
 
     def unfinished(self, consumers):
@@ -183,7 +183,7 @@ def test_damaged_objects_are_computed_and_counted(place, caplog):
     np.testing.assert_array_equal(volume.output, volume.whole()[0])
     assert volume.exchange.counts.refused >= damaged
     assert caplog.text.count("are computed again: it") == 1
-    assert f"task {first} stored for" in caplog.text
+    assert f"-{first} stored for" in caplog.text
 
 
 def test_a_part_of_another_place_is_not_used():
@@ -293,15 +293,15 @@ def test_local_parts_beyond_their_limit_are_files(monkeypatch, tmp_path):
     """Objects beyond the limit go to a temporary folder, which disappears in the end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = LocalParts(most_bytes=10)
-    store.write("b", "a", lambda: b"in memory")
-    store.write("c", "a", lambda: b"in a file")
+    store.write("b", "a", lambda: b"in memory", 9)
+    store.write("c", "a", lambda: b"in a file", 9)
     assert (store.read("b", "a", 99), store.read("c", "a", 99)) == (b"in memory", b"in a file")
     assert store.read("c", "a", 3) is None
     assert len(list(tmp_path.rglob("*"))) == 2
     assert store.unfinished(["b", "c"]) == ["b", "c"]
     store.done("b")
     assert store.unfinished(["b", "c"]) == ["c"]
-    store.write("c", "d", lambda: b"in memory")
+    store.write("c", "d", lambda: b"in memory", 9)
     store.close()
     assert not list(tmp_path.rglob("*"))
 
