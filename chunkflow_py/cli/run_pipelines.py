@@ -133,6 +133,8 @@ def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
         _refuse_code(tuple(code for operator in operators for code in operator.runs_code))
     feed.boxes = stored.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), stored.ahead)
+    if stored.exchange is not None:
+        pipeline.make_part_store = stored.exchange.parts
     pipeline.check()
     check_outputs_exist(operators)
     return pipeline

@@ -451,6 +451,14 @@ class OperatorBase(HookBase, adds_hooks=True):
     # operator calls with the number of parts done and of all parts.
     on_progress: Callable[[int, int], None] | None = None
 
+    # For a network: where tasks exchange the patches that they share, assigned by the pipeline;
+    # see `chunkflow_py.inference.patch_exchange.PartStore`.
+    part_store: Any = None
+
+    # Declared by an operator that distinguishes time points. The pipeline assigns the time index of
+    # the task before each call.
+    task_time: int | None = None
+
     @default_value
     def single_writer(self) -> bool:
         """Whether only one process at a time may write to the output; read after `prepare`."""

@@ -1,18 +1,21 @@
 """`Outline`: the facts about tasks and volumes that operators get before the first task.
 
 The functions of this module transform the boxes of all tasks, given as a grid or a list, from one
-operator to the next.
+operator to the next. `BoxIndex` finds boxes by their place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from chunkflow_py.core.chunk import Voxels
     from chunkflow_py.volume.labelling import Labelling
 
@@ -102,3 +105,59 @@ def coarser_nm(size_nm: tuple[float, float, float], factor: Zyx) -> tuple[float,
     """Return the size of voxels that are *factor* times larger, nanometres, zyx."""
     z, y, x = (nm * f for nm, f in zip(size_nm, factor, strict=True))
     return z, y, x
+
+
+class BoxIndex:
+    """Finds boxes of tasks by place; a box is named by its position in the grid or list.
+
+    Args:
+        boxes: grid or list of boxes.
+    """
+
+    def __init__(self, boxes: Boxes) -> None:
+        """Sort the boxes of a list into cells as large as the largest box."""
+        self._boxes = boxes
+        self._cells: dict[tuple[int, ...], list[int]] = {}
+        self._numbers: dict[BoundingBox, int] = {}
+        if isinstance(boxes, BoxGrid):
+            return
+        self._cell = Zyx(1, 1, 1)
+        for box in boxes:
+            self._cell = self._cell.high(box.size)
+        for number, box in enumerate(boxes):
+            self._numbers.setdefault(box, number)
+            for cell in self._cells_of(box):
+                self._cells.setdefault(cell, []).append(number)
+
+    def number(self, box: BoundingBox) -> int | None:
+        """Return the position of *box*; ``None`` if it is not one of the boxes."""
+        boxes = self._boxes
+        if not isinstance(boxes, BoxGrid):
+            return self._numbers.get(box)
+        cell = (box.start - boxes.start) // boxes.stride
+        if cell != cell.high((0, 0, 0)).low(boxes.count - 1) or boxes.box(cell) != box:
+            return None
+        return (cell.z * boxes.count.y + cell.y) * boxes.count.x + cell.x
+
+    def touching(self, region: BoundingBox) -> Iterator[tuple[int, BoundingBox]]:
+        """Yield the boxes that intersect *region*, each with its position."""
+        boxes = self._boxes
+        if not isinstance(boxes, BoxGrid):
+            found = {n for cell in self._cells_of(region) for n in self._cells.get(cell, ())}
+            for number in sorted(found):
+                if not boxes[number].intersection(region).is_empty:
+                    yield number, boxes[number]
+            return
+        low = -(-(region.start - boxes.start - boxes.size + 1) // boxes.stride)
+        high = (region.stop - 1 - boxes.start) // boxes.stride
+        spans = zip(low.high((0, 0, 0)), (high + 1).low(boxes.count), strict=True)
+        for z, y, x in product(*(range(first, stop) for first, stop in spans)):
+            box = boxes.box((z, y, x))
+            if not box.intersection(region).is_empty:
+                yield (z * boxes.count.y + y) * boxes.count.x + x, box
+
+    def _cells_of(self, box: BoundingBox) -> Iterator[tuple[int, ...]]:
+        if box.is_empty:
+            return iter(())
+        low, high = box.start // self._cell, (box.stop - 1) // self._cell
+        return product(*(range(a, b + 1) for a, b in zip(low, high, strict=True)))

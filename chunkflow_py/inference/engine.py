@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.backends.backend_protocol import Backend
     from chunkflow_py.inference.blend import BlendedRegion
     from chunkflow_py.inference.engine_settings import EngineSettings
+    from chunkflow_py.inference.patch_exchange import TaskExchange
     from chunkflow_py.inference.patch_grid import PatchGrid
-    from chunkflow_py.inference.patch_loader import Batches
+    from chunkflow_py.inference.patch_loader import Batches, Step
 
 __all__ = ["Engine"]
 
@@ -62,8 +63,10 @@ class Engine:
     Buffers are allocated once and reused for the next box. `close` ends the threads.
 
     Attributes:
+        device: operations of the network's device.
         patches_run: number of patches that the network has run on.
         patches_skipped: number of patches that were not run, because they were empty or masked.
+        patches_found: number of patches that were not run, because another task had run them.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class Engine:
             raise OptionError(msg)
         self.backend = backend
         self.settings = settings
-        self.patches_run = self.patches_skipped = 0
+        self.patches_run = self.patches_skipped = self.patches_found = 0
         device = Device.of(backend.device) if device is None else device
         self._clock = device.stopwatch()
         shape = (
@@ -116,6 +119,8 @@ class Engine:
         self._closed = Event()
         self._checked = False
         self._at_once = settings.batch_size
+        self.device = device
+        self._spare = torch.empty(0)
 
     @property
     def forward_seconds(self) -> float:
@@ -128,6 +133,15 @@ class Engine:
         return self._clock.so_far()
 
     @property
+    def batch_size(self) -> int:
+        """Number of patches of one forward pass; smaller than the setting after `lower_batch`."""
+        return self._at_once
+
+    def mean_forward_s(self) -> float:
+        """Return the mean time of the network for one patch, seconds; 0 before the first one."""
+        return self.network_seconds / max(1, self.patches_run)
+
+    @property
     def voxels_clamped(self) -> int:
         """Number of output values outside [0, 1] that conversion to uint8 has clamped."""
         return self._writer.clamped
@@ -136,6 +150,29 @@ class Engine:
         """Run the network on zeros in the background, to compile it before the first batch."""
         if warm := getattr(self.backend, "warm", None):
             self._thread.submit(warm)
+
+    def depends_on_batch(self) -> bool:
+        """Return whether the output of a patch depends on its place in a batch or on other patches.
+
+        One patch is put at each place of a batch, with zeros and with noise around it.
+        """
+        return bool(self._thread.submit(self._depends_on_batch).result())
+
+    @torch.inference_mode()
+    def _depends_on_batch(self) -> bool:
+        settings, noise = self.settings, torch.Generator().manual_seed(1)
+        size = (settings.num_input_channels, *settings.geometry.input_patch_size)
+        patch, other = (torch.rand(size, generator=noise) for _ in range(2))
+        first: torch.Tensor | None = None
+        for place in range(settings.batch_size if settings.batch_size > 1 else 0):
+            for around in (torch.zeros(size), other):
+                batch = around.repeat(settings.batch_size, 1, 1, 1, 1)
+                batch[place] = patch
+                output = self._fitting(self.device.bring(batch))[place].clone()
+                first = output if first is None else first
+                if not torch.equal(output, first):
+                    return True
+        return False
 
     def close(self) -> None:
         """Stop after the current batch, and end all threads."""
@@ -166,6 +203,7 @@ class Engine:
         wrap: Callable[[NDArray[Any]], Any] | None = None,
         stop: Event | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        exchange: TaskExchange | None = None,
     ) -> Future[Any]:
         """Start the computation and return its future; the next box may be started before it ends.
 
@@ -180,6 +218,7 @@ class Engine:
             wrap: function to apply to the result.
             stop: event that stops the computation after the current batch.
             on_progress: called as (patches done, all patches), in another thread.
+            exchange: exchange of patches with other tasks.
 
         Returns:
             The future of (c, z, y, x) of the output dtype, on *output_box*. It may raise ModelError
@@ -199,10 +238,10 @@ class Engine:
             raise ChunkError(msg)
         self._check_required(grid, box, target)
         patches = PatchSource(
-            data, box, grid, target, settings.normalizer, settings.skip_empty, wanted
+            data, box, grid, target, settings.normalizer, settings.skip_empty, wanted, exchange
         )
         job = self._thread.submit(
-            self._compute, self._loader.open(patches), grid, target, stop or Event(), on_progress
+            self._compute, self._loader.open(patches), patches, stop or Event(), on_progress
         )
         # Not in the network's thread, which continues with the next box.
         return self._end.submit(_completed, job, wrap)
@@ -215,12 +254,12 @@ class Engine:
     def _compute(
         self,
         batches: Batches,
-        grid: PatchGrid,
-        target: BoundingBox,
+        patches: PatchSource,
         stop: Event,
         on_progress: Callable[[int, int], None] | None,
     ) -> tuple[NDArray[Any], list[Future[None]]]:
         """Return the result, and the writes to it that are still pending."""
+        grid, target, exchange = patches.grid, patches.target, patches.exchange
         blender, total, done = self._blender, grid.count(target).product(), 0
         writes: list[Future[None]] = []
         with closing(batches):
@@ -232,21 +271,38 @@ class Engine:
                     raise CancelledError
                 outputs = None if batch.tensor is None else self._forward(batch.tensor, batch.used)
                 reached("mid-inference")
-                for patch, place in batch.steps:
-                    for region in blender.advance(patch):
+                for step in batch.steps:
+                    for region in blender.advance(step.patch):
                         writes += self._give_out(region, target, result)
-                    values = None if place is None or outputs is None else outputs[place]
-                    blender.add(patch, values, weighted=self.backend.weighted)
+                    values = self._values(step, outputs)
+                    blender.add(step.patch, values, weighted=self.backend.weighted)
+                    if exchange is not None and step.key is not None and values is not None:
+                        exchange.keep(step.patch, step.key, values)
                 # Drop finished writes; result() raises if one failed.
                 writes = [write for write in writes if not write.done() or write.result()]
                 done += len(batch.steps)
+                found = sum(step.part is not None for step in batch.steps)
                 self.patches_run += batch.used
-                self.patches_skipped += len(batch.steps) - batch.used
+                self.patches_found += found
+                self.patches_skipped += len(batch.steps) - batch.used - found
                 if on_progress is not None:
                     on_progress(done, total)
             for region in blender.finish():
                 writes += self._give_out(region, target, result)
+        if exchange is not None:
+            exchange.finish()
         return result, writes
+
+    def _values(self, step: Step, outputs: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the output of a patch; of a part, with any values outside the task."""
+        if step.part is None:
+            return None if step.place is None or outputs is None else outputs[step.place]
+        part = self.device.bring(step.part.values)
+        shape = (part.shape[0], *self.settings.geometry.output_patch_size)
+        if self._spare.shape != shape or self._spare.dtype != part.dtype:
+            self._spare = part.new_zeros(shape)
+        self._spare[(slice(None), *step.part.box.slices(step.patch.start))] = part
+        return self._spare
 
     def _give_out(
         self, region: BlendedRegion, target: BoundingBox, result: NDArray[Any]

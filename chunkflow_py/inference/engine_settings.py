@@ -176,7 +176,7 @@ class EngineSettings:
 
     @property
     def meaning(self) -> OutputKind:
-        """Kind of the network's output (default: affinity if it has 3 channels, else probability)."""
+        """Kind of the network's output; by default affinity for 3 channels, else probability."""
         if self.output_kind is not None:
             return self.output_kind
         return "affinity" if self._channels == 3 else "probability"

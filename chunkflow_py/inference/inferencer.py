@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.core.host_memory import OperatorMemory, describe_bytes
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.core.outline import BoxIndex
+from chunkflow_py.errors import GeometryError
 from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import describe_profile
@@ -27,6 +31,7 @@ from chunkflow_py.inference.memory_estimate import (
 from chunkflow_py.inference.network_memory import Activations, NetworkMemory
 from chunkflow_py.inference.network_source import network_code, network_files
 from chunkflow_py.inference.normalization import dtype_warning
+from chunkflow_py.inference.patch_exchange import PatchExchange, digest_of
 from chunkflow_py.inference.patch_grid import divisor_warning
 from chunkflow_py.inference.patch_loader import PatchSource, sample
 from chunkflow_py.inference.voxel_size import check_voxel_size
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.backends.backend_protocol import Backend
     from chunkflow_py.inference.engine_settings import EngineSettings
     from chunkflow_py.inference.memory_estimate import MemoryEstimate
+    from chunkflow_py.inference.patch_exchange import PartStore, TaskExchange
     from chunkflow_py.inference.patch_grid import PatchGrid
     from chunkflow_py.inference.placement import Placement
 
@@ -70,6 +76,8 @@ class Inferencer(OperatorBase):
         report_precision: with the first chunk, log the compute profile and, unless the network
             runs by PyTorch in plain float32, its error against that on a few patches.
         on_progress: called as (patches done, all patches).
+        part_store: where tasks exchange patches; ``None`` computes all patches of every task.
+        task_time: time index of the current task, assigned by the pipeline.
     """
 
     placement: Placement = field(metadata=HOOK)
@@ -82,7 +90,12 @@ class Inferencer(OperatorBase):
     origins: tuple[str, ...] = field(default=(), metadata=HOOK)
     report_precision: bool = True
     on_progress: Callable[[int, int], None] | None = field(default=None, metadata=HOOK)
+    part_store: PartStore | None = field(default=None, metadata=HOOK)
+    task_time: int | None = field(default=None, metadata=HOOK)
     engine: Engine | None = field(default=None, init=False, repr=False)
+    _exchange: PatchExchange | None = field(default=None, init=False, repr=False)
+    _tasks: BoxIndex | None = field(default=None, init=False, repr=False)
+    _identities: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     _workload: Workload | None = field(default=None, init=False, repr=False)
 
     @property
@@ -147,8 +160,15 @@ class Inferencer(OperatorBase):
             count = self.engine.patches_skipped
             total = self.engine.patches_run + count
             logger.info("%d of %d patches were not run: empty or masked", count, total)
+        if found := self.engine.patches_found:
+            total = self.engine.patches_run + found
+            logger.info("%d of %d patches were computed by another task", found, total)
         self.engine.close()
         self.engine = None
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+            self._identities.clear()
 
     @property
     @hook
@@ -227,6 +247,10 @@ class Inferencer(OperatorBase):
         # The pipeline counts these itself; the weights are already loaded.
         own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)
         held = {part: size for part, size in expected.host.items() if part not in own}
+        if self.part_store is not None and (size := self._part_bytes()):
+            # Those of one task that are read, and those that are kept until its end.
+            tasks = len(self.placement.outline.boxes)
+            held["parts of patches"] = 2 * size + min(size * tasks, self.part_store.most_bytes)
         return OperatorMemory(self._workload.output_size, held=held, complete=expected.complete)
 
     @hook
@@ -316,8 +340,96 @@ class Inferencer(OperatorBase):
             wanted=self._wanted(target, chunk.voxel_size_nm),
             stop=stop,
             on_progress=self.on_progress,
+            exchange=self._task_exchange(engine, grid, target, chunk.domain, bbox),
             wrap=partial(self._wrapped, target, chunk.voxel_size_nm, chunk.domain),
         )
+
+    # --- the exchange of patches ------------------------------------------------------------------
+
+    def _task_exchange(
+        self,
+        engine: Engine,
+        grid: PatchGrid,
+        target: BoundingBox,
+        domain: BoundingBox,
+        bbox: BoundingBox | None,
+    ) -> TaskExchange | None:
+        """Return the exchange of a task; ``None`` if no task shares patches with it."""
+        placement, store = self.placement, self.part_store
+        if store is None or bbox is None or not self.is_local or grid != placement.patches(domain):
+            return None
+        if self._tasks is None:
+            boxes = placement.outline.boxes if placement.outline is not None else None
+            if boxes is None:
+                return None
+            self._tasks = BoxIndex(boxes)
+        number = self._tasks.number(bbox)
+        if number is None:
+            return None
+        # Boxes that tasks compute may be larger than their own boxes, by at most as much as here:
+        # along each axis, at least one side of this box is not at the end of the volume.
+        reach = (bbox.start - target.start).high(target.stop - bbox.stop).high((0, 0, 0))
+        neighbours = {}
+        for other, box in self._tasks.touching(grid.hull(target).grow(reach)):
+            if other != number:
+                with suppress(GeometryError):  # it computes nothing
+                    neighbours[self._name(other)] = placement.target(box, domain)
+        if not neighbours:
+            return None
+        if self._exchange is None:
+            if engine.depends_on_batch():
+                logger.info(
+                    "tasks compute the patches that they share separately, because the output of a "
+                    "patch depends on the other patches of its batch; --batch-size 1 avoids this"
+                )
+                self.part_store = None
+                return None
+            settings = self.settings
+            geometry = (settings.geometry.output_patch_size, settings.num_output_channels)
+            device = engine.device
+            self._exchange = PatchExchange(store, geometry, device, forward_s=engine.mean_forward_s)
+        count = grid.count(target).product()
+        identity = self._identity(engine, store)
+        return self._exchange.task(self._name(number), target, identity, neighbours, count)
+
+    def _part_bytes(self) -> int:
+        """Return the bytes of all parts that a task in the middle of the volume stores."""
+        outline, settings = self.placement.outline, self.settings
+        if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
+            return 0
+        box = outline.boxes[len(outline.boxes) // 2].intersection(outline.domain)
+        if box.is_empty:
+            return 0
+        grid, target = self.placement.patches(outline.domain), box
+        with suppress(GeometryError):
+            target = self.placement.target(box, outline.domain)
+        computed = inside = 1  # products over the axes: voxels of all patches, and in the task
+        for axis, touched in enumerate(grid.touching(target)):
+            size = settings.geometry.output_patch_size[axis]
+            spans = [(grid.starts[axis][k], grid.starts[axis][k] + size) for k in touched]
+            low, high = target.start[axis], target.stop[axis]
+            computed *= size * len(spans)
+            inside *= sum(min(stop, high) - max(start, low) for start, stop in spans)
+        return (computed - inside) * settings.num_output_channels * 4
+
+    def _name(self, position: int) -> str:
+        """Return the number of a task in the plan, as text."""
+        return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
+
+    def _identity(self, engine: Engine, store: PartStore) -> bytes:
+        """Return a digest of everything besides the input that the output of a patch depends on."""
+        if engine.batch_size in self._identities:
+            return self._identities[engine.batch_size]
+        engine.wait_until_idle()  # until then it may be compiled, which changes the profile
+        network = {key: str(value) for key, value in self.network.items()}
+        settings = self.settings
+        values = (
+            store.identity, network, engine.backend.profile, engine.batch_size, settings.augment,
+            settings.meaning, settings.activate, settings.activation, settings.outputs,
+            settings.geometry, settings.num_input_channels, settings.num_output_channels,
+        )  # fmt: skip
+        found = digest_of(json.dumps(values, default=str, sort_keys=True).encode())
+        return self._identities.setdefault(engine.batch_size, found)
 
     def _wanted(
         self, target: BoundingBox, voxel_size_nm: tuple[float, float, float]

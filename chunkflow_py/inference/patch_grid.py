@@ -208,6 +208,14 @@ class PatchGrid:
         z, y, x = self.touching(box)
         return Zyx(len(z), len(y), len(x))
 
+    def hull(self, box: BoundingBox) -> BoundingBox:
+        """Return the smallest box around the output patches that touch *box*, at least one."""
+        touched = self.touching(box)
+        spans = list(zip(self.starts, touched, strict=True))
+        low = Zyx.of(starts[hit[0]] for starts, hit in spans)
+        last = Zyx.of(starts[hit[-1]] for starts, hit in spans)
+        return BoundingBox(low, last + self.geometry.output_patch_size)
+
     def input_box(self, patch: BoundingBox) -> BoundingBox:
         """Return the input patch of an output patch; it may reach beyond the domain."""
         return patch.grow(self.geometry.margin)

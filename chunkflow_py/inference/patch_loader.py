@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.device_streams import Device
+    from chunkflow_py.inference.patch_exchange import Part, TaskExchange
     from chunkflow_py.inference.patch_grid import PatchGrid
 
     Scale = Callable[[NDArray[Any], NDArray[np.float32]], None]
@@ -34,7 +35,7 @@ _LARGE = 250_000  # values of a patch from which several threads are faster
 _MOST_THREADS = 8  # threads that scale one patch: more would wait for memory
 _SAMPLED = 8  # patches to search for non-empty ones
 _COMPARED = 2  # non-empty patches to compare backends with
-_SKIPPED = 256  # consecutive skipped patches after which a batch without input is passed on
+_NOT_RUN = 256  # consecutive patches that are not run after which they are passed on
 
 
 class _Buffer:
@@ -46,20 +47,35 @@ class _Buffer:
         self.arrived, self.used = device.mark(), device.mark()
 
 
+class Step(NamedTuple):
+    """One patch of a batch.
+
+    Attributes:
+        patch: output box of the patch.
+        place: index in the batch; ``None`` if the network is not run on the patch.
+        part: output of the patch from another task; ``None`` for a patch that is run or skipped.
+        key: key of the output in the exchange; ``None`` if no other task needs the patch.
+    """
+
+    patch: BoundingBox
+    place: int | None = None
+    part: Part | None = None
+    key: bytes | None = None
+
+
 @dataclass
 class Batch:
     """Consecutive patches of the grid, and the input of those that the network runs on.
 
     Attributes:
-        steps: output boxes of the patches, each with its index in the batch, or ``None`` for a
-            patch that is not run.
+        steps: the patches, in the order of the grid.
         tensor: (n, c, z, y, x) float32 on the device, zero from index *used* on; ``None`` if no
             patch is run.
         used: number of patches in *tensor*.
         buffer: buffer that contains *tensor*.
     """
 
-    steps: list[tuple[BoundingBox, int | None]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     tensor: torch.Tensor | None = None
     used: int = 0
     buffer: _Buffer | None = None
@@ -77,6 +93,7 @@ class PatchSource:
         scale: called as (source, target), normalises voxels of *data* into (c, z, y, x) float32.
         skip_empty: skip patches whose input is zero everywhere.
         wanted: returns, for the output box of a patch, whether to run it (default: all).
+        exchange: exchange of patches with other tasks, if there is one.
     """
 
     data: NDArray[Any]
@@ -86,6 +103,7 @@ class PatchSource:
     scale: Scale
     skip_empty: bool = False
     wanted: Callable[[BoundingBox], bool] | None = None
+    exchange: TaskExchange | None = None
 
     def wants(self, patch: BoundingBox, source: NDArray[Any]) -> bool:
         """Return whether the network is run on *patch*, whose input is *source*."""
@@ -221,22 +239,23 @@ class PatchLoader:
         try:
             for patch in patches.grid.patches(patches.target):
                 source, outside = patches.source(patch)
-                if not patches.wants(patch, source):
-                    batch.steps.append((patch, None))
-                    if batch.buffer is None and len(batch.steps) == _SKIPPED:
-                        done, batch = batch, Batch()
-                        yield done
-                        if stop.is_set():
-                            return
-                    continue
-                if batch.buffer is None:
-                    batch.buffer = self._take(stop)
-                patches.fill(batch.buffer.host[batch.used].numpy(), source, outside)
-                batch.steps.append((patch, batch.used))
-                batch.used += 1
+                step = Step(patch)
+                if patches.wants(patch, source):
+                    if batch.buffer is None:
+                        batch.buffer = self._take(stop)
+                    place = batch.buffer.host[batch.used].numpy()
+                    patches.fill(place, source, outside)
+                    step = _exchanged(patches, Step(patch, batch.used), place)
+                batch.steps.append(step)
+                batch.used += step.place is not None
                 if batch.used == self._shape[0]:
                     done, batch = batch, Batch()
                     yield self._sent(done)
+                elif not batch.used and len(batch.steps) == _NOT_RUN:
+                    done, batch = batch, Batch()
+                    yield self._sent(done)
+                    if stop.is_set():
+                        return
             if batch.steps:
                 done, batch = batch, Batch()
                 yield self._sent(done)
@@ -248,6 +267,9 @@ class PatchLoader:
 
     def _sent(self, batch: Batch) -> Batch:
         """Start copying a filled batch to the device."""
+        if batch.buffer is not None and not batch.used:
+            self._free.put(batch.buffer)
+            batch.buffer = None
         if (buffer := batch.buffer) is not None:
             buffer.host[batch.used :] = 0
             batch.tensor = buffer.on_device
@@ -268,6 +290,17 @@ class PatchLoader:
             buffer.arrived.wait()
             return buffer
         raise _StoppedError
+
+
+def _exchanged(patches: PatchSource, step: Step, place: NDArray[np.float32]) -> Step:
+    """Return *step* with the key of its input, or with the output that another task stored."""
+    exchange, patch = patches.exchange, step.patch
+    if exchange is None or not exchange.shared(patch):
+        return step
+    exchange.look(patch)
+    key = exchange.key(place)
+    part = exchange.find(patch, key)
+    return Step(patch, step.place, key=key) if part is None else Step(patch, part=part)
 
 
 def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:

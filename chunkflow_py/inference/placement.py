@@ -77,7 +77,7 @@ class Placement:
         """Return the input box that the output on *box* depends on, in the volume *domain*."""
         if self.grid == "chunk":
             return box.grow(self._legacy_margin).intersection(domain)
-        return self._anchored(domain).required_input(self._wanted(box, domain))
+        return self.patches(domain).required_input(self._wanted(box, domain))
 
     @property
     def _legacy_margin(self) -> Zyx:
@@ -90,12 +90,22 @@ class Placement:
         overlap = self.settings.geometry.output_patch_overlap
         return Zyx(0, 0, 0) if self.mask_output_chunk else overlap
 
-    def _anchored(self, domain: BoundingBox) -> PatchGrid:
+    def patches(self, domain: BoundingBox) -> PatchGrid:
+        """Return the patches that cover the volume *domain*, which all its tasks share."""
         return self.settings.grid(domain)
+
+    def target(self, bbox: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the box to compute for a task: what the task and later operators need of it.
+
+        Raises:
+            GeometryError: the task does not intersect the box that the patches cover.
+        """
+        asked = bbox.hull(self.needed(bbox, domain)) if self.needed else bbox
+        return self._wanted(asked, domain)
 
     def _wanted(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the box to compute for a task: its box with margin, within the covered box."""
-        cover = self._anchored(domain).cover
+        cover = self.patches(domain).cover
         wanted = box.grow(self.output_margin).intersection(cover)
         if wanted.is_empty:
             msg = f"task {box} does not intersect {cover}, the box that the patches cover"
@@ -135,7 +145,7 @@ class Placement:
             return self._legacy_plan(chunk, None, self._legacy_crop)
         if bbox is None:
             bbox = self._taskless_box(chunk)
-        grid = self._anchored(chunk.domain)
+        grid = self.patches(chunk.domain)
         # As much as later operators need, which may be more than the task's box.
         asked = bbox.hull(self.needed(bbox, chunk.domain)) if self.needed else bbox
         wanted = self._wanted(asked, chunk.domain)

@@ -99,8 +99,8 @@ def _remedy(
                 finer = "finer" if steps < 0 else "coarser"
                 return f"data {2 ** abs(steps)} times {finer} {made} would fit; load another mip"
             if mip + steps >= 0:
-                level = f"--mip {mip + steps}"
-                return f"load the data with {level}, if each mip doubles the voxel size {made}"
+                option = f"--mip {mip + steps}"
+                return f"load the data with {option}, if each mip doubles the voxel size {made}"
     return (
         "no mip would fit if each mip doubles the voxel size; resample the data or use another "
         "network, or correct --model-voxel-size-nm or the voxel size of the data (--voxel-size)"

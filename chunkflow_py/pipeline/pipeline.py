@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,6 +146,10 @@ class Pipeline:
         dry_run: omit the operators of the write stage.
         in_place: allow writing to the volume that the pipeline loads, see `check_places`.
         listener: receiver of the events.
+
+    Attributes:
+        make_part_store: makes the store by which the tasks of a network exchange patches; ``None``
+            to exchange none.
     """
 
     def __init__(
@@ -165,6 +169,7 @@ class Pipeline:
         self._asked_ahead = ahead
         self.dry_run, self.in_place = dry_run, in_place
         self.listener = listener or Listener()
+        self.make_part_store: Callable[[], Any] | None = _local_parts
         self._idle_since: dict[str, float] = {}
         self._halt: Callable[[], None] = _nothing
         self._voxels: dict[str, dict[str, Voxels | None]] = {}
@@ -350,6 +355,7 @@ class Pipeline:
                 stack.enter_context(_entered(self.source))  # released at the end
             for operator in operators:
                 stack.enter_context(_entered(operator))
+                stack.enter_context(self._exchanging(operator))
             total: int | None = 1
             if self.source:
                 sized: Any = self.source.body
@@ -370,6 +376,21 @@ class Pipeline:
                 self.listener.task_finished(task)
                 yield task
                 del task
+
+    @contextmanager
+    def _exchanging(self, operator: Operator) -> Iterator[None]:
+        """Give a network a store by which its tasks exchange the patches that they share."""
+        boxes = self.source.hooks.boxes if self.source else None
+        make = self.make_part_store
+        if make is None or not operator.hooks.declares("part_store") or len(boxes or ()) < 2:
+            yield
+            return
+        with closing(make()) as store:
+            operator.hooks.part_store = store
+            try:
+                yield
+            finally:
+                operator.hooks.part_store = None
 
     def _overlapped(self, stream: Iterable[Task], operators: Sequence[Operator]) -> Iterable[Task]:
         """Connect the stages by background threads."""
@@ -449,6 +470,8 @@ class Pipeline:
         check_sizes(
             operator, {n: getattr(item, "voxel_size_nm", None) for n, item in items.items()}
         )
+        if operator.hooks.declares("task_time"):
+            operator.hooks.task_time = None if task.region is None else task.region.time
         if operator.hooks.declares("on_progress"):
             operator.hooks.on_progress = partial(
                 self.listener.operator_progressed, operator.name, task
@@ -490,6 +513,12 @@ class Pipeline:
             seconds = perf_counter() - start
             task.seconds[operator.name] = task.seconds.get(operator.name, 0.0) + seconds
             self.listener.operator_finished(operator.name, task, seconds)
+
+
+def _local_parts() -> Any:
+    from chunkflow_py.inference.local_parts import LocalParts
+
+    return LocalParts()
 
 
 def _nothing() -> None:

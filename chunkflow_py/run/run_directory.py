@@ -10,6 +10,8 @@
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
 <run>/stages/<step>/stale             tasks that have read output which a repair replaces
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
+<run>/exchange.url                    where tasks exchange patches, if they do
+<run>/exchange/<step>/…               patches: `chunkflow_py.run.run_parts`
 ```
 
 ``stages`` is the stored name of steps. The store must support put-if-absent: `check_store` tests
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 SPEC = "spec.json"
 _SUBMITTED = "spec.sha256"
+_EXCHANGE = "exchange.url"
+_LONGEST_URL = 4096
 _ALL = "all"
 _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
@@ -336,6 +340,27 @@ class RunDirectory:
         if not self.is_closed(step):
             counts = json.dumps(asdict(self.ledger(step).counts())).encode()
             self.store.put_if_absent(f"stages/{step}/closed", counts)
+
+    @property
+    def exchange(self) -> str:
+        """URL at which the tasks exchange patches; empty if they exchange none.
+
+        Raises:
+            OptionError: the file that names it is damaged.
+        """
+        content = self.store.get(_EXCHANGE, _LONGEST_URL) or b""
+        try:
+            return content.decode().strip()
+        except UnicodeDecodeError as error:
+            msg = f"{self.url}/{_EXCHANGE} is not text; submit the run again with --exchange"
+            raise OptionError(msg) from error
+
+    def set_exchange(self, url: str) -> None:
+        """Set where the tasks exchange patches; ``on``: in the run directory, ``off``: nowhere."""
+        if url == "off":
+            self.store.delete(_EXCHANGE)
+            return
+        self.store.put(_EXCHANGE, (f"{self.url}/exchange" if url == "on" else url).encode())
 
     def counts(self, step: str) -> LedgerCounts:
         """Return the totals over all tasks of a step."""

@@ -91,12 +91,17 @@ class StepEstimate:
 def worker_pipeline(
     operators: Sequence[Operator], source: Source, ahead: int | None = None
 ) -> Pipeline:
-    """Return the pipeline of a run, in which ``--grid auto`` means ``anchored``."""
+    """Return the pipeline of a run.
+
+    In a run, ``--grid auto`` means ``anchored``, and tasks exchange no patches by default.
+    """
     for operator in operators:
         placement = operator.hooks.placement
         if placement is not None and placement.grid == "auto":
             placement.grid = "anchored"
-    return Pipeline(operators, source, ahead=ahead)
+    pipeline = Pipeline(operators, source, ahead=ahead)
+    pipeline.make_part_store = None
+    return pipeline
 
 
 def check_outputs_exist(operators: Sequence[Operator]) -> None:

@@ -21,6 +21,7 @@ from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
+from chunkflow_py.store import open_store
 from chunkflow_py.store.local_files import absolute
 from chunkflow_py.volume.location import LEVEL, Location
 
@@ -89,6 +90,7 @@ def submit(
     fork: RunDirectory | None = None,
     rehearse: bool = True,
     clear_output: bool = False,
+    exchange: str = "off",
 ) -> Submission:
     """Make a run, or complete an interrupted submission of the same pipelines.
 
@@ -100,6 +102,8 @@ def submit(
         shared_queue: accept a queue that already has tasks of another run.
         fork: run whose finished steps are reused where their output would be the same.
         rehearse: load networks, to choose backends and to estimate memory.
+        exchange: where tasks exchange the patches that they share: ``on`` (in the run directory),
+            ``off``, or the URL of a folder or bucket.
         clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
             already exists, nothing is deleted.
 
@@ -161,6 +165,7 @@ def submit(
         ]
         spec = replace(spec, steps=tuple(steps))
         is_new, sent = run.create(spec, plans, files, documents), 0
+        run.set_exchange(exchange if exchange in ("on", "off") else open_store(exchange).url)
         step = run.current_step()
         # Workers send the tasks of later steps when the steps before them are complete.
         if queue is not None and step is not None and step == spec.first:

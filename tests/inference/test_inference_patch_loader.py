@@ -61,8 +61,8 @@ def taken(loader, cut):
     steps, inputs = [], []
     batches = loader.open(cut)
     for batch in batches:
-        assert batch.used == sum(place is not None for _, place in batch.steps)
-        for patch, place in batch.steps:
+        assert batch.used == sum(step.place is not None for step in batch.steps)
+        for patch, place, *_ in batch.steps:
             steps.append(patch)
             inputs.append(None if place is None else batch.tensor[place].clone().numpy())
         if batch.tensor is not None:
@@ -128,7 +128,7 @@ def test_batches_do_not_wait_for_patches_that_are_left_out(loader):
     patches = list(cut.grid.patches(cut.target))
     cut = cut_of((2, 3, 32), wanted=lambda patch: wanted[patches.index(patch)])
     batches = loader.open(cut)
-    shape = [(batch.used, [place for _, place in batch.steps]) for batch in batches]
+    shape = [(batch.used, [step.place for step in batch.steps]) for batch in batches]
     batches.close()
     assert shape == [(2, [None, 0, None, None, 1]), (1, [0, None, None])]
 

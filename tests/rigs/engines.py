@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from functools import cache
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.device_streams import Device
 from chunkflow_py.inference.engine import Engine
 from chunkflow_py.inference.engine_settings import EngineSettings
+from chunkflow_py.inference.local_parts import LocalParts
 from chunkflow_py.inference.network_output import NetworkOutput
+from chunkflow_py.inference.patch_exchange import PatchExchange
 from chunkflow_py.inference.patch_grid import PatchGeometry
 
 if TYPE_CHECKING:
@@ -84,7 +86,29 @@ def computed(setting: EngineSettings, device: Device, *, stop: bool = False) -> 
             run = engine.start(given_up, box, stop=flag, on_progress=lambda *_: flag.set())
             with pytest.raises(CancelledError):
                 run.result(60)
-        runs = [engine.start(image, box) for image in images(setting.skip_empty)]
+        chunks = images(setting.skip_empty)
+        runs = [engine.start(image, box) for image in chunks]
+        runs += two_tasks(engine, chunks[0], box, device)
         return [run.result(60) for run in runs]
     finally:
         engine.close()
+
+
+def two_tasks(
+    engine: Engine, image: NDArray[np.uint8], box: BoundingBox, device: Device
+) -> list[Future[NDArray[Any]]]:
+    """Start two tasks that divide a chunk, of which the second may use patches of the first."""
+    settings = engine.settings
+    middle = Zyx(*(k // 2 if axis == 1 else 0 for axis, k in enumerate(box.size)))
+    targets = {
+        "low": BoundingBox(box.start, Zyx(box.stop.z, middle.y, box.stop.x)),
+        "high": BoundingBox(middle, box.stop),
+    }
+    geometry = (settings.geometry.output_patch_size, settings.num_output_channels)
+    exchange = PatchExchange(LocalParts(), geometry, device)
+    grid, runs = settings.grid(box), []
+    for name, target in targets.items():
+        others = {key: other for key, other in targets.items() if key != name}
+        each = exchange.task(name, target, b"same", others, grid.count(target).product())
+        runs.append(engine.start(image, box, output_box=target, grid=grid, exchange=each))
+    return runs

@@ -51,12 +51,15 @@ if TYPE_CHECKING:
               show_default=True,
               help="same: refuse workers on machines that would compute different bytes; any: "
                    "accept all machines, whose results agree only within a tolerance.")
+@click.option("--exchange", metavar="on|off|URL", default="off", show_default=True,
+              help="Let tasks exchange the patches that they share, so that each is computed once: "
+                   "in the run directory, or in a folder or bucket that all workers share.")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
-    fork: str | None, device_class: str, clear_output: bool, rehearse: bool,
+    fork: str | None, device_class: str, exchange: str, clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
     """Return the function that submits the pipeline, which follows these options."""
     # fmt: on
@@ -79,6 +82,7 @@ def command(
             fork=None if fork is None else RunDirectory.parse(fork),
             rehearse=rehearse,
             clear_output=clear_output,
+            exchange=exchange,
         )
         for line in submission.summary():
             echo(line)

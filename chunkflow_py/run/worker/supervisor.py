@@ -162,6 +162,7 @@ class Supervisor:
         stages: step -> hash that its messages must contain, in the order of the run's steps.
         is_wanted: returns whether to keep a message of another step; see `MessageFilter`.
         listener: receives progress.
+        on_recorded: called with the number of each task that this worker has recorded.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class Supervisor:
         stages: Mapping[str, str | None] | None = None,
         is_wanted: Callable[[str], bool] | None = None,
         listener: WorkerListener | None = None,
+        on_recorded: Callable[[int], None] | None = None,
     ) -> None:
         """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
@@ -193,6 +195,7 @@ class Supervisor:
         self._worker = worker
         self._messages = MessageFilter(plan, stage, {**(stages or {}), stage: run}, is_wanted)
         self._listener = listener or WorkerListener()
+        self._on_recorded = on_recorded
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = WorkerOutcome()
         self._watch_at = 0.0
@@ -366,7 +369,7 @@ class Supervisor:
                 self._completion.busy()
                 self._tasks.received(content)
             case "recorded":
-                self._tasks.recorded(content)
+                self._recorded(content)
             case "lost":
                 self._tasks.lost(content)
             case "signal":
@@ -386,6 +389,14 @@ class Supervisor:
                 self._checked(*content)
             case "fatal":
                 self._fatal(content)
+
+    def _recorded(
+        self, outcomes: Sequence[tuple[Job, Record | None, FailedAttempt | None]]
+    ) -> None:
+        self._tasks.recorded(outcomes)
+        for job, record, _ in outcomes:
+            if record is not None and self._on_recorded is not None:
+                self._on_recorded(job.number)
 
     def _fatal(self, error: BaseException) -> None:
         if self._error is None:
@@ -472,7 +483,7 @@ class Supervisor:
             while True:
                 kind, content = self._events.get_nowait()
                 if kind == "recorded":  # count what was recorded meanwhile
-                    self._tasks.recorded(content)
+                    self._recorded(content)
                 elif kind == "received":
                     for job in content:
                         self._tasks.give_back(job)

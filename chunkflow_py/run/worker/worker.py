@@ -20,6 +20,7 @@ from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.queue.message_body import run_of
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
+from chunkflow_py.run.run_parts import ExchangeAddress, PartRemover
 from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
@@ -60,6 +61,7 @@ class PipelineSource:
         ahead: number of tasks that each stage of the pipeline prefetches.
         allow_code: whether the pipeline may run code that is not part of this package.
         earlier: earlier steps of the run, whose outputs this step may read.
+        exchange: where tasks exchange the patches that they share; ``None``: nowhere.
     """
 
     argv: tuple[str, ...]
@@ -69,6 +71,7 @@ class PipelineSource:
     ahead: int | None = None
     allow_code: bool = True
     earlier: tuple[EarlierStep, ...] = ()
+    exchange: ExchangeAddress | None = None
 
 
 def pipeline_source(
@@ -93,7 +96,11 @@ def pipeline_source(
         argv = [each.replace(file.placeholder, path) for each in argv]
     plan, folder = home.plan(stage.name), home.spec.folder
     earlier = earlier_steps(home, stage)
-    return PipelineSource(tuple(argv), stage.mip, plan, folder, ahead, allow_code, earlier)
+    url = home.exchange if stage.device_class == "same" else ""
+    exchange = ExchangeAddress(home.url, url, stage.name, stage.hash) if url else None
+    return PipelineSource(
+        tuple(argv), stage.mip, plan, folder, ahead, allow_code, earlier, exchange
+    )
 
 
 def _check_folder(folder: str, stage: RunStep) -> None:
@@ -260,6 +267,7 @@ def _work_on(
     _open_stage(home, queue, name)
     stage, settings = home.spec.step(name), working.settings
     source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
+    remover = PartRemover(source.exchange) if source.exchange else None
     supervisor = Supervisor(
         stage=name,
         spec=stage.hash,
@@ -274,8 +282,16 @@ def _work_on(
         check_profile=partial(home.check_profile, name),
         worker=working.worker,
         listener=listener,
+        on_recorded=None if remover is None else remover.recorded,
     )
-    return supervisor.run()
+    outcome = None
+    try:
+        outcome = supervisor.run()
+    finally:
+        if remover is not None:
+            complete = ("complete", "complete-with-failures")
+            remover.close(is_complete=outcome is not None and outcome.state in complete)
+    return outcome
 
 
 def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:

@@ -1,0 +1,105 @@
+"""Parts of patches in the memory of one process and, beyond a limit, in a temporary folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from chunkflow_py.store.local_files import TEMPORARY_PREFIX, os_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+MOST_BYTES = 512 * 1024**2
+
+
+class LocalParts:
+    """A `PartStore` for the tasks of one process; the parts of a task are removed when it is done.
+
+    Args:
+        most_bytes: limit of the bytes in memory; further objects become temporary files.
+
+    Attributes:
+        identity, connections, most_bytes: see
+            `chunkflow_py.inference.patch_exchange.PartStore`.
+    """
+
+    identity = "local"
+    connections = 0
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        """Create an empty store."""
+        self.most_bytes = most_bytes
+        self._objects: dict[str, dict[str, bytes | Path]] = {}
+        self._done: set[str] = set()
+        self._bytes = 0
+        self._files = 0
+        self._folder: Path | None = None
+        self._lock = Lock()
+
+    def producers(self, consumer: str) -> Collection[str]:
+        """Return the producers of all objects for a consumer."""
+        with self._lock:
+            return tuple(self._objects.get(consumer, ()))
+
+    def read(self, consumer: str, producer: str, most: int) -> bytes | None:
+        """Return an object; ``None`` if there is none, or if it has more than *most* bytes.
+
+        Raises:
+            VolumeError: a temporary file cannot be read.
+        """
+        with self._lock:
+            content = self._objects.get(consumer, {}).get(producer)
+        if isinstance(content, Path):
+            with os_errors("read", content):
+                content = content.read_bytes()
+        return None if content is None or len(content) > most else content
+
+    def write(self, consumer: str, producer: str, content: Callable[[], bytes], _: int) -> None:
+        """Store an object.
+
+        Raises:
+            VolumeError: a temporary file cannot be written, for example because the disk is full.
+        """
+        data = content()
+        with self._lock:
+            fits = self._bytes + len(data) <= self.most_bytes
+            kept = data if fits else self._spilled(data)
+            self._bytes += len(data) if fits else 0
+            self._objects.setdefault(consumer, {})[producer] = kept
+
+    def _spilled(self, data: bytes) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}parts-"))
+        self._files += 1
+        path = self._folder / str(self._files)
+        with os_errors("write", path):
+            path.write_bytes(data)
+        return path
+
+    def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
+        """Return those of *consumers* that are not done."""
+        with self._lock:
+            return [name for name in consumers if name not in self._done]
+
+    def done(self, consumer: str) -> None:
+        """Remove the objects for a consumer, which needs no further ones."""
+        with self._lock:
+            self._done.add(consumer)
+            for content in self._objects.pop(consumer, {}).values():
+                if isinstance(content, Path):
+                    content.unlink(missing_ok=True)
+                else:
+                    self._bytes -= len(content)
+
+    def close(self) -> None:
+        """Remove all objects."""
+        with self._lock:
+            self._objects.clear()
+            self._bytes = 0
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None

@@ -1,0 +1,464 @@
+"""Patch exchange: the first task that computes a patch stores its output for its neighbours.
+
+```
+task A                |  task B                |  task C
+          oooooooooooo|ooooo                        a patch (o) that reaches from A into B:
+          (kept by A) |bbbbb  <- a part              A computes it, and stores the part in B
+```
+
+A part is the network's output on the voxels that a patch shares with another task: exactly the
+values that this task would compute itself, after cropping, augmentation and an activation before
+blending. The other task uses the part instead of running the network, and blends it in the order of
+its patches, so the bytes of its result are the same with and without parts.
+
+A part is found by a key, the digest of the patch's input as the network gets it and of the
+*identity* of the computation: network, weights, compute profile, batch size and so on. Whatever is
+missing, damaged, late or has another key is computed. No task ever waits for another one.
+
+The parts of one task (the producer) for another one (the consumer) are one object. It is data from
+strangers, see `unpacked`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import ChunkflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.inference.device_streams import Device, Mark
+
+logger = logging.getLogger(__name__)
+
+_MAGIC = b"CFPARTS1"
+_HEADER = struct.Struct("<8sBII")  # magic, code of the dtype, channels, number of parts
+_ENTRY = struct.Struct("<3q3I3I16s16s")  # patch start, offset and size in it, key, checksum
+_CHECKSUM = 16
+_DTYPES = {1: torch.float32, 2: torch.bfloat16, 3: torch.float16}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_PATIENCE_S = 0.5  # shortest time to wait for parts that are being read
+
+
+def digest_of(*contents: bytes | memoryview) -> bytes:
+    """Return a digest of 16 bytes of *contents*, one after the other."""
+    found = hashlib.blake2b(digest_size=16)
+    for each in contents:
+        found.update(each)
+    return found.digest()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The output of a patch on a box inside it.
+
+    Attributes:
+        patch: first voxel of the output patch, global, zyx.
+        box: box of the values, global voxels.
+        key: digest of the patch's input and of the identity of the computation.
+        values: (c, z, y, x), float32, bfloat16 or float16, on the host.
+        arrived: reached when *values* have been copied from the device.
+    """
+
+    patch: Zyx
+    box: BoundingBox
+    key: bytes
+    values: torch.Tensor
+    arrived: Mark | None = None
+
+
+def packed(parts: Sequence[Part]) -> bytes:
+    """Return *parts* (at least one, all of one dtype and number of channels) as one object.
+
+    The layout is a header, one entry for each part, a digest of both, and the values of all parts
+    in the order of their entries, each in C order. All numbers are little-endian.
+    """
+    first = parts[0].values
+    head = [_HEADER.pack(_MAGIC, _CODES[first.dtype], first.shape[0], len(parts))]
+    contents = []
+    for part in parts:
+        if part.arrived is not None:
+            part.arrived.wait()
+        content = part.values.contiguous().view(torch.uint8).numpy().data
+        contents.append(content)
+        offset = part.box.start - part.patch
+        head.append(_ENTRY.pack(*part.patch, *offset, *part.box.size, part.key, digest_of(content)))
+    start = b"".join(head)
+    return b"".join((start, digest_of(start), *contents))
+
+
+class PartEntry(NamedTuple):
+    """A part as listed in an object, before its values are checked."""
+
+    patch: Zyx
+    box: BoundingBox
+    key: bytes
+    checksum: bytes
+    start: int
+    stop: int
+
+
+class PackedParts:
+    """The parts of one object; values are checked when they are read.
+
+    Args:
+        content: the object.
+        patch_size: size of an output patch, voxels, zyx.
+        channels: number of channels of the network's output.
+
+    Raises:
+        ValueError: the object is not a complete list of parts with this geometry.
+    """
+
+    def __init__(self, content: bytes, patch_size: Zyx, channels: int) -> None:
+        """Check the header and all entries."""
+        if len(content) < _HEADER.size + _CHECKSUM:
+            msg = "it is too short"
+            raise ValueError(msg)
+        magic, code, stated, count = _HEADER.unpack_from(content)
+        if magic != _MAGIC or code not in _DTYPES or stated != channels or count < 1:
+            msg = "its header is not that of parts of this network"
+            raise ValueError(msg)
+        end = _HEADER.size + count * _ENTRY.size
+        if len(content) < end + _CHECKSUM:
+            msg = "it is cut off"
+            raise ValueError(msg)
+        if digest_of(content[:end]) != content[end : end + _CHECKSUM]:
+            msg = "its header is damaged"
+            raise ValueError(msg)
+        self._content = bytearray(content)  # writable, as PyTorch requires
+        self._dtype, self._channels = _DTYPES[code], channels
+        self.entries: dict[Zyx, PartEntry] = {}
+        start = end + _CHECKSUM
+        for number in range(count):
+            values = _ENTRY.unpack_from(content, _HEADER.size + number * _ENTRY.size)
+            patch, offset, size = (Zyx(*values[k : k + 3]) for k in (0, 3, 6))
+            ends = zip(offset, size, patch_size, strict=True)
+            if min(size) < 1 or any(low + length > most for low, length, most in ends):
+                msg = f"its part {number} is not inside a patch"
+                raise ValueError(msg)
+            stop = start + size.product() * channels * self._dtype.itemsize
+            box = BoundingBox.from_size(patch + offset, size)
+            self.entries[patch] = PartEntry(patch, box, values[9], values[10], start, stop)
+            start = stop
+        if start != len(content):
+            msg = f"it has {len(content)} bytes instead of {start}"
+            raise ValueError(msg)
+
+    def part(self, entry: PartEntry) -> Part:
+        """Return one part.
+
+        Raises:
+            ValueError: its values are damaged.
+        """
+        content = memoryview(self._content)[entry.start : entry.stop]
+        if digest_of(content) != entry.checksum:
+            msg = f"its part for the patch at {entry.patch} is damaged"
+            raise ValueError(msg)
+        values = torch.frombuffer(content, dtype=self._dtype)
+        return Part(entry.patch, entry.box, entry.key, values.view(self._channels, *entry.box.size))
+
+
+class PartStore(Protocol):
+    """Where objects with parts are kept; names are those of tasks.
+
+    Attributes:
+        identity: digest of all that the user has chosen, such as the hash of a run's step; parts of
+            stores with another identity are not used.
+        connections: useful number of concurrent reads; 0 if reading takes no time.
+        most_bytes: limit of the bytes that the store itself keeps in memory.
+    """
+
+    identity: str
+    connections: int
+    most_bytes: int
+
+    def producers(self, consumer: str) -> Collection[str]:
+        """Return the producers of all objects for a consumer."""
+
+    def read(self, consumer: str, producer: str, most: int) -> bytes | None:
+        """Return an object of at most *most* bytes; ``None`` if there is none."""
+
+    def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
+        """Store an object, now or later, or not at all.
+
+        Args:
+            consumer: task that may use the object.
+            producer: task that made it.
+            content: returns the object; called at most once, in any thread.
+            size: about how many bytes the object has.
+        """
+
+    def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
+        """Return those of *consumers* that are tasks and have not ended."""
+
+    def done(self, consumer: str) -> None:
+        """Note that a task has used its parts; it may still fail and use them again."""
+
+
+@dataclass
+class ExchangeCounts:
+    """What an exchange has done so far.
+
+    Attributes:
+        found: number of patches for which a part was used.
+        refused: number of objects or parts that were damaged or did not have the right geometry.
+        bytes_read: bytes of the objects that were read.
+        bytes_written: bytes of the objects that were passed to the store.
+    """
+
+    found: int = 0
+    refused: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+class PatchExchange:
+    """The exchange of one network: looks up and stores parts for one task after the other.
+
+    Args:
+        store: where objects are kept.
+        geometry: size of an output patch (voxels, zyx) and number of channels of the network.
+        device: device of the network.
+        forward_s: returns the mean time of the network for one patch, seconds, or 0 if unknown.
+    """
+
+    def __init__(
+        self,
+        store: PartStore,
+        geometry: tuple[Zyx, int],
+        device: Device,
+        *,
+        forward_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Start the threads that read."""
+        connections = store.connections
+        self.counts = ExchangeCounts()
+        self._store = store
+        self._patch_size, self._channels = geometry
+        self._device = device
+        self._stream = device.side_stream()
+        self._forward_s = forward_s
+        self._threads = ThreadPoolExecutor(connections, "parts") if connections else None
+        self._lock = Lock()
+        self._warned: set[str] = set()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+    def task(
+        self,
+        name: str,
+        target: BoundingBox,
+        identity: bytes,
+        neighbours: Mapping[str, BoundingBox],
+        patches: int,
+    ) -> TaskExchange:
+        """Return the exchange of one task.
+
+        Args:
+            name: name of the task.
+            target: box that the task computes.
+            identity: digest of everything besides the input that the values depend on.
+            neighbours: boxes that other tasks compute, by name; only tasks that may share a patch.
+            patches: number of patches of the task.
+        """
+        values = self._patch_size.product() * self._channels * torch.float32.itemsize
+        most = _HEADER.size + _CHECKSUM + patches * (_ENTRY.size + values)
+        return TaskExchange(self, name, target, identity, dict(neighbours), most)
+
+    # --- for the exchange of one task -----------------------------------------------------------
+
+    def submit(self, call: Callable[[], None]) -> Future[None]:
+        """Call in a thread, or at once if there are no threads."""
+        if self._threads is not None:
+            return self._threads.submit(call)
+        call()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def producers(self, consumer: str) -> Collection[str]:
+        """Return the producers of objects for a consumer; none if the store fails."""
+        try:
+            return self._store.producers(consumer)
+        except ChunkflowError as error:
+            self._warn("read", f"cannot look for parts of patches, which are computed: {error}")
+            return ()
+
+    def read(self, consumer: str, producer: str, most: int) -> PackedParts | None:
+        """Read and check an object; ``None`` if it does not exist or cannot be used."""
+        try:
+            content = self._store.read(consumer, producer, most)
+            if content is None:
+                return None
+            with self._lock:
+                self.counts.bytes_read += len(content)
+            return PackedParts(content, self._patch_size, self._channels)
+        except (ChunkflowError, ValueError) as error:
+            self.refuse(consumer, producer, error)
+            return None
+
+    def refuse(self, consumer: str, producer: str, error: Exception) -> None:
+        """Count an object or part that cannot be used, and warn once."""
+        with self._lock:
+            self.counts.refused += 1
+        self._warn(
+            "refused",
+            f"the parts of patches that task {producer} stored for {consumer} are computed again: "
+            f"{error}",
+        )
+
+    def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
+        """Copy values to the host, behind the network's work, and return when they arrive."""
+        if not self._device.asynchronous:
+            return values.clone(memory_format=torch.contiguous_format), None
+        values, ready, arrived = values.contiguous().clone(), self._device.mark(), None
+        ready.record()
+        host = self._device.host_buffer(tuple(values.shape), values.dtype)
+        with self._stream.entered():
+            ready.hold()
+            host.copy_(values, non_blocking=True)
+            self._stream.uses(values)
+            arrived = self._device.mark()
+            arrived.record()
+        return host, arrived
+
+    def write(self, consumers: Mapping[str, list[Part]], producer: str) -> None:
+        """Pass the parts of a task to the store, one object for each consumer."""
+        try:
+            names = [name for name, parts in consumers.items() if parts]
+            for name in self._store.unfinished(names):
+                size = sum(part.values.nbytes for part in consumers[name])
+                with self._lock:
+                    self.counts.bytes_written += size
+                self._store.write(name, producer, partial(packed, consumers[name]), size)
+        except ChunkflowError as error:
+            self._warn("write", f"cannot store parts of patches for other tasks: {error}")
+
+    def done(self, consumer: str) -> None:
+        """Note that a task has used its parts."""
+        try:
+            self._store.done(consumer)
+        except ChunkflowError as error:
+            self._warn("done", f"cannot remove used parts of patches: {error}")
+
+    def wait_s(self) -> float:
+        """Return the time to wait for parts that are being read, instead of computing one patch."""
+        return max(_PATIENCE_S, self._forward_s())
+
+    def _warn(self, kind: str, text: str) -> None:
+        with self._lock:
+            if kind in self._warned:
+                return
+            self._warned.add(kind)
+        logger.warning("%s", text)
+
+
+@dataclass
+class TaskExchange:
+    """The exchange of one task; see `PatchExchange.task`.
+
+    `look`, `key`, `find` are called by the thread that loads patches; `keep` and `finish` by the
+    thread that runs the network.
+    """
+
+    exchange: PatchExchange
+    name: str
+    target: BoundingBox
+    identity: bytes
+    neighbours: dict[str, BoundingBox]
+    most_bytes: int
+    _packs: dict[str, PackedParts | None] = field(default_factory=dict, init=False)
+    _reads: list[Future[None]] = field(default_factory=list, init=False)
+    _kept: dict[str, list[Part]] = field(default_factory=dict, init=False)
+    _is_patient: bool = field(default=True, init=False)
+    _layer: int | None = field(default=None, init=False)
+
+    def shared(self, patch: BoundingBox) -> Iterable[str]:
+        """Return the neighbours that need the patch, too."""
+        return [
+            name
+            for name, target in self.neighbours.items()
+            if not target.intersection(patch).is_empty
+        ]
+
+    def look(self, patch: BoundingBox) -> None:
+        """Look for objects that have not been read, if *patch* begins a new layer."""
+        if patch.start.z == self._layer:
+            return
+        self._layer = patch.start.z
+        self._reads = [read for read in self._reads if not read.done()]
+        self._reads.append(self.exchange.submit(self._read_new))
+
+    def _read_new(self) -> None:
+        own = {self._labelled(name) for name in self.neighbours}
+        for producer in sorted(own.intersection(self.exchange.producers(self.name))):
+            if producer not in self._packs:
+                self._packs[producer] = None
+                self._packs[producer] = self.exchange.read(self.name, producer, self.most_bytes)
+
+    def _labelled(self, name: str) -> str:
+        """Return the name of a producer, which other identities do not replace."""
+        return f"{self.identity.hex()[:8]}-{name}"
+
+    def key(self, values: NDArray[np.float32]) -> bytes:
+        """Return the key of a patch whose network input is *values*, (c, z, y, x)."""
+        return digest_of(self.identity, np.ascontiguousarray(values).data)
+
+    def find(self, patch: BoundingBox, key: bytes) -> Part | None:
+        """Return the part of *patch* in this task, or ``None`` if the patch must be computed."""
+        if self._is_patient and (reads := [read for read in self._reads if not read.done()]):
+            start = monotonic()
+            wait(reads, self.exchange.wait_s())
+            self._is_patient = monotonic() - start < self.exchange.wait_s()
+        box = patch.intersection(self.target)
+        for producer, pack in self._packs.copy().items():  # a thread may add to it
+            entry = None if pack is None else pack.entries.get(patch.start)
+            if pack is None or entry is None or entry.key != key or entry.box != box:
+                continue
+            try:
+                part = pack.part(entry)
+            except ValueError as error:
+                self.exchange.refuse(self.name, producer, error)
+                continue
+            self.exchange.counts.found += 1
+            return part
+        return None
+
+    def keep(self, patch: BoundingBox, key: bytes, values: torch.Tensor) -> None:
+        """Keep the parts of a computed patch for the neighbours; see `finish`.
+
+        Args:
+            patch: output box of the patch.
+            key: key of the patch.
+            values: (c, z, y, x) of the output patch size; may be overwritten afterwards.
+        """
+        for name in self.shared(patch):
+            box = patch.intersection(self.neighbours[name])
+            part, arrived = self.exchange.copied(values[(slice(None), *box.slices(patch.start))])
+            parts = self._kept.setdefault(name, [])
+            parts.append(Part(patch.start, box, key, part, arrived))
+
+    def finish(self) -> None:
+        """Pass the kept parts to the store."""
+        self.exchange.write(self._kept, self._labelled(self.name))
+        self.exchange.done(self.name)
+        self._kept, self._packs = {}, {}

@@ -1,0 +1,361 @@
+"""The exchange of patches between tasks: the same bytes, and no patch is computed twice."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry
+from chunkflow_py.inference.device_streams import Device
+from chunkflow_py.inference.local_parts import LocalParts
+from chunkflow_py.inference.patch_exchange import PackedParts, Part, PatchExchange, packed
+from chunkflow_py.volume import open_volume
+
+CPU = Device(torch.device("cpu"))
+
+
+class Counting:
+    """A small network that counts the patches on which it is run.
+
+    It runs on one patch at a time: PyTorch's vector loops may round differently at the end of a
+    patch, which is in the middle of a batch.
+    """
+
+    device = torch.device("cpu")
+    weighted = False
+    divisor = None
+    profile: dict = {}
+
+    def __init__(self, channels=2):
+        self.patches = 0
+        generator = torch.Generator().manual_seed(5)
+        self.weight = torch.randn((channels, 1, 3, 3, 3), generator=generator)
+
+    def __call__(self, batch):
+        self.patches += int((batch.flatten(1) != 0).any(1).sum())
+        return torch.stack([self.run(patch) for patch in batch])
+
+    def run(self, patch):
+        return torch.sigmoid(torch.nn.functional.conv3d(patch, self.weight, padding=1))
+
+
+class Memory:
+    """Objects in a dictionary."""
+
+    identity = "test"
+    connections = 0
+    most_bytes = 0
+
+    def __init__(self):
+        self.objects = {}
+        self.ended = set()
+
+    def producers(self, consumer):
+        return [producer for name, producer in self.objects if name == consumer]
+
+    def read(self, consumer, producer, most):
+        content = self.objects.get((consumer, producer))
+        assert content is None or len(content) <= most
+        return content
+
+    def write(self, consumer, producer, content, size):
+        self.objects[consumer, producer] = content()
+
+    def unfinished(self, consumers):
+        return [name for name in consumers if name not in self.ended]
+
+    def done(self, consumer):
+        self.ended.add(consumer)
+
+
+def image(size, seed=0):
+    """Return voxels of which none is 0."""
+    return np.random.default_rng(seed).integers(1, 255, size, dtype=np.uint8)
+
+
+def divided(domain, size):
+    """Return boxes of *size* that tile the domain, by name."""
+    spans = [range(a, b, s) for a, b, s in zip(domain.start, domain.stop, size, strict=True)]
+    boxes = [
+        BoundingBox(Zyx(*low), (Zyx(*low) + size).low(domain.stop))
+        for low in itertools.product(*spans)
+    ]
+    return {str(number): box for number, box in enumerate(boxes)}
+
+
+class Volume:
+    """A volume, its tasks, and an engine that does them with an exchange."""
+
+    def __init__(self, size, task, geometry, store, batch=1, **options):
+        self.domain = BoundingBox.from_size((7, -3, 11), size)
+        self.array = image(size)
+        self.tasks = divided(self.domain, task)
+        self.network = Counting()
+        self.settings = EngineSettings(geometry, num_output_channels=2, batch_size=batch, **options)
+        self.engine = Engine(self.network, self.settings)
+        self.grid = self.settings.grid(self.domain)
+        self.store = store
+        self.exchange = PatchExchange(store, (geometry.output_patch_size, 2), CPU)
+        self.output = np.zeros((2, *size), np.float32)
+
+    def do(self, name, identity=b"same"):
+        target = self.tasks[name]
+        others = {key: box for key, box in self.tasks.items() if key != name}
+        count = self.grid.count(target).product()
+        each = self.exchange.task(name, target, identity, others, count)
+        values = self.engine.run(
+            self.array, self.domain, output_box=target, grid=self.grid, exchange=each
+        )
+        self.output[(slice(None), *target.slices(self.domain.start))] = values
+
+    def whole(self):
+        """Return the output of one task over the whole volume, without an exchange."""
+        before = self.network.patches
+        values = self.engine.run(self.array, self.domain, grid=self.grid)
+        return values, self.network.patches - before
+
+
+GEOMETRY = PatchGeometry(Zyx(6, 10, 10), Zyx(4, 8, 8), Zyx(1, 3, 3))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_each_patch_is_computed_once(batch):
+    """The bytes are those of one task, and so is the number of patches, in any order."""
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory(), batch)
+    names = list(volume.tasks)
+    random.Random(3).shuffle(names)
+    for name in names:
+        volume.do(name)
+    computed = volume.network.patches
+    expected, patches = volume.whole()
+    np.testing.assert_array_equal(volume.output, expected)
+    assert computed == patches
+    assert volume.engine.patches_found == volume.exchange.counts.found > patches / 2
+
+
+def test_parts_are_used_only_for_the_same_identity():
+    """Parts of another profile are not used, though their geometry and input are the same."""
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
+    for number, name in enumerate(volume.tasks):
+        volume.do(name, identity=str(number).encode())
+    assert volume.exchange.counts.found == 0
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+
+
+def changed(content, position):
+    """Return the object with one bit flipped."""
+    data = bytearray(content)
+    data[position] ^= 4
+    return bytes(data)
+
+
+@pytest.mark.parametrize("place", ["header", "entry", "values", "end", "empty", "longer"])
+def test_damaged_objects_are_computed_and_counted(place, caplog):
+    """A damaged object or part is not used; one warning names both tasks."""
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
+    first, *others = volume.tasks
+    volume.do(first)
+    damage = {
+        "header": lambda content: changed(content, 10),
+        "entry": lambda content: changed(content, 60),
+        "values": lambda content: changed(content, -1),
+        "end": lambda content: content[:-5],
+        "empty": lambda _: b"",
+        "longer": lambda content: content + b"0",
+    }
+    for key, content in volume.store.objects.items():
+        volume.store.objects[key] = damage[place](content)
+    damaged = len(volume.store.objects)
+    for name in others:
+        volume.do(name)
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+    assert volume.exchange.counts.refused >= damaged
+    assert caplog.text.count("are computed again: it") == 1
+    assert f"-{first} stored for" in caplog.text
+
+
+def test_a_part_of_another_place_is_not_used():
+    """An intact part whose box is one voxel off is computed instead."""
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
+    first, *others = volume.tasks
+    volume.do(first)
+    for key, content in volume.store.objects.items():
+        pack = PackedParts(content, GEOMETRY.output_patch_size, 2)
+        parts = [pack.part(entry) for entry in pack.entries.values()]
+        moved = [
+            Part(part.patch, part.box.translate((0, 0, -1)), part.key, part.values)
+            for part in parts
+            if part.box.start.x > part.patch.x
+        ]
+        volume.store.objects[key] = packed(moved) if moved else content
+    found = volume.exchange.counts.found
+    for name in others:
+        volume.do(name)
+    assert volume.exchange.counts.found > found
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_hostile_objects(data):
+    """Whatever an object contains, it is parts with this geometry, or a `ValueError`."""
+    values = torch.arange(2 * 3 * 4, dtype=torch.float32).reshape(2, 1, 3, 4)
+    box = BoundingBox.from_size((1, 2, 3), (1, 3, 4))
+    content = bytearray(packed([Part(Zyx(0, 1, 2), box, bytes(16), values)] * 1))
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    content = content[: data.draw(st.integers(0, len(content)))] + data.draw(st.binary(max_size=4))
+    try:
+        pack = PackedParts(bytes(content), Zyx(4, 8, 8), 2)
+        parts = [pack.part(entry) for entry in pack.entries.values()]
+    except ValueError:
+        return
+    (part,) = parts
+    assert part.box == box
+    assert torch.equal(part.values, values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_values_survive_bit_by_bit(dtype):
+    """NaN, infinity and denormal numbers are stored as they are."""
+    values = torch.tensor([0.1, -0.0, float("nan"), float("inf"), 1e-7, 1.0]).to(dtype)
+    values = values.reshape(1, 1, 2, 3)
+    box = BoundingBox.from_size((5, 5, 5), (1, 2, 3))
+    pack = PackedParts(packed([Part(Zyx(5, 5, 5), box, b"k" * 16, values)]), Zyx(1, 2, 3), 1)
+    (entry,) = pack.entries.values()
+    part = pack.part(entry)
+    assert part.values.dtype == dtype
+    assert torch.equal(part.values.view(torch.uint8), values.view(torch.uint8))
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_bytes_are_those_of_one_task(data):
+    """Any tasks, order, loss, damage and repetition: the same bytes, and no further patches."""
+    draw = data.draw
+    size = [draw(st.integers(3, 13)) for _ in range(3)]
+    patch = Zyx(*(draw(st.integers(2, 6)) for _ in range(3)))
+    overlap = Zyx(*(draw(st.integers(0, length - 1)) for length in patch))
+    margin = draw(st.sampled_from([0, 1, 2]))
+    geometry = PatchGeometry(patch + 2 * margin, patch, overlap)
+    task = Zyx(*(draw(st.integers(4, 12)) for _ in range(3)))
+    batch, keep = draw(st.sampled_from([1, 2, 3])), draw(st.booleans())
+    volume = Volume(size, task, geometry, Memory(), batch, keep_stride=keep)
+    names = draw(st.permutations(list(volume.tasks)))
+    names += draw(st.lists(st.sampled_from(names), max_size=3))
+    for name in names:
+        lost = draw(st.sampled_from(["none", "none", "all", "some", "damaged"]))
+        for key in list(volume.store.objects):
+            if lost == "all" or (lost == "some" and draw(st.booleans())):
+                del volume.store.objects[key]
+            elif lost == "damaged":
+                content = volume.store.objects[key]
+                at = draw(st.integers(0, len(content) - 1))
+                volume.store.objects[key] = changed(content, at)
+        volume.do(name)
+    computed = volume.network.patches
+    expected, _ = volume.whole()
+    np.testing.assert_array_equal(volume.output, expected)
+    without = sum(volume.grid.count(volume.tasks[name]).product() for name in names)
+    assert computed <= without
+    assert computed + volume.engine.patches_found == without
+    volume.engine.close()
+
+
+def test_a_network_that_depends_on_its_batch():
+    """The probe finds a network that mixes the patches of a batch, and one that does not."""
+
+    class Mixing(Counting):
+        def __call__(self, batch):
+            return super().__call__(batch) + batch.mean()
+
+    for network, depends in ((Counting(), False), (Mixing(), True)):
+        for batch in (1, 3):
+            settings = EngineSettings(GEOMETRY, num_output_channels=2, batch_size=batch)
+            engine = Engine(network, settings)
+            assert engine.depends_on_batch() == (depends and batch > 1)
+            engine.close()
+
+
+def test_local_parts_beyond_their_limit_are_files(monkeypatch, tmp_path):
+    """Objects beyond the limit go to a temporary folder, which disappears in the end."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = LocalParts(most_bytes=10)
+    store.write("b", "a", lambda: b"in memory", 9)
+    store.write("c", "a", lambda: b"in a file", 9)
+    assert (store.read("b", "a", 99), store.read("c", "a", 99)) == (b"in memory", b"in a file")
+    assert store.read("c", "a", 3) is None
+    assert len(list(tmp_path.rglob("*"))) == 2
+    assert store.unfinished(["b", "c"]) == ["b", "c"]
+    store.done("b")
+    assert store.unfinished(["b", "c"]) == ["c"]
+    store.write("c", "d", lambda: b"in memory", 9)
+    store.close()
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_full_disk_ends_storing_with_one_warning(monkeypatch, tmp_path, caplog):
+    """Where parts cannot be stored, the tasks compute all their patches."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("pathlib.Path.write_bytes", _full)
+    store = LocalParts(most_bytes=0)
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, store)
+    for name in volume.tasks:
+        volume.do(name)
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+    assert volume.engine.patches_found == 0
+    assert caplog.text.count("cannot store parts of patches") == 1
+
+
+def _full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_tasks_of_a_pipeline_exchange_patches(tmp_path, monkeypatch):
+    """A pipeline on one machine computes each patch once, and writes the same bytes."""
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke
+    options = (
+        "load-volume --volume-path zarr://em.zarr {margin} inference --framework identity "
+        "--num-output-channels 2 --input-patch-size 6 10 10 --output-patch-overlap 2 3 3 "
+        "save-volume --volume-path zarr://{out}.zarr --block-size 6 20 20"
+    )
+    made = run(
+        cli,
+        [
+            "create-chunk",
+            "--size",
+            "12",
+            "40",
+            "40",
+            "save-volume",
+            "--volume-path",
+            "zarr://em.zarr",
+        ],
+    )
+    assert made.exit_code == 0, made.output
+    tasks = "generate-tasks --volume-path em.zarr --chunk-size 6 20 20 "
+    margin = "--expand-margin-size auto"
+    done = run(cli, (tasks + options.format(margin=margin, out="tasks")).split())
+    assert done.exit_code == 0, done.output
+    whole = run(cli, options.format(margin="", out="whole").split())
+    assert whole.exit_code == 0, whole.output
+    one, other = (open_volume(f"{name}.zarr") for name in ("tasks", "whole"))
+    np.testing.assert_array_equal(one.read(one.bounds).array, other.read(other.bounds).array)
+    found, total = re.search(
+        r"(\d+) of (\d+) patches were computed by another", done.output
+    ).groups()
+    patches = re.search(r"(\d+) patches for 0-12_0-40_0-40", whole.output)[1]
+    assert int(total) - int(found) == int(patches)
