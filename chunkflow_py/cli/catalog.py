@@ -95,7 +95,7 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of operators of other packages that are no command names of this package."""
+    """Return the names of operators of other packages, except names of commands of this one."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 

@@ -8,8 +8,8 @@ plan  -> region of a task -> saved box -> write units that it touches -> their a
 ledger   the record of the task names each of them, as stored or as omitted  <-+
 ```
 
-The expected objects follow from spec and plan alone, not from what workers report, so that
-incomplete records are detected.
+The expected objects are derived from the spec and the plan alone, not from what workers report.
+A record that does not name all of them is therefore detected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
     """Return the outputs of a checked pipeline, without checksums of their metadata.
 
-    `with_documents` adds the checksums once the outputs exist.
+    Call `with_documents` to add the checksums when the output volumes exist.
 
     Raises:
         ChunkflowError: the address of an output is invalid.
@@ -77,7 +77,7 @@ def _outputs_of_operator(hooks: OperatorBase) -> tuple[Output, ...]:
 
 
 def _prefix(place: str) -> str:
-    """Return the address prefix of all objects at a `WritesTo.destination`."""
+    """Return the prefix with which the addresses of all objects at a destination begin."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -91,7 +91,7 @@ def with_documents(
 
     Args:
         outputs: outputs of a step; their volumes must exist.
-        contents: receives the content of each document, with its SHA-256 as key.
+        contents: dictionary to fill: the content of each document, with its SHA-256 as key.
 
     Raises:
         ChunkflowError: a volume cannot be opened.
@@ -116,7 +116,7 @@ def _with_documents(output: StepOutput, keys: Iterable[tuple[str, str]]) -> Step
 
 
 def open_output(output: Output) -> Volume:
-    """Open an output volume at the level that tasks write."""
+    """Open an output volume at the level to which its tasks write."""
     return open_volume(output.url, output.mip, format=output.format)
 
 
@@ -125,13 +125,13 @@ def _document_keys(volume: Volume) -> tuple[str, ...]:
 
 
 class Coverage:
-    """The objects that the records of a step must name, and checks of output metadata.
+    """The objects that the records of a step must name, with checks of the outputs' metadata.
 
     Args:
         outputs: outputs of the step.
-        document: function that returns the run's copy of the document with a given SHA-256, or
-            ``None`` if the copy is lost.
-        copies: address of the folder with these copies, for messages.
+        document: function that takes a SHA-256 and returns the run's copy of the metadata document
+            with this SHA-256, or ``None`` if the copy is lost.
+        copies: address of the folder that holds these copies, for messages.
         operators: names of the operators of the step.
     """
 
@@ -142,7 +142,7 @@ class Coverage:
         copies: str,
         operators: Iterable[str] = (),
     ) -> None:
-        """Store the arguments; volumes and stores are opened when needed."""
+        """Store the arguments; volumes and stores are opened when a method needs them."""
         self._outputs, self._document, self._copies = outputs, document, copies
         self._volumes: dict[Output, Volume | None] = {}
         self._stores: dict[str, Store] = {}
@@ -151,9 +151,9 @@ class Coverage:
     # --- metadata --------------------------------------------------------------------------------
 
     def invalid_documents(self) -> Iterator[tuple[str, str]]:
-        """Yield the address of each invalid metadata document, with the reason.
+        """Yield the address of each invalid metadata document, and why it is invalid.
 
-        Call it before `expected`, which excludes volumes with invalid metadata.
+        Call this method before `expected`, which excludes volumes with invalid metadata.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):
@@ -178,17 +178,23 @@ class Coverage:
             return None
         recorded = parsed(self._document(digest))
         if recorded is None:
-            state = "it is missing" if content is None else f"its SHA-256 is {sha256_of(content)}"
+            state = (
+                "the file is missing"
+                if content is None
+                else f"the SHA-256 of the file is {sha256_of(content)}, not {digest}"
+            )
             copy = f"{self._copies}/{digest}"
-            return f"{state}, and the run's copy, {copy}, cannot be read: restore one of them"
+            return (
+                f"{state}, and the run's copy, {copy}, cannot be read; restore the file or the copy"
+            )
         if content is None:
-            return "it is missing"
+            return "the file is missing"
         if (current := parsed(content)) is None:
-            return "it is not valid JSON"
+            return "the file is not valid JSON"
         return difference(recorded, current)
 
     def restore(self) -> list[str]:
-        """Restore invalid metadata from the run's copies; return the addresses."""
+        """Restore invalid metadata documents from the run's copies; return their addresses."""
         addresses = []
         for output in self._outputs:
             url = output.output.url
@@ -213,9 +219,15 @@ class Coverage:
     # --- objects ---------------------------------------------------------------------------------
 
     def expected(self, region: Region) -> dict[str, bool]:
-        """Map each address that the record of a task must name to whether it is in a volume.
+        """Return the addresses of the objects that the record of a task must name.
 
-        Call `invalid_documents` first: volumes with invalid metadata are excluded.
+        Call `invalid_documents` first: objects of volumes with invalid metadata are excluded.
+
+        Args:
+            region: region of the task in the plan.
+
+        Returns:
+            The addresses as keys; the value is true if the object is in a volume.
         """
         addresses: dict[str, bool] = {}
         for each in self._outputs:

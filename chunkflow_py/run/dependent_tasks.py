@@ -1,12 +1,13 @@
-"""Dependent tasks: tasks of later steps that have read output of repeated tasks.
+"""Dependent tasks: tasks of later steps that have read the output of repeated tasks.
 
 ```
 step one    |----|xxxx|----|----|      a task is repeated
 step two    |----|rrrr|rrrr|----|      tasks that have read its box, including margins
-step three  |----|rrrr|rrrr|rrrr|      tasks that have read the output of these
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read the output of the tasks in step two
 ```
 
-If the box that a task reads is not known exactly, all tasks of the step are dependent.
+If the boxes that the tasks of a step read are not known exactly, all tasks of the step are
+dependent.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def dependents(
     Args:
         run: run directory.
         step: step whose tasks are returned.
-        repeated: tasks that are repeated, by the name of their (earlier) step.
+        repeated: repeated tasks of earlier steps, with the name of the step as key.
         make_pipeline: function that builds the pipeline of a step as a worker does.
 
     Returns:
@@ -100,13 +101,13 @@ def dependents(
 
 
 def _addresses_read(step: RunStep) -> Iterable[str]:
-    """Yield the addresses that a step reads, as stored in its spec."""
+    """Yield the addresses that a step reads, as stored in the spec."""
     for _, options in step.options:
         yield from options.get("reads", ())
 
 
 def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether reads at address *read* touch an output at *place*."""
+    """Return whether an operator that reads at address *read* may read *output* at *place*."""
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -117,10 +118,11 @@ def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> boo
 def _readers(
     run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders that read at *places*.
+    """Return the loaders that read at *places*, each with its task boxes and its address.
 
-    Return ``None`` if other operators may read there too, so that the boxes are not known. This
-    includes plugins, which are not loaded here because loading them may run their code.
+    Return ``None`` if operators other than loaders may read at *places*, because the boxes that
+    they read are not known. These include plugins: they are not loaded to find out, because
+    loading a plugin may run its code.
     """
     if "plugin" in step.arguments:
         return None
@@ -129,7 +131,8 @@ def _readers(
         pipeline = make_pipeline(source, TaskSource(()))
     except ChunkflowError as error:
         logger.info(
-            "cannot determine which boxes step %s reads, so all its tasks are repeated: %s",
+            "cannot determine which boxes the tasks of step %s read, so all of them are "
+            "repeated: %s",
             step.name,
             error,
         )
@@ -150,7 +153,7 @@ def _readers(
 
 
 class _Boxes:
-    """A set of boxes with a fast test for overlap with another box."""
+    """A set of boxes with a fast test of whether another box overlaps any of them."""
 
     def __init__(self, boxes: Iterable[BoundingBox]) -> None:
         filled = [box for box in boxes if not box.is_empty]

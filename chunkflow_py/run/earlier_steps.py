@@ -43,9 +43,9 @@ class EarlierStep:
 
     Attributes:
         name: name of the step.
-        run: URL of the run that has its records.
-        plan: plan of its tasks.
-        outputs: outputs of its operators.
+        run: URL of the run that holds the records of the step.
+        plan: plan of the tasks of the step.
+        outputs: outputs of the operators of the step.
     """
 
     name: str
@@ -55,7 +55,7 @@ class EarlierStep:
 
 
 def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
-    """Return the steps that come before *step* in the run."""
+    """Return the steps that precede *step* in the run."""
     names = [each.name for each in run.spec.steps]
     return tuple(
         EarlierStep(
@@ -69,7 +69,7 @@ def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
 
 
 def expect_outputs(steps: Iterable[EarlierStep]) -> None:
-    """Make this process raise an error when it reads lost output of *steps*."""
+    """Make later reads in this process raise an error if output of *steps* is lost."""
     expect(
         [
             (place_of(output.output), _OutputRecords(step, output))
@@ -81,17 +81,18 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the address of an output in the form of `WritesTo.destination`."""
+    """Return the address of an output in the form that `WritesTo.destination` has."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)
 
 
 def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> None:
-    """Check that operators that read output of *steps* can detect lost blocks.
+    """Check that all operators that read output of *steps* can detect lost blocks.
 
     Raises:
-        OptionError: an operator cannot; the message names it and its replacement.
+        OptionError: an operator cannot detect lost blocks. The message names the operator and the
+            operators to use instead.
     """
     places = [ArrayAddress.parse(place_of(o.output)) for step in steps for o in step.outputs]
     for operator in operators:
@@ -101,14 +102,14 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> No
             if any(place.is_same(other) for other in places):
                 msg = (
                     f"{operator.name} reads {place.text}, which an earlier step of the run writes, "
-                    "but it cannot tell a lost block from an empty one; use load-zarr or "
-                    "load-precomputed instead"
+                    "but this operator cannot distinguish a lost block from an empty one; use "
+                    "load-zarr or load-precomputed instead"
                 )
                 raise OptionError(msg)
 
 
 class _OutputRecords(RecordedBlocks):
-    """Finds the record of a write unit in a volume that an earlier step has written."""
+    """The records of the write units (blocks or shards) that an earlier step has written."""
 
     def __init__(self, step: EarlierStep, output: StepOutput) -> None:
         self._step, self._output = step, output
@@ -126,11 +127,11 @@ class _OutputRecords(RecordedBlocks):
 
     @cached_property
     def _array(self) -> str:
-        """The address of the array, as spelled in records."""
+        """The address of the array, spelled as in the records of the ledger."""
         return str(getattr(open_output(self._output.output), "array_url", ""))
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
-        """Raise an error if an absent write unit should exist according to the records."""
+        """Raise an error if, according to the records, an absent write unit should exist."""
         if not self._output.is_known:
             return
         with self._lock:
@@ -145,8 +146,8 @@ class _OutputRecords(RecordedBlocks):
         if reason:
             msg = (
                 f"{url}, output of step {self._step.name} of {self._step.run}, is lost: {reason}; "
-                f"chunkflow verify {self._step.run} lists all missing objects, and chunkflow "
-                f"repair {self._step.run} computes them and everything derived from them again"
+                f"run chunkflow verify {self._step.run} to list all missing objects, and chunkflow "
+                f"repair {self._step.run} to compute them and everything derived from them again"
             )
             raise VolumeError(msg)
 
@@ -161,12 +162,12 @@ class _OutputRecords(RecordedBlocks):
 
     @staticmethod
     def _why_lost(record: Record | None, url: str) -> str:
-        """Return why an absent object counts as lost; empty if it may be absent."""
+        """Return why an absent object is lost; an empty text if it may be absent."""
         if record is None or record.state == "dead":
-            return "its task is not done"
+            return "the task that writes this object is not done"
         if record.state == "skipped":
             return ""
         for stored in reversed(record.written):
             if stored.url == url:
-                return "" if stored.size is None else f"{stored.size} bytes were stored"
-        return "the record of its task does not name it"
+                return "" if stored.size is None else f"{stored.size} bytes were recorded"
+        return "the record of the task that writes this object does not name it"

@@ -1,7 +1,7 @@
-"""Leftovers: objects of other runs at addresses that tasks of a new run will write.
+"""Leftovers: objects of other runs at the addresses to which tasks of a new run will write.
 
-A skipped task writes nothing, so that an object of another run in its box would remain and look
-like a result of this run.
+A skipped task writes nothing, so an object of another run in the box of this task would remain and
+look like a result of the new run.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"
 
 
 def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
-    """Yield existing objects at the addresses that tasks will write.
+    """Yield existing objects at the addresses to which tasks will write.
 
-    Stores are listed; no object is read. Outputs are excluded if the pipeline skips tasks whose
-    output exists (skip-task-by-blocks-in-volume, skip-task-by-file).
+    Objects are found in listings of the stores and are not read. An output is excluded if the
+    pipeline skips tasks whose output exists (skip-task-by-blocks-in-volume, skip-task-by-file).
 
     Args:
-        pipeline: checked pipeline whose outputs have been created.
-        plan: plan of its tasks.
+        pipeline: checked pipeline whose output volumes have been created.
+        plan: plan of the tasks of the pipeline.
 
     Raises:
         VolumeError: a store cannot be listed.
@@ -57,14 +57,14 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
 
 
 def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
-    """Delete leftovers if *clear* is true, else raise an error if there are any.
+    """Delete leftovers if *clear* is true; otherwise, raise an error if there are leftovers.
 
     Returns:
         The number of deleted objects.
 
     Raises:
-        OptionError: there are leftovers, and *clear* is false; the message has their number and
-            the addresses of the first.
+        OptionError: there are leftovers, and *clear* is false. The message contains the number of
+            leftovers and the addresses of the first three.
         VolumeError: a leftover cannot be deleted.
     """
     count, shown = 0, list[str]()
@@ -78,16 +78,17 @@ def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
         exist = "object already exists" if count == 1 else "objects already exist"
         addresses = ", ".join(sorted(shown)) + (", …" if count > len(shown) else "")
         msg = (
-            f"{count} {exist} where tasks of this run will write, and would remain where a task is "
-            f"skipped: {addresses}; add --clear-output to delete all objects inside the boxes of "
-            "this run's tasks, or write to another place"
+            f"{count} {exist} where tasks of this run will write: {addresses}; objects in boxes of "
+            "skipped tasks would remain and look like results of this run: add --clear-output to "
+            "delete all objects inside the boxes of this run's tasks, or write to another "
+            "address"
         )
         raise OptionError(msg)
     return count
 
 
 def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
-    """Yield the files of tasks at an address: that of a file, a name with BOX, or a folder."""
+    """Yield existing files of tasks at *place*: a file, a file name with BOX, or a folder."""
     if "://" in place and not place.startswith("file://"):
         folder, _, name = place.rpartition("/")
     else:
@@ -120,7 +121,7 @@ def _region(text: str) -> Region | None:
 
 
 def _names(store: Any, prefix: str) -> Iterator[str]:
-    """Yield the names directly in a folder."""
+    """Yield the names that begin with *prefix* and lie directly in the folder of *store*."""
     if store.is_local:
         from pathlib import Path
 
@@ -130,7 +131,7 @@ def _names(store: Any, prefix: str) -> Iterator[str]:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            msg = f"cannot list {folder}: {error.strerror}; change its permissions"
+            msg = f"cannot list {folder}: {error.strerror}; change the permissions of the folder"
             raise VolumeError(msg) from error
         return
     yield from (key for key in store.list(prefix) if "/" not in key)

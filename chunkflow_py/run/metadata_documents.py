@@ -1,11 +1,11 @@
-"""Comparison of the metadata of outputs with recorded copies, and restoration.
+"""Comparison of the metadata of outputs with recorded copies, and restoration from the copies.
 
-Other programs may legitimately add to the metadata of an output, for example a level or the
-location of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged
-and only harmless values were added:
+Other programs may add to the metadata of an output, for example a level or the location of meshes
+in an info file. Metadata is therefore valid if all recorded values are unchanged and only these
+harmless values were added:
 
-* fields at the top level of a document, and in the attributes of a zarr node;
-* levels (objects with a key or a path) after the recorded ones.
+* fields at the top level of a document, and fields in the attributes of a zarr node;
+* levels (objects with a key or a path) after the recorded levels.
 
 Any other addition, such as a codec or a transformation, would change the voxels and is an error.
 """
@@ -22,7 +22,7 @@ _COPIES = "consolidated_metadata"  # zarr's copies of the documents below a grou
 
 
 def parsed(content: bytes | None) -> Any:
-    """Return the value of a JSON document; ``None`` if it is missing or invalid."""
+    """Return the value of a JSON document; ``None`` if the document is missing or invalid."""
     try:
         return parse_json(content or b"")
     except ValueError:
@@ -30,13 +30,13 @@ def parsed(content: bytes | None) -> Any:
 
 
 def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = True) -> str | None:
-    """Return the first difference between two documents as a phrase, or ``None``.
+    """Return the first forbidden difference between two documents as a phrase, or ``None``.
 
     Args:
-        recorded: a part of the recorded document.
-        current: the same part of the stored document.
-        place: path of the part in the document, for messages.
-        is_open: whether other programs may add fields to the part.
+        recorded: value from the recorded document.
+        current: value of the same field in the stored document.
+        place: path of the field in the document, for the phrase; empty for the whole document.
+        is_open: whether other programs may add fields to this value, if it is an object.
     """
     if isinstance(recorded, dict) and isinstance(current, dict):
         if added := _forbidden_fields(recorded, current, is_open=is_open):
@@ -62,11 +62,13 @@ def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = 
                 return f"{place}[{index}] was added"
         return None
     is_same = type(recorded) is type(current) and recorded == current
-    return None if is_same else f"{place or 'it'} is {_short(current)}, not {_short(recorded)}"
+    return (
+        None if is_same else f"{place or 'the file'} is {_short(current)}, not {_short(recorded)}"
+    )
 
 
 def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
-    """Return *current* with *recorded* values restored; allowed additions are kept."""
+    """Return *current* with the values of *recorded* restored, but keep allowed additions."""
     if isinstance(recorded, dict) and isinstance(current, dict):
         forbidden = _forbidden_fields(recorded, current, is_open=is_open)
         changed = {}
@@ -91,21 +93,21 @@ def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
 
 
 def _is_open(recorded: dict[str, Any], name: str, *, is_open: bool) -> bool:
-    """Return whether other programs may add fields to the objects in field *name*."""
+    """Return whether other programs may add fields to objects inside the field *name*."""
     return name == "attributes" if "zarr_format" in recorded else is_open
 
 
 def _forbidden_fields(
     recorded: dict[str, Any], current: dict[str, Any], *, is_open: bool
 ) -> list[str]:
-    """Return the fields that were added to an object where additions are forbidden."""
+    """Return the names of fields that were added although the object forbids additions."""
     if is_open and "zarr_format" not in recorded:
         return []
     return [name for name in current if name not in recorded and name != _COPIES]
 
 
 def _level_name(recorded: list[dict[str, Any]]) -> str | None:
-    """Return the field that identifies levels, if all objects of a list have it."""
+    """Return the field that identifies levels if all objects of a list have it, else ``None``."""
     return next((name for name in _LEVELS if all(name in each for each in recorded)), None)
 
 

@@ -1,4 +1,4 @@
-"""Repair of a run: send tasks again that failed or whose output is damaged."""
+"""Repair of a run: send tasks again that have failed, or whose output is missing or damaged."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ BATCH = 1000  # tasks
 
 
 def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
-    """Yield the problems of all steps, each with the name of its step."""
+    """Yield the problems of all steps of a run, each with the name of the step."""
     begun = {step.name for step in _begun(run)}
     for step in run.spec.steps:
         if step.name in begun:
             for damage in _verified(run, step):
                 yield step.name, damage
         else:
-            reason = f"none of its {step.tasks} tasks: the step has not begun"
+            reason = f"step {step.name} with {step.tasks} tasks has not begun"
             yield step.name, Damage(None, "", "not recorded", reason)
 
 
@@ -50,7 +50,7 @@ class Repair:
         sent: number of tasks that were sent again.
         restored: addresses of the metadata documents that were restored.
         removed: addresses of the objects that were removed.
-        later: number of tasks that will be repeated in each later step, by the name of the step.
+        later: for each later step, its name and the number of its tasks that will be repeated.
     """
 
     sent: int
@@ -62,18 +62,19 @@ class Repair:
 def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
     """Restore metadata, and send tasks again whose output is missing or damaged.
 
-    Tasks of later steps that have read such output are repeated afterwards. The queue is created
-    if it does not exist. Objects that the tasks would not overwrite are removed, see `_unexpected`
-    and `_counted_as_done`.
+    Tasks of later steps that have read missing or damaged output are repeated after these tasks.
+    The queue is created if it does not exist. Objects that a repeated task would not overwrite are
+    removed, see `_unexpected` and `_counted_as_done`.
 
     Args:
         run: run directory.
-        make_pipeline: function that builds the pipeline of a step as a worker does; used to find
-            the boxes that tasks read.
+        make_pipeline: function that builds the pipeline of a step as a worker does. It is used to
+            find the boxes that tasks read.
 
     Raises:
         OptionError: a step that is reused from another run has problems, which can only be
-            repaired there. The dependent tasks of this run are recorded for the next repair.
+            repaired in the other run. The tasks of this run that depend on the step are recorded
+            for the next repair.
     """
     run.spec.check_current()
     restored, refusal = list[str](), ""
@@ -145,8 +146,8 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Iterator[str]:
     """Yield the addresses of unexpected objects that a repeated task might not overwrite.
 
-    A task that is skipped, or omits empty blocks, does not overwrite existing objects. Only write
-    units in the box of the task are considered, even if its record names others.
+    A task does not overwrite existing objects if it is skipped or omits empty blocks. Objects
+    outside the box of the task are not yielded, even if the record of the task names them.
 
     Args:
         plan: plan of the step.
@@ -163,7 +164,7 @@ def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Itera
 def _counted_as_done(
     plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], dependent: Tasks
 ) -> Iterator[str]:
-    """Yield the addresses of wrong objects that would cause a repeated task to be skipped.
+    """Yield the addresses of wrong objects because of which a repeated task would be skipped.
 
     Args:
         plan: plan of the step.
@@ -185,12 +186,12 @@ def _counted_as_done(
 
 
 def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
-    """Return the tasks of both sets; the plan itself if either is the plan."""
+    """Return the union of two sets of tasks; the plan itself if one of them is the plan."""
     return plan if one is plan or other is plan else {*one, *other}
 
 
 def retry_run(run: RunDirectory) -> int:
-    """Send the failed tasks of all steps again; return their number."""
+    """Send the failed tasks of all steps again; return the number of tasks sent."""
     run.spec.check_current()
     count = 0
     with closing(_queue_of(run)) as queue:
@@ -202,9 +203,9 @@ def retry_run(run: RunDirectory) -> int:
 
 
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
-    """Open the queue of a run, or a temporary one for a run on Dask.
+    """Open the queue of a run, or a temporary queue in memory for a run on Dask.
 
-    A run on Dask has no queue: its client finds the tasks that have no record and submits them.
+    A run on Dask has no queue. Its client finds the tasks without a record and submits them.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 
@@ -213,7 +214,7 @@ def _begun(run: RunDirectory) -> Iterator[RunStep]:
     """Yield the steps that have begun.
 
     A step has begun if its tasks were sent, if it is reused from another run, or if the previous
-    step is closed; in a run on Dask no tasks are sent.
+    step is closed. The last condition is needed for runs on Dask, which send no tasks.
     """
     previous_is_closed = True
     for step in run.spec.steps:
@@ -242,10 +243,10 @@ def _body(run: RunDirectory, step: RunStep, number: int) -> str:
 
 
 def remove(url: str) -> None:
-    """Delete the object at a URL if it exists.
+    """Delete the object at *url* if it exists.
 
     Raises:
-        VolumeError: the store refuses to delete it.
+        VolumeError: the store refuses to delete the object.
     """
     root, key = split_address(url)
     open_store(root).delete(key)
@@ -258,17 +259,17 @@ def repair_tasks(
     damages: Iterable[Damage],
     body_of: Callable[[int], str],
 ) -> int:
-    """Send tasks again whose output is missing or damaged; return their number.
+    """Send tasks again whose output is missing or damaged; return the number of tasks sent.
 
-    Records are removed before messages are sent, so that `verify` finds the tasks if a repair is
-    interrupted in between. Failed tasks stay failed.
+    The records of the tasks are removed before their messages are sent, so that `verify` still
+    finds the tasks if the repair is interrupted in between. Tasks that have failed are not sent.
 
     Args:
         ledger: ledger of the step.
         plan: plan of the step.
         queue: queue of the run.
         damages: problems, as yielded by `verify`.
-        body_of: function that returns the text of a task's message, given its number.
+        body_of: function that takes the number of a task and returns the text of its message.
     """
     damaged = (d.number for d in damages if d.can_be_repaired and d.number is not None)
     numbers = (number for number, _ in groupby(damaged) if number in plan)
@@ -276,13 +277,13 @@ def repair_tasks(
 
 
 def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[int], str]) -> int:
-    """Send the failed tasks again and forget their failures; return their number.
+    """Remove the failures of failed tasks and send these tasks again; return their number.
 
     Args:
         ledger: ledger of the step.
         plan: plan of the step.
         queue: queue of the run.
-        body_of: function that returns the text of a task's message, given its number.
+        body_of: function that takes the number of a task and returns the text of its message.
     """
     dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
     return _send_again(ledger, queue, dead, body_of)

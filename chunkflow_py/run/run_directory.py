@@ -1,4 +1,4 @@
-"""The run directory: a folder or prefix with everything about one run.
+"""The run directory: a folder, or a prefix in a bucket, that contains everything about one run.
 
 ```
 <run>/spec.json                       the spec; never changes
@@ -8,14 +8,14 @@
 <run>/documents/<sha256>              metadata of the outputs at submission
 <run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
-<run>/stages/<step>/stale             tasks that have read output which a repair replaces
+<run>/stages/<step>/stale             tasks that have read output that a repair replaces
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
-<run>/exchange.url                    where tasks exchange patches, if they do
+<run>/exchange.url                    where tasks exchange patches; absent if they do not
 <run>/exchange/<step>/…               patches: `chunkflow_py.run.run_parts`
 ```
 
-``stages`` is the stored name of steps. The store must support put-if-absent: `check_store` tests
-it.
+Stored names call steps ``stages``. The store must support put-if-absent; `check_store` tests
+whether it does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
 class ProfileError(OptionError):
-    """This machine's compute profile differs from that of the step's first worker."""
+    """The compute profile of this machine differs from that of the first worker of the step."""
 
 
 @dataclass
@@ -66,7 +66,8 @@ class RunDirectory:
 
     Attributes:
         url: address of the run, without a digest.
-        digest: SHA-256 that the spec must have, 64 hexadecimal digits; empty accepts any.
+        digest: SHA-256 that the spec must have, 64 hexadecimal digits; empty if any spec is
+            accepted.
         store: store of the run directory.
     """
 
@@ -86,18 +87,18 @@ class RunDirectory:
 
     @classmethod
     def parse(cls, text: str) -> RunDirectory:
-        """Return the run at *text*, such as ``s3://bucket/em.run#sha256=…``.
+        """Return the run at the address *text*, such as ``s3://bucket/em.run#sha256=…``.
 
         Raises:
-            OptionError: the part after ``#`` is not a digest.
+            OptionError: the part after ``#`` is not ``sha256=`` and 64 hexadecimal digits.
         """
         if "#" not in text:
             return cls(text.rstrip("/"))
         match = _DIGEST.fullmatch(text)
         if match is None:
             msg = (
-                f"run {public(text)} must end in #sha256= and 64 digits (0-9, a-f); copy the "
-                "address that submit printed"
+                f"the part after # in the run address {public(text)} must be sha256= and 64 digits "
+                "(0-9, a-f); copy the address that submit printed"
             )
             raise OptionError(msg)
         return cls(match[1], match[2])
@@ -109,7 +110,7 @@ class RunDirectory:
         """The spec, cached after the first access.
 
         Raises:
-            OptionError: the run does not exist, or its spec is not the one that was submitted.
+            OptionError: the run does not exist, or its spec is not the spec that was submitted.
         """
         if self._spec is None:
             content = self.store.get(SPEC)
@@ -123,8 +124,9 @@ class RunDirectory:
             if expected not in ("", digest) and not removed("pinned-spec"):
                 remedy = "use the address that submit printed, or " if self.digest else ""
                 msg = (
-                    f"{self.url}/{SPEC} has the SHA-256 {digest}, not {expected}: it is not "
-                    f"what was submitted; {remedy}find out who changed it, and restore a copy"
+                    f"{self.url}/{SPEC} has the SHA-256 {digest}, not {expected}, so it is not the "
+                    f"spec that was submitted; {remedy}find out who changed the file, and restore "
+                    "it from a copy"
                 )
                 raise OptionError(msg)
             try:
@@ -135,22 +137,22 @@ class RunDirectory:
         return self._spec
 
     def _submitted(self) -> str:
-        """Return the SHA-256 of the spec that submit stored; empty if it is missing.
+        """Return the SHA-256 of the spec that submit stored; empty if the file is missing.
 
-        It detects accidental edits of the spec. Unlike a pinned address, it does not protect
-        against attackers who can write to the run directory.
+        This SHA-256 detects accidental edits of the spec. Unlike the SHA-256 in an address, it does
+        not protect against attackers who can write to the run directory.
         """
         digest = (self.store.get(_SUBMITTED) or b"").decode(errors="replace").strip()
         return digest if re.fullmatch("[0-9a-f]{64}", digest) else ""
 
     @property
     def shown(self) -> str:
-        """The URL without user name and password, for messages."""
+        """The URL of the run without user name and password, for messages."""
         return without_secrets(self.url)
 
     @property
     def address(self) -> str:
-        """The address with the digest of the spec, for workers."""
+        """The address for workers: the URL of the run with the SHA-256 of its spec."""
         return f"{self.shown}#sha256={self.spec.digest}"
 
     def exists(self) -> bool:
@@ -167,15 +169,17 @@ class RunDirectory:
             return
         msg = (
             f"{self.url} was deleted while workers used it: {SPEC} is missing, and records may be "
-            "missing too; restore the run from a copy, or delete the rest of it and submit again"
+            "missing too; restore the run from a copy, or delete its remaining files and submit "
+            "the pipeline again"
         )
         raise OptionError(msg)
 
     @contextmanager
     def folder_removed_on_failure(self) -> Iterator[None]:
-        """Remove a new run folder if the ``with`` block fails before the run exists.
+        """Remove a new local run folder if the ``with`` block fails before the spec is stored.
 
-        An interruption by a signal counts as a failure.
+        A signal that interrupts the block counts as a failure. A folder that existed before the
+        block is kept.
         """
         folder = Path(self.store.url.removeprefix("file://")) if self.store.is_local else None
         is_ours = folder is not None and not folder.exists()
@@ -190,7 +194,7 @@ class RunDirectory:
         """Check that no records of a deleted run remain at the address of a new run.
 
         Raises:
-            OptionError: records of a deleted run exist there.
+            OptionError: records of a deleted run exist at the address.
         """
         if any(True for _ in self.store.list("ledger/")):
             msg = (
@@ -203,7 +207,7 @@ class RunDirectory:
         """Check that the store supports put-if-absent: the first of two writes must win.
 
         Raises:
-            VolumeError: the second write won, which means that records could be overwritten.
+            VolumeError: the second write replaced the first; records could be overwritten.
         """
         key = f"probe-{secrets.token_hex(8)}"
         first = self.store.put_if_absent(key, b"first")
@@ -226,15 +230,15 @@ class RunDirectory:
         files: Mapping[File, Path],
         documents: Mapping[str, bytes] | None = None,
     ) -> bool:
-        """Store the run unless it exists; return whether it is new.
+        """Store the run if it does not exist; return whether the run is new.
 
-        The spec is stored last, so that a run with a spec is complete.
+        The spec is stored last, so a run that has a spec is complete.
 
         Args:
             spec: spec of the run.
-            plans: content of the plan file of each step, by the name of the step.
+            plans: content of the plan file of each step, with the name of the step as key.
             files: local path of each file that the steps need.
-            documents: metadata documents of the outputs, by SHA-256.
+            documents: metadata documents of the outputs, with their SHA-256 as key.
 
         Raises:
             OptionError: another run exists at this address; the message names the differences.
@@ -254,14 +258,14 @@ class RunDirectory:
         return new
 
     def check_same(self, spec: Spec, steps: int) -> None:
-        """Check that the existing run is the same as a new one.
+        """Check that the existing run is the same as a new run.
 
         Args:
             spec: spec of the new run, or of its first steps.
             steps: number of steps that the new run will have.
 
         Raises:
-            OptionError: the runs differ; the message names the differences.
+            OptionError: the runs differ. The message names the differences.
         """
         existing = self.spec
         existing.check_current()
@@ -271,14 +275,14 @@ class RunDirectory:
             for phrase in differences(old, new)
         ]
         if len(existing.steps) != steps:
-            phrases.append(f"{steps} steps, not {len(existing.steps)}")
+            phrases.append(f"the new run has {steps} steps, not {len(existing.steps)}")
         if not phrases and existing.queue != spec.queue:
             phrases.append(f"the queue is {spec.queue}, not {existing.queue}")
         if not phrases:
             return  # only the version of the package or the working directory may differ
         msg = (
-            f"{self.url} contains another run ({'; '.join(phrases[:4])}); choose another --run, "
-            f"and add --fork {self.url} to reuse the steps that are the same"
+            f"{self.url} already contains a different run ({'; '.join(phrases[:4])}); choose "
+            f"another --run, and add --fork {self.url} to reuse the steps that are the same"
         )
         raise OptionError(msg)
 
@@ -304,7 +308,7 @@ class RunDirectory:
         return self._plans[step]
 
     def ledger(self, step: str) -> Ledger:
-        """Return the ledger of a step, which may be that of another run (``--fork``)."""
+        """Return the ledger of a step; for a reused step (``--fork``), that of the other run."""
         if step not in self._ledgers:
             owner = self.spec.reused.get(step)
             store = self.store if owner is None else open_store(owner)
@@ -313,12 +317,12 @@ class RunDirectory:
         return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return the run's copy of a document; ``None`` if it is lost or damaged."""
+        """Return the run's copy of a metadata document; ``None`` if it is lost or damaged."""
         content = self.store.get(f"documents/{digest}")
         return content if content is not None and sha256_of(content) == digest else None
 
     def coverage(self, step: str) -> Coverage:
-        """Return the `Coverage` of a step, which knows the objects that its records must name."""
+        """Return the coverage of a step: the objects that the records of the step must name."""
         stored = self.spec.step(step)
         copies = f"{self.store.url.rstrip('/')}/documents"
         return Coverage(stored.outputs, self.document, copies, [name for name, _ in stored.options])
@@ -343,31 +347,34 @@ class RunDirectory:
 
     @property
     def exchange(self) -> str:
-        """URL at which the tasks exchange patches; empty if they exchange none.
+        """URL at which the tasks exchange patches; empty if they exchange no patches.
 
         Raises:
-            OptionError: the file that names it is damaged.
+            OptionError: the file that contains the URL is damaged.
         """
         content = self.store.get(_EXCHANGE, _LONGEST_URL) or b""
         try:
             return content.decode().strip()
         except UnicodeDecodeError as error:
-            msg = f"{self.url}/{_EXCHANGE} is not text; submit the run again with --exchange"
+            msg = (
+                f"{self.url}/{_EXCHANGE} is not a text file with a URL; submit the run again with "
+                "--exchange"
+            )
             raise OptionError(msg) from error
 
     def set_exchange(self, url: str) -> None:
-        """Set where the tasks exchange patches; ``on``: in the run directory, ``off``: nowhere."""
+        """Set where tasks exchange patches: ``on`` (run directory), ``off`` (nowhere), or a URL."""
         if url == "off":
             self.store.delete(_EXCHANGE)
             return
         self.store.put(_EXCHANGE, (f"{self.url}/exchange" if url == "on" else url).encode())
 
     def counts(self, step: str) -> LedgerCounts:
-        """Return the totals over all tasks of a step."""
+        """Return the number of tasks of a step in each state, and further totals."""
         return self.ledger(step).counts()
 
     def reopen(self, step: str) -> None:
-        """Undo `close`, because tasks of the step are repeated."""
+        """Undo `close`, because tasks of the step will be repeated."""
         self.store.delete(f"stages/{step}/closed")
 
     def unsend(self, step: str) -> None:
@@ -378,13 +385,13 @@ class RunDirectory:
     def stale(self, step: str) -> Plan | set[int]:
         """Return the tasks of a step that have read wrong output of an earlier step.
 
-        A repair has recorded them; they are repeated once the earlier steps are complete.
+        A repair records these tasks, and they are repeated when the earlier steps are complete.
         """
         numbers = json.loads(self.store.get(f"stages/{step}/stale") or b"[]")
         return self.plan(step) if numbers == _ALL else set(numbers)
 
     def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
-        """Record that tasks have read wrong output; pass the plan itself for all tasks."""
+        """Record the tasks that have read wrong output; pass the plan itself for all tasks."""
 
         def added(content: bytes | None) -> bytes:
             known = json.loads(content or b"[]")
@@ -395,10 +402,10 @@ class RunDirectory:
         self.store.update(f"stages/{step}/stale", added)
 
     def renew(self, step: str) -> None:
-        """Reopen the stale tasks of a step, whose input is now repaired.
+        """Reopen the stale tasks of a step (see `stale`), whose input is now repaired.
 
-        The repair has already reopened them, but a worker that was busy with one of them at that
-        time may have recorded it since.
+        The repair has already reopened these tasks. But a worker that was running one of them
+        during the repair may have recorded it since.
         """
         numbers = self.stale(step)
         if numbers:
@@ -406,16 +413,16 @@ class RunDirectory:
             self.store.delete(f"stages/{step}/stale")
 
     def current_step(self) -> str | None:
-        """Return the name of the first open step; ``None`` if the run is complete."""
+        """Return the name of the first step that is not closed; ``None`` if the run is complete."""
         return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
     # --- checks and files for workers -------------------------------------------------------------
 
     def check_profile(self, step: str, profile: dict[str, str] | None) -> None:
-        """Check that this machine has the compute profile of the step's first worker.
+        """Check that this machine has the same compute profile as the first worker of the step.
 
         Raises:
-            ProfileError: the profiles differ; the message names the differences.
+            ProfileError: the profiles differ. The message names the differences.
         """
         if not profile or self.spec.step(step).device_class == "any":
             return
@@ -432,14 +439,14 @@ class RunDirectory:
         ]
         msg = (
             f"this machine would compute other bytes than the step's first worker: "
-            f"{'; '.join(phrases)}; use the same type of machine, set OMP_NUM_THREADS if only "
-            "threads differ, or submit with --device-class any, which gives results that agree "
-            "only within a tolerance"
+            f"{'; '.join(phrases)}; use the same type of machine; if only threads differ, set "
+            "OMP_NUM_THREADS; or submit with --device-class any, with which the results of "
+            "workers agree only within a tolerance"
         )
         raise ProfileError(msg)
 
     def fetch(self, file: File) -> Path:
-        """Return the path of a local copy of a file of the run; download it if necessary.
+        """Return the path of a local copy of a file of the run; download the file if necessary.
 
         Raises:
             OptionError: the file is missing, or its SHA-256 is not that of the submitted file.
@@ -449,7 +456,7 @@ class RunDirectory:
             return path
         content = self.store.get(file.key)
         if content is None or (sha256_of(content) != file.sha256 and not removed("pinned-spec")):
-            problem = "is missing" if content is None else "is not what was submitted"
+            problem = "is missing" if content is None else "is not the file that was submitted"
             msg = f"{self.url}/{file.key} {problem}; submit the pipeline again with another --run"
             raise OptionError(msg)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -459,6 +466,6 @@ class RunDirectory:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which workers cache files of runs."""
+    """Return the local folder in which workers cache the files of runs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "chunkflow" / "files"

@@ -1,16 +1,16 @@
 """Parts of patches that the tasks of a run exchange, as objects of a store.
 
 ```
-<exchange>/<step>/<consumer>/<producer>     parts that one task has stored for another one
+<exchange>/<step>/<consumer>/<producer>     parts that task <producer> stored for task <consumer>
 ```
 
-The exchange is ``exchange`` in the run directory, or another URL, such as a local disk that all
-workers share; the file ``exchange.url`` of the run directory names it. It only saves time: workers
-compute whatever is missing. A task's objects are removed when the task is recorded, and all others
-when the step is complete.
+The exchange is the folder ``exchange`` in the run directory, or another URL, such as a disk that
+all workers share. The file ``exchange.url`` in the run directory contains its URL. The exchange
+only saves time, because workers compute all parts that are missing. The objects for a task are
+removed when the task is recorded, and all remaining objects when the step is complete.
 
-People who can write to the exchange can change the output of the run, as those can who can write to
-the output itself.
+Everybody who can write to the exchange can change the output of the run, as can everybody who can
+write to the output itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_PENDING = 512 * 1024**2  # bytes that wait to be written; further objects 
 
 @dataclass(frozen=True)
 class ExchangeAddress:
-    """The exchange of one step; pickled and sent to worker processes.
+    """The address of the exchange of one step, which is sent to worker processes.
 
     Attributes:
         run: URL of the run directory.
@@ -54,7 +54,7 @@ class ExchangeAddress:
     identity: str
 
     def store(self) -> Store:
-        """Open the store of the step's objects.
+        """Open the store of the objects that tasks of the step exchange.
 
         Raises:
             VolumeError: the store cannot be reached.
@@ -62,25 +62,25 @@ class ExchangeAddress:
         return open_store(f"{self.url.rstrip('/')}/{self.step}")
 
     def parts(self) -> RunParts:
-        """Open the exchange for the tasks of one worker process."""
+        """Open the exchange in a worker process, for the tasks of the process."""
         run = RunDirectory(self.run)
         return RunParts(self.store(), run.plan(self.step), run.ledger(self.step), self.identity)
 
 
 class RunParts:
-    """A `PartStore` of a run, see `chunkflow_py.inference.patch_exchange.PartStore`.
+    """The part store of a run, see `chunkflow_py.inference.patch_exchange.PartStore`.
 
     Args:
-        store: store of the step's objects.
-        plan: tasks of the step; parts are stored only for these.
-        ledger: ledger of the step; no parts are stored for tasks that it has recorded.
+        store: store of the objects that tasks of the step exchange.
+        plan: tasks of the step; parts are stored only for these tasks.
+        ledger: ledger of the step; no parts are stored for tasks that have a record in it.
         identity: hash of the step.
     """
 
     most_bytes = _MOST_PENDING
 
     def __init__(self, store: Store, plan: Plan, ledger: Ledger, identity: str) -> None:
-        """Start the threads that write."""
+        """Start the threads that write objects."""
         self.identity = identity
         self.connections = store.connections
         self._store = store
@@ -91,7 +91,7 @@ class RunParts:
         self._has_failed = False
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the producers of all objects for a consumer.
+        """Return the numbers of the tasks that have stored objects for task *consumer*.
 
         Raises:
             VolumeError: the store cannot be reached.
@@ -99,15 +99,17 @@ class RunParts:
         return [key.rpartition("/")[2] for key in self._store.list(f"{consumer}/")]
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return an object of at most *most* bytes; ``None`` if there is none.
+        """Return the object that task *producer* has stored for task *consumer*.
+
+        Return ``None`` if the object does not exist.
 
         Raises:
-            VolumeError: the store cannot be reached, or the object is larger.
+            VolumeError: the store cannot be reached, or the object has more than *most* bytes.
         """
         return self._store.get(f"{consumer}/{producer}", most)
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
-        """Store an object later, in a thread; nothing is stored after a failure."""
+        """Store an object in a thread, without waiting; after a failed write, store no objects."""
         with self._lock:
             if self._has_failed or self._pending + size > _MOST_PENDING:
                 return
@@ -122,14 +124,14 @@ class RunParts:
                 has_failed, self._has_failed = self._has_failed, True
             if not has_failed:
                 logger.warning(
-                    "this process stores no more parts of patches for other tasks: %s", error
+                    "this process stores no further parts of patches for other tasks: %s", error
                 )
         finally:
             with self._lock:
                 self._pending -= size
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return those of *consumers* that are tasks and are not recorded.
+        """Return those of *consumers* that are tasks of the step and have no record.
 
         Raises:
             VolumeError: the ledger cannot be read.
@@ -139,15 +141,15 @@ class RunParts:
         return [str(number) for number in planned if number not in recorded]
 
     def done(self, consumer: str) -> None:
-        """Keep the objects of a task until it is recorded, because it may be repeated."""
+        """Do nothing, because a task may need its objects again until it is recorded."""
 
     def close(self) -> None:
-        """Write the objects that are being written; drop the others."""
+        """Finish the writes that have begun, and drop the objects that still wait."""
         self._writers.shutdown(cancel_futures=True)
 
 
 class PartRemover:
-    """Removes the objects of recorded tasks, in a thread; failures are ignored.
+    """Removes the objects for recorded tasks in a thread; if a removal fails, it is not repeated.
 
     Args:
         address: exchange of the step.
@@ -159,11 +161,11 @@ class PartRemover:
         self._thread = ThreadPoolExecutor(1, "parts-remover")
 
     def recorded(self, number: int) -> None:
-        """Remove the objects for a task, now or later."""
+        """Let the thread remove the objects for task *number*."""
         self._thread.submit(self._remove, f"{number}/")
 
     def close(self, *, is_complete: bool) -> None:
-        """Wait for removals; if the step is complete, remove all objects."""
+        """Wait until the thread has ended; if the step is complete, remove all objects first."""
         if is_complete:
             self._thread.submit(self._remove, "")
         self._thread.shutdown()

@@ -7,8 +7,8 @@
 
 The hash of a step covers the options of its operators (including defaults, but not the options in
 `NEUTRAL`), its plan, the content of its files, `OUTPUT_VERSION`, and the hash of the previous step,
-whose output it may read. It does not cover the version of the package, the queue, or the spelling
-of the command line, so that a bug fix elsewhere does not invalidate a run.
+whose output the step may read. The hash does not cover the version of the package, the queue, or
+the spelling of the command line, so a new version that yields the same bytes can continue a run.
 
 The stored spec calls steps ``stages``, and the arguments of their operators ``words``.
 """
@@ -35,7 +35,7 @@ FILE_MARK = "chunkflow-file:"
 
 
 def sha256_of(content: bytes) -> str:
-    """Return the SHA-256 of *content*, 64 hexadecimal digits."""
+    """Return the SHA-256 of *content* as 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -45,8 +45,8 @@ class File:
 
     Attributes:
         name: name of the file, without its folder.
-        sha256: SHA-256 of its content, 64 hexadecimal digits; workers reject any other content.
-        role: ``code`` if the file is executed, else ``data``.
+        sha256: SHA-256 of the content, 64 hexadecimal digits; workers reject any other content.
+        role: ``code`` if a worker executes the file, else ``data``.
     """
 
     name: str
@@ -60,24 +60,25 @@ class File:
 
     @property
     def placeholder(self) -> str:
-        """Text that replaces the path of the file in the arguments of operators."""
+        """Text that stands for the path of the file in the stored arguments of operators."""
         return f"{FILE_MARK}{self.sha256}/{self.name}"
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """An output of one operator: its address, and the saved box of each task.
+    """An output of one operator: its address, and how to derive the box that each task saves.
 
     Attributes:
         operator: name of the operator.
         output: address and kind of the output.
         moves: changes, in order, that turn the box of a task into the box that reaches the
-            operator: ``("move", low, high)`` adds to its corners, ``("turn", order)`` reorders its
-            axes; each of low, high and order has three numbers, zyx.
+            operator. ``("move", low, high)`` adds *low* and *high* to the two corners of the box;
+            ``("turn", order)`` reorders its axes. Each of low, high and order has three numbers,
+            zyx.
         scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx.
-        domain: bounds to which the chunk is clipped, as text, or ``None`` if unknown.
+        domain: bounds to which the chunk is clipped, as text; ``None`` if they are unknown.
         is_known: whether the saved box can be derived from the box of the task.
-        documents: metadata documents of the volume at submission: pairs of key and SHA-256.
+        documents: key and SHA-256 of each metadata document of the volume at submission.
     """
 
     operator: str
@@ -99,15 +100,15 @@ class RunStep:
             a file; stored as ``words``.
         source: command-line arguments of the source that made the plan, for information only.
         mip: value of the global option ``--mip``.
-        options: pairs of operator name and its options, as covered by the hash.
+        options: name of each operator, with those of its options that the hash covers.
         plan: JSON description of the tasks, see `chunkflow_py.tasks.task_plan`.
         plan_sha256: SHA-256 of the binary file of the plan, which may be empty.
         tasks: number of tasks.
         files: files that the operators need.
-        code: descriptions of the code that is not part of the package.
-        device_class: ``same``: all workers must have one compute profile; ``any``: theirs may
-            differ.
-        previous: hash of the previous step; empty for the first.
+        code: descriptions of code that the step runs and that is not part of the package.
+        device_class: ``same`` if all workers must have the same compute profile (backend, device,
+            threads and precision); ``any`` if their profiles may differ.
+        previous: hash of the previous step; empty for the first step.
         outputs: outputs of the operators.
         output_version: `OUTPUT_VERSION` of the package version that made the run; not stored.
     """
@@ -129,7 +130,7 @@ class RunStep:
 
     @cached_property
     def hash(self) -> str:
-        """Hash of all that determines the bytes of the output: 32 hexadecimal digits."""
+        """Hash of everything that determines the bytes of the output, 32 hexadecimal digits."""
         covered = [
             self.output_version,
             self.mip,
@@ -150,10 +151,10 @@ class Spec:
     Attributes:
         steps: steps in the order of their execution.
         queue: URL of the queue; empty for a run on Dask.
-        folder: working directory of the submission, against which relative paths are resolved.
+        folder: working directory of the submission, to which relative paths refer.
         version: version of the package that made the run.
-        reused: URL of the run that provides the output of a reused step, by the name of the step
-            (``--fork``).
+        reused: names of the steps that are reused from other runs (``--fork``), each with the URL
+            of the run that provides its output.
         format: format of the stored spec, `FORMAT` or `OLDER`.
     """
 
@@ -166,7 +167,7 @@ class Spec:
 
     @cached_property
     def content(self) -> bytes:
-        """The spec as stored: canonical JSON, which is equal for equal specs."""
+        """The stored form of the spec: canonical JSON, in which equal specs have equal bytes."""
         values = asdict(self)
         values["stages"] = values.pop("steps")
         for step in values["stages"]:
@@ -178,7 +179,7 @@ class Spec:
 
     @property
     def is_older(self) -> bool:
-        """Whether version 0.1.0 of the package made the run, which can then only be read."""
+        """Whether version 0.1.0 of the package made the run; such a run can only be read."""
         return self.format == OLDER
 
     def check_current(self) -> None:
@@ -203,12 +204,12 @@ class Spec:
 
     @property
     def hash(self) -> str:
-        """Hash of the last step, which covers all previous steps."""
+        """Hash of the last step; because it covers the previous hash, it covers all steps."""
         return self.steps[-1].hash
 
     @property
     def first(self) -> str | None:
-        """Name of the first step that is not reused; ``None`` if all are."""
+        """Name of the first step that is not reused; ``None`` if all steps are reused."""
         return next((each.name for each in self.steps if each.name not in self.reused), None)
 
     def step(self, name: str) -> RunStep:
@@ -221,7 +222,7 @@ class Spec:
             if step.name == name:
                 return step
         names = ", ".join(step.name for step in self.steps)
-        msg = f"the run has no step {name!r}; it has {names}"
+        msg = f"the run has no step {name!r}; its steps are {names}"
         raise OptionError(msg)
 
     @classmethod
@@ -229,7 +230,7 @@ class Spec:
         """Return the spec stored as *content*.
 
         Raises:
-            OptionError: *content* is not a spec, has another format, or is not canonical JSON.
+            OptionError: *content* is not a spec, is not canonical JSON, or has an unknown format.
         """
         try:
             values = strict_json.loads(content)
@@ -240,7 +241,7 @@ class Spec:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             msg = (
                 f"the file is not the spec of a run ({type(error).__name__}: {error}); restore the "
-                "file that submit wrote from a copy, or correct the URL of the run"
+                "file from a copy, or correct the URL of the run"
             )
             raise OptionError(msg) from error
         msg = (
@@ -256,19 +257,19 @@ class Spec:
         first digits of the digest.
         """
         if self.content != content:
-            msg = "it is not the canonical JSON that submit writes"
+            msg = "the content is not the canonical JSON that submit writes"
             raise ValueError(msg)
         return self
 
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of one operator, as covered by the hash."""
+    """Return the name of an operator, and those of its options that the hash of a step covers."""
     kept = {key: value for key, value in options.items() if key not in NEUTRAL}
     return name, json.loads(_canonical(kept))
 
 
 def differences(old: RunStep, new: RunStep) -> list[str]:
-    """Return the reasons why two steps have different hashes, one phrase each."""
+    """Return one phrase for each reason why two steps have different hashes."""
     phrases = []
     if [name for name, _ in old.options] != [name for name, _ in new.options]:
         old_names, new_names = (" ".join(name for name, _ in each.options) for each in (old, new))

@@ -1,4 +1,4 @@
-"""The pipeline of one step: checks, estimates and creation of its outputs."""
+"""The pipeline of one step of a run: checks, estimates, and creation of the outputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class StepPipeline:
 
     Attributes:
         name: name of the step.
-        source: source of the tasks, which must know all of them in advance (see `plan`).
+        source: source of the tasks, which must know all tasks in advance (see `plan`).
         operators: operators that follow the source.
-        arguments: command-line arguments of the operators, one tuple each.
+        arguments: command-line arguments of the operators, one tuple for each operator.
         source_arguments: command-line arguments of the source.
         mip: value of the global option ``--mip``.
-        device_class: ``same``: all workers must have one compute profile; ``any``: theirs may
-            differ.
+        device_class: ``same`` if all workers must have the same compute profile (backend, device,
+            threads and precision); ``any`` if their profiles may differ.
     """
 
     name: str
@@ -54,13 +54,17 @@ class StepPipeline:
         if (plan := self.source.hooks.plan) is None:
             msg = (
                 f"{self.source.name} does not know all its tasks in advance, so a run could not "
-                "tell when it is complete; begin the pipeline with generate-tasks"
+                "detect when all of them are done; begin the pipeline with generate-tasks instead"
             )
             raise OptionError(msg)
         return plan
 
     def pipeline(self, ahead: int | None = None) -> Pipeline:
-        """Return the pipeline as workers run it, after its checks."""
+        """Check the pipeline, and return it in the form in which workers run it.
+
+        Args:
+            ahead: number of tasks to read in advance; ``None`` for the default of `Pipeline`.
+        """
         pipeline = worker_pipeline(self.operators, self.source, ahead)
         pipeline.check()
         return pipeline
@@ -68,15 +72,15 @@ class StepPipeline:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """Estimates for a step, and its outputs.
+    """Estimates for a step, and the outputs of the step.
 
     Attributes:
         step: name of the step.
         tasks: number of tasks.
-        output_bytes: bytes of all stored voxels before compression; outputs of unknown size count
-            as 0.
+        output_bytes: size of all output voxels in bytes, before compression; outputs of unknown
+            size count as 0.
         memory: estimated memory of one worker process; ``None`` if it was not estimated.
-        created: addresses of the volumes that `create_outputs` has created.
+        created: addresses of the volumes that `create_outputs` created.
         outputs: outputs of the operators.
     """
 
@@ -91,9 +95,14 @@ class StepEstimate:
 def worker_pipeline(
     operators: Sequence[Operator], source: Source, ahead: int | None = None
 ) -> Pipeline:
-    """Return the pipeline of a run.
+    """Return the pipeline that the workers of a run execute.
 
-    In a run, ``--grid auto`` means ``anchored``, and tasks exchange no patches by default.
+    In this pipeline, ``--grid auto`` means ``--grid anchored``, and tasks do not exchange patches.
+
+    Args:
+        operators: operators that follow the source.
+        source: source of the tasks.
+        ahead: number of tasks to read in advance; ``None`` for the default of `Pipeline`.
     """
     for operator in operators:
         placement = operator.hooks.placement
@@ -107,8 +116,8 @@ def worker_pipeline(
 def check_outputs_exist(operators: Sequence[Operator]) -> None:
     """Check that all output volumes exist and are visible from this machine.
 
-    Only the submitter creates outputs. A worker without the shared file system would otherwise
-    create the output on its own disk and record its tasks as done.
+    Only the submitter creates outputs. If workers created them, a worker without the shared file
+    system would write to its own disk and record its tasks as done.
 
     Args:
         operators: operators of a checked pipeline.
@@ -119,20 +128,21 @@ def check_outputs_exist(operators: Sequence[Operator]) -> None:
     for operator in operators:
         if (missing := operator.hooks.missing_output) is not None:
             msg = (
-                f"{operator.name} writes to {missing}, which was created with the run but is not "
-                "on this machine: mount its file system, use a shared file system or a bucket, or, "
-                "if the volume was deleted, submit the same pipeline again to create it"
+                f"{operator.name} writes to {missing}, which does not exist on this machine, "
+                "although submit created it: mount the file system of the volume, or write to a "
+                "shared file system or a bucket; if the volume was deleted, submit the same "
+                "pipeline again to create it"
             )
             raise OptionError(msg)
 
 
 def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, StepEstimate]:
-    """Check the pipeline of a step and estimate output and memory; create nothing.
+    """Check the pipeline of a step, and estimate output and memory, but create no outputs.
 
     Args:
         step: pipeline to check.
-        load_networks: load the networks, to choose their backends and to estimate the memory of a
-            worker process.
+        load_networks: whether to load the networks, which is necessary to choose their backends
+            and to estimate the memory of a worker process.
 
     Returns:
         The pipeline, with ``--backend auto`` replaced by a backend, and the estimates.
@@ -146,15 +156,16 @@ def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, 
     for operator in step.operators:
         if operator.hooks.single_writer:
             msg = (
-                f"{operator.name} writes to a file that only one process may write at a time, but "
-                "a run has several workers; write to zarr:// or precomputed://, or to one file per "
-                "task"
+                f"{operator.name} writes to a file to which only one process can write at a time, "
+                "but a run has several workers; write to zarr:// or precomputed://, or to one file "
+                "per task"
             )
             raise OptionError(msg)
         if operator.options.get("lower_batch") and step.device_class == "same":
             msg = (
                 f"{operator.name} --lower-batch may reduce the batch size during the run, which "
-                "changes the bytes of the output; omit it, or submit with --device-class any"
+                "changes the bytes of the output; omit --lower-batch, or submit with "
+                "--device-class any"
             )
             raise OptionError(msg)
     check_margins(pipeline)
@@ -162,7 +173,7 @@ def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, 
         each.hooks.destinations or each.hooks.declares("create_output") for each in step.operators
     ):
         logger.warning(
-            "step %s saves nothing, unless a plugin does; add an operator such as save-zarr",
+            "step %s saves no output, unless a plugin saves it; add an operator such as save-zarr",
             step.name,
         )
     memory = pipeline.entered_memory() if load_networks else None
@@ -186,9 +197,9 @@ def create_outputs(step: StepPipeline) -> tuple[str, ...]:
 
 
 def _with_backend(step: StepPipeline, *, load_networks: bool) -> StepPipeline:
-    """Replace ``--backend auto`` by the backend that it selects on this machine.
+    """Replace ``--backend auto`` with the backend that is selected on this machine.
 
-    If each worker selected its own backend, their results could differ.
+    If each worker selected its own backend, the results of the workers could differ.
     """
     arguments = list(step.arguments)
     for index, operator in enumerate(step.operators):
@@ -196,9 +207,9 @@ def _with_backend(step: StepPipeline, *, load_networks: bool) -> StepPipeline:
             continue
         if not load_networks:
             msg = (
-                f"{operator.name} --backend auto runs the network to choose a backend, which "
-                "--no-rehearse forbids; name a backend, such as the one that chunkflow tune "
-                "recommends"
+                f"{operator.name} --backend auto must run the network to choose a backend, but "
+                "--no-rehearse forbids running it; name a backend instead of auto, for example the "
+                "backend that chunkflow tune recommends"
             )
             raise OptionError(msg)
         chosen = operator.hooks.choose_backend()
@@ -219,15 +230,16 @@ def _backend_replaced(arguments: Sequence[str], backend: str) -> list[str]:
 
 
 def check_margins(pipeline: Pipeline) -> None:
-    """Check that loaders read as much around a task as the network needs.
+    """Check that loaders read all voxels around a task that the network needs.
 
-    If they read less, every task of the run fails.
+    If they read fewer voxels, every task of the run would fail.
 
     Args:
         pipeline: checked pipeline; if its source has no boxes, nothing is checked.
 
     Raises:
-        OptionError: a loader reads too little; the message names the loader, a task and both boxes.
+        OptionError: a loader reads too few voxels. The message names the loader, a task, the box
+            that the loader reads and the box that the network needs.
     """
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
     if not boxes:
@@ -245,14 +257,14 @@ def check_margins(pipeline: Pipeline) -> None:
         read, _ = cutout.box(domain, inside, operator.name)
         if not read.contains(required):
             msg = (
-                f"{operator.name} reads {read} for task {inside}, but the network needs "
-                f"{required} (zyx, voxels); add --expand-margin-size auto to {operator.name}, or "
-                "--grid chunk to inference"
+                f"{operator.name} reads the box {read} for task {inside}, but the network needs "
+                f"the box {required} (zyx, voxels); add --expand-margin-size auto to "
+                f"{operator.name}, or --grid chunk to inference"
             )
             raise OptionError(msg)
 
 
 def _is_anchored(operator: Operator) -> bool:
-    """Return whether an operator anchors its patch grid to the domain."""
+    """Return whether the patch grid of an operator starts at the corner of the whole volume."""
     placement = operator.hooks.placement
     return placement is not None and placement.grid != "chunk"

@@ -1,12 +1,13 @@
 """Stitching of the labels of a volume on one machine: link, solve and relabel.
 
 ```
-WORK/stitch.json    description of the stitching, to detect files of a different one
+WORK/stitch.json    description of the stitching, to detect files of a different stitching
 WORK/links/BOX.npz  links of one labelling task; existing files are not computed again
-WORK/table/...      the label table, with which LABELS is copied to OUTPUT
+WORK/table/...      the label table, which is applied when LABELS is copied to OUTPUT
 ```
 
-Each phase is a pipeline over tasks and can be interrupted: stored blocks are not written again.
+Linking and relabelling are pipelines over tasks. If they are interrupted and run again, stored
+links and blocks are not written again.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ class Stitching:
     """Stitching of one volume of labels into another.
 
     Attributes:
-        labels: URL of the volume of labels; no two tasks may have used the same label.
+        labels: URL of the volume of labels; no two labelling tasks may have used the same label.
         output: URL of the volume to create.
-        chunk_size: box size of the tasks that made the labels, voxels, zyx; their grid starts at
-            the first voxel of the volume (default: the boxes recorded with the labels).
+        chunk_size: box size of the tasks that made the labels, voxels, zyx, on a grid that starts
+            at the first voxel of the volume; ``None`` for the boxes recorded with the labels.
         linker: method that links labels of neighbouring tasks.
         mip: level of the labels.
-        work: URL of a folder or prefix for links and table (default: ``OUTPUT.stitch``).
+        work: URL of a folder or prefix for links and table; ``None`` for ``OUTPUT.stitch``.
         overwrite: delete existing links, and write all of the output again.
-        block_size: block size of a new output, voxels, zyx (default: that of the labels).
-        encoding: encoding of a new output.
+        block_size: block size of a new output, voxels, zyx; ``None`` for that of the labels.
+        encoding: encoding of the blocks of a new output.
         task_size: box size of the relabelling tasks, voxels, zyx.
         opening: options with which both volumes are opened.
     """
@@ -78,7 +79,7 @@ class Stitching:
 
     @cached_property
     def place(self) -> str:
-        """URL of the folder or prefix for links and table."""
+        """URL of the folder or prefix in which links and label table are stored."""
         if self.work is not None:
             return Location.parse(self.work).store_url
         return f"{Location.parse(self.output).store_url}.stitch"
@@ -91,10 +92,10 @@ class Stitching:
         return open_volume(self.labels, self.mip, opening=self.opening)
 
     def begin(self) -> None:
-        """Store a description of the stitching; if one exists, check that it is the same.
+        """Store a description of the stitching; if a description exists, check that it is equal.
 
         Raises:
-            OptionError: the folder contains links of another stitching.
+            OptionError: the folder contains links of a stitching with other parameters.
             ChunkflowError: the labels were made in a way that the linker does not support.
         """
         if isinstance(self.linker, TouchLinker):
@@ -115,9 +116,10 @@ class Stitching:
             store.put(_RECORD, content, content_type="application/json")
         elif not store.put_if_absent(_RECORD, content) and store.get(_RECORD) != content:
             msg = (
-                f"{self.place} contains links of another stitching, described by {_RECORD} "
-                f"there, not of {json.dumps(description)}; choose another --work-path, or add "
-                "--overwrite"
+                f"{self.place} contains links of a stitching with other parameters, see "
+                f"{self.place}/{_RECORD}; the parameters of this stitching are "
+                f"{json.dumps(description)}: choose another --work-path, or add --overwrite to "
+                "compute the links again"
             )
             raise OptionError(msg)
 
@@ -127,10 +129,10 @@ class Stitching:
 
     @cached_property
     def _tasks(self) -> VolumeTasks | TaskSource:
-        """The tasks that made the labels, plus tasks for the regions without labels.
+        """The tasks that made the labels, and tasks that cover the regions without labels.
 
         Raises:
-            OptionError: the boxes of the tasks are neither recorded nor given.
+            OptionError: the boxes of the tasks are not recorded, and *chunk_size* is ``None``.
             ChunkError: the recorded boxes overlap, or differ from *chunk_size*.
         """
         volume, recorded = self._volume, self._records.regions
@@ -142,9 +144,10 @@ class Stitching:
                 check_disjoint(boxes, self.labels)
             except AlignmentError as error:
                 msg = (
-                    f"{self.labels} was labelled by tasks of several sizes ({error}): label "
-                    "into a new volume; or, if the last tasks covered the whole volume, remove "
-                    f"the folder {FOLDER} of the level and add the --chunk-size of these tasks"
+                    f"{self.labels} was labelled by tasks of several sizes ({error}): write the "
+                    "labels to a new volume; or, if the last tasks covered the whole volume, "
+                    f"remove the folder {FOLDER} of the level and add --chunk-size with the size "
+                    "of these tasks"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:
@@ -157,8 +160,8 @@ class Stitching:
         if not recorded:
             msg = (
                 f"{self.labels} has no record of the tasks that labelled it, because another "
-                "program or an older version wrote it; add the box size of these tasks: "
-                "--chunk-size Z Y X"
+                "program or an older version of chunkflow_py wrote it; add --chunk-size Z Y X with "
+                "the box size of these tasks in voxels"
             )
             raise OptionError(msg)
         points = (None,) if volume.times is None else range(volume.times)
@@ -181,7 +184,7 @@ class Stitching:
 
         def skip(task: Task) -> Task:
             if task.region is not None and link_key(task.region) in stored:
-                reason = "its links are stored already"
+                reason = "the links of the task are already stored"
                 raise Skip(reason)
             return task
 
@@ -192,10 +195,10 @@ class Stitching:
         return Pipeline(operators, Source("tasks", source), **running)
 
     def solve(self) -> dict[str, str]:
-        """Compute and store the label table; return its checksums by time index.
+        """Compute and store the label table; return its checksum for each time index.
 
         Raises:
-            VolumeError: links are missing or damaged.
+            VolumeError: links of a task are missing or damaged.
         """
         return solve_links(self._store("links"), self._store("table"))
 
@@ -203,7 +206,7 @@ class Stitching:
         """Create the output if it does not exist, and return the pipeline that fills it.
 
         Args:
-            table: checksums of the label table by time index.
+            table: checksums of the label table, with the time index as key; see `solve`.
             running: further arguments of `Pipeline`.
 
         Raises:
@@ -233,7 +236,7 @@ class Stitching:
 
 @dataclass
 class _Relabelling(Conversion):
-    """Copies labels through a label table, and counts the objects."""
+    """Copies labels, replaces each with its id in the label table, and counts the objects."""
 
     table: dict[str, str] = field(default_factory=dict)
     objects: ObjectCount = field(default_factory=ObjectCount)
@@ -243,7 +246,7 @@ class _Relabelling(Conversion):
         return {**super().copied(source), "table": self.table}
 
     def report(self, written: int, stored: int, total: int) -> None:
-        """Log the numbers of tasks, and of objects if this call relabelled all tasks."""
+        """Log the numbers of tasks, and the number of objects if all tasks were relabelled."""
         super().report(written, stored, total)
         target = without_secrets(self.target)
         if written == total:
@@ -251,7 +254,7 @@ class _Relabelling(Conversion):
             logger.info("%s: %d %s", target, count, "object" if count == 1 else "objects")
         elif written + stored == total:
             logger.info(
-                "%s: objects were not counted, because %d of %d tasks were stored already; add "
+                "%s: objects were not counted, because %d of %d tasks were already stored; add "
                 "--overwrite to relabel all tasks and count the objects", target, stored, total,
             )  # fmt: skip
 

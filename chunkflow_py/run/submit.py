@@ -1,4 +1,4 @@
-"""Submission of a run: checks, creation of outputs, spec, and sending of tasks."""
+"""Submission of a run: check the pipelines, create the outputs and the spec, and send the tasks."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Submission:
     """The result of `submit`.
 
     Attributes:
-        address: address of the run for workers; pins the spec.
-        steps: estimates, one per step.
+        address: address of the run for workers, with the hash of the spec.
+        steps: estimates, one for each step.
         reused: names of the steps that are reused from another run.
-        sent: number of tasks of the first open step that this call sent.
-        is_new: whether this call made the run.
+        sent: number of tasks that this call sent, all of the first step that is not complete.
+        is_new: whether this call created the run; false if the run already existed.
         queue: URL of the queue; empty for a run on Dask.
     """
 
@@ -61,7 +61,7 @@ class Submission:
     queue: str
 
     def summary(self) -> Iterator[str]:
-        """Yield lines of text for the terminal; the last is the worker command."""
+        """Yield lines of text for the terminal; the last line is the command of a worker."""
         for step in self.steps:
             parts = [f"{step.tasks} tasks"]
             if step.output_bytes:
@@ -92,28 +92,29 @@ def submit(
     clear_output: bool = False,
     exchange: str = "off",
 ) -> Submission:
-    """Make a run, or complete an interrupted submission of the same pipelines.
+    """Create a run, or complete an interrupted submission of the same pipelines.
 
     Args:
         run: run directory.
         pipelines: pipelines of the steps, in order.
-        queue_url: URL of the queue; empty for a run on Dask, which has none.
+        queue_url: URL of the queue; empty for a run on Dask, which has no queue.
         create_queue: create the queue if it does not exist.
         shared_queue: accept a queue that already has tasks of another run.
-        fork: run whose finished steps are reused where their output would be the same.
-        rehearse: load networks, to choose backends and to estimate memory.
-        exchange: where tasks exchange the patches that they share: ``on`` (in the run directory),
-            ``off``, or the URL of a folder or bucket.
+        fork: run from which the first steps are reused if they are complete and have the same
+            hashes as the steps of the new run; ``None`` reuses no step.
+        rehearse: load the networks, to choose their backends and to estimate memory.
+        exchange: place where tasks exchange the patches that they share: ``on`` for the run
+            directory, ``off`` for none, or the URL of a folder or bucket.
         clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
             already exists, nothing is deleted.
 
     Raises:
-        ChunkflowError: a pipeline, the store or the queue is not usable; no task was sent.
+        ChunkflowError: a pipeline, the store or the queue cannot be used. No task was sent.
     """
     if queue_url and address_of(queue_url)[0] == "memory":
         msg = (
-            f"queue {queue_url} exists only in this process, so workers cannot reach it; use "
-            "--queue sqlite:///PATH, or omit --queue"
+            f"queue {queue_url} exists only in the memory of this process, so workers cannot reach "
+            "it; use --queue sqlite:///PATH, or omit --queue"
         )
         raise OptionError(msg)
     _check_names(pipelines)
@@ -185,29 +186,29 @@ def _check_names(pipelines: Sequence[StepPipeline]) -> None:
 def _log_incomplete(
     run: RunDirectory, estimates: Iterable[StepEstimate], kind: type[BaseException]
 ) -> None:
-    """Log what a failed or interrupted submission has created."""
+    """Log the outputs and the run that a failed or interrupted submission has created."""
     created = " and ".join(address for step in estimates for address in step.created)
     if issubclass(kind, Exception):
         if created:
             logger.warning(
-                "outputs were created for an earlier step and kept: %s; correct the pipeline and "
-                "submit again",
+                "outputs of earlier steps were created and are kept: %s; correct the pipeline and "
+                "submit it again",
                 created,
             )
     elif run.exists():
         logger.warning(
-            "the run %s was made, but not all of its tasks were sent; submit the same pipeline "
-            "again to continue",
+            "the run %s was created, but not all of its tasks were sent; submit the same pipeline "
+            "again to send the other tasks",
             run.url,
         )
     elif created:
         logger.warning(
-            "the run was not made, but these outputs were created: %s; submit the same pipeline "
-            "again to use them",
+            "the run was not created, but these outputs were created: %s; submit the same "
+            "pipeline again to use them",
             created,
         )
     else:
-        logger.warning("the run was not made")
+        logger.warning("the run was not created")
 
 
 def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
@@ -216,7 +217,7 @@ def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
     Workers of two runs that share a queue keep returning each other's tasks.
 
     Raises:
-        OptionError: the queue has tasks; the message shows one of them.
+        OptionError: the queue contains tasks. The message shows one of them.
     """
     count = sum(_task_counts(queue))
     # If the run exists, the tasks may be its own.
@@ -224,14 +225,14 @@ def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
         return
     msg = (
         f"queue {queue.url} already has {count} tasks{_described_task(queue)}, and workers of "
-        "two runs on one queue delay each other; give this run its own --queue, or add "
-        "--shared-queue to share it on purpose"
+        "two runs that share a queue delay each other; give this run its own --queue, or add "
+        "--shared-queue to share the queue on purpose"
     )
     raise OptionError(msg)
 
 
 def _described_task(queue: Queue) -> str:
-    """Return a phrase about the next message of a queue, which is released at once."""
+    """Receive the next message of a queue, release it immediately, and describe it in a phrase."""
     messages = queue.receive(1, lease_s=_PEEK_LEASE_S)
     queue.release(messages)
     for message in messages:
@@ -251,7 +252,7 @@ def spec_of(
     """Return the spec of a run, the contents of its plans, and the paths of its files.
 
     Raises:
-        OptionError: a file that an operator needs does not exist.
+        OptionError: a file that an operator needs does not exist on this machine.
     """
     steps: list[RunStep] = []
     plans: dict[str, bytes] = {}
@@ -290,7 +291,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec* with its first steps reused if *old* has completed identical ones."""
+    """Return *spec* with those first steps marked as reused that *old* has already completed."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -300,10 +301,10 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 
 
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
-    """Send the tasks of a step that have no record; return their number.
+    """Send the tasks of a step that have no record; return the number of tasks sent.
 
-    Memory use does not depend on the number of tasks. Repeated or concurrent calls are
-    safe: a task that is queued twice is recorded once.
+    Memory use does not depend on the number of tasks. Repeated or concurrent calls are safe,
+    because a task that is queued twice is recorded once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.
@@ -327,10 +328,10 @@ def bodies(run: RunDirectory, step: str, numbers: Iterable[int]) -> Iterator[str
 
 
 def default_run(operators: Sequence[Operator]) -> str:
-    """Return the default address of a run: that of the last output plus ``.run``.
+    """Return the default address of a run: the address of its last output, plus ``.run``.
 
-    If the address has a placeholder, only the part before it is used: ``pts/BOX.h5`` yields
-    ``pts.run``.
+    If the address of the output has a placeholder (``BOX`` or ``ID``), only the part before the
+    placeholder is used: ``pts/BOX.h5`` yields ``pts.run``.
 
     Raises:
         OptionError: no operator of the pipeline has an output with a known address.
@@ -353,7 +354,7 @@ def default_queue(run: str) -> str:
     """
     scheme, separator, path = run.partition("://")
     if separator and scheme != "file":
-        msg = f"the run at {run} is not a local folder, so it needs a queue; add --queue sqs://NAME"
+        msg = f"run {run} is not in a local folder, so it needs a queue; add --queue sqs://NAME"
         raise OptionError(msg)
     return f"sqlite://{absolute(path if separator else run)}/queue.sqlite"
 
@@ -375,9 +376,9 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
 
 
 def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]:
-    """Return the options of an operator in canonical form, plus its addresses.
+    """Return the options of an operator in canonical form, and the addresses that it uses.
 
-    Paths are made absolute, so that the same options hash equally in every working directory.
+    Paths are made absolute, so the same options have the same hash in every working directory.
     """
     hooks, addresses = operator.hooks, dict[str, list[str]]()
     for name, used in (("reads", hooks.origins), ("writes", hooks.destinations)):
@@ -392,7 +393,7 @@ def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]
 
 
 def canonical_address(place: str) -> str:
-    """Return the absolute ``file://`` address of a path; keep other addresses."""
+    """Return the absolute ``file://`` address of a local path; return other addresses unchanged."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -400,7 +401,7 @@ def canonical_address(place: str) -> str:
 
 
 def _canonical_value(value: Any, places: Sequence[str]) -> Any:
-    """Return the value of an option; make it canonical if one of *places* begins with it."""
+    """Return the value of an option, in canonical form if one of *places* begins with it."""
     if not isinstance(value, str) or not value.strip("/"):
         return value
     try:
@@ -415,7 +416,7 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
 
 
 def _without_path(value: Any, placeholders: dict[str, str]) -> Any:
-    """Return *value* with the path of a file replaced by its placeholder."""
+    """Return *value* with the path of a file replaced with the placeholder of the file."""
     if not isinstance(value, str):
         return value
     if value in placeholders:

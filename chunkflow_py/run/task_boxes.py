@@ -1,9 +1,9 @@
-"""Boxes of tasks at an operator, and lookup of the task that writes a voxel.
+"""Boxes of tasks as they reach an operator, and lookup of the task that writes a voxel.
 
 ```
-plan      |----|----|----|        boxes of the tasks, voxels of the pipeline's input
-moved     |---|  |---|  |---|     at an operator: corners moved, axes reordered
-scaled    |-| |-| |-|             in voxels of the operator's input
+plan      |----|----|----|        boxes of the tasks, in voxels of the pipeline's input
+moved     |---|  |---|  |---|     boxes that reach an operator: corners moved, axes reordered
+scaled    |-| |-| |-|             the moved boxes in voxels of the operator's input
 ```
 """
 
@@ -34,8 +34,8 @@ class TaskBoxes:
 
     Attributes:
         plan: plan of the tasks.
-        boxes: boxes of the plan, in its order, as they reach the operator.
-        axes: for each axis at the operator, the index of the same axis in the plan.
+        boxes: boxes of the tasks as they reach the operator, in the order of the plan.
+        axes: index in the plan of each axis of the boxes at the operator.
         scale: voxels of *boxes* per voxel of the operator's input, zyx.
     """
 
@@ -57,7 +57,7 @@ class TaskBoxes:
 
     @classmethod
     def of_output(cls, plan: Plan, output: StepOutput) -> TaskBoxes:
-        """Return the boxes of the tasks as they reach an output of a step."""
+        """Return the boxes of the tasks of *plan* as they reach an output of the step."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for kind, *numbers in output.moves:
             if kind == "turn":
@@ -67,11 +67,11 @@ class TaskBoxes:
         return cls(plan, boxes, axes, Zyx.of(output.scale) * Zyx.of(output.output.shrink))
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
-        """Return the number of the task that writes a voxel; ``None`` if no task does.
+        """Return the number of the task that writes a voxel; ``None`` if no task writes it.
 
         Args:
-            voxel: position in voxels of the operator's input, zyx.
-            time: time index; tasks of a plan without times match every index.
+            voxel: position of the voxel, in voxels of the operator's input, zyx.
+            time: time index of the voxel; tasks of a plan without times match every index.
         """
         # A coarse voxel may be covered only partly by a task: try its last and its first corner.
         for point in ((voxel + 1) * self.scale - 1, voxel * self.scale):
@@ -84,7 +84,7 @@ class TaskBoxes:
         return None
 
     def has(self, region: Region) -> bool:
-        """Return whether a task has exactly *region* when it reaches the operator."""
+        """Return whether the region of any task equals *region* when it reaches the operator."""
         number = self.number(region.bbox.start // self.scale, region.time)
         if number is None:
             return False
@@ -92,7 +92,7 @@ class TaskBoxes:
         return self.moved(task.bbox) == region.bbox and task.time == region.time
 
     def moved(self, box: BoundingBox) -> BoundingBox:
-        """Return *box* of the plan as it reaches the operator."""
+        """Return the box at the operator that corresponds to *box* in the plan."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes
             return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))
@@ -103,7 +103,7 @@ class TaskBoxes:
         return dict(zip(self.plan.boxes, self.boxes, strict=True))
 
     def _planned(self, point: Zyx) -> Iterator[BoundingBox]:
-        """Yield the boxes of the plan whose tasks cover *point*, a voxel of `boxes`."""
+        """Yield the planned boxes whose counterparts in `boxes` contain the voxel *point*."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             cell = self.boxes.cell_of(point)
             if cell is not None:
@@ -117,7 +117,7 @@ class TaskBoxes:
 
     @cached_property
     def _cells(self) -> tuple[Zyx, dict[tuple[int, ...], list[tuple[BoundingBox, BoundingBox]]]]:
-        """Spatial index: cell size, and pairs (planned box, box) that touch each cell."""
+        """Spatial index: the cell size, and for each cell the (planned box, box) pairs in it."""
         pairs = dict.fromkeys(zip(self.plan.boxes, self.boxes, strict=True))
         pairs = {pair: None for pair in pairs if not pair[1].is_empty}
         sizes = [box.size for _, box in pairs] or [Zyx(1, 1, 1)]

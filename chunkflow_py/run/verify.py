@@ -1,4 +1,4 @@
-"""Verification of a step: compare the stored objects with plan, spec and records.
+"""Verification of a step: comparison of the stored objects with plan, spec and records.
 
 ```
 plan, spec   every task               -- no readable record --------->  "not recorded"
@@ -13,9 +13,9 @@ outputs      each object of a record:
                in the store, although nothing was stored ------------>  "unexpected"
 ```
 
-A skipped task stores nothing, so that no objects may exist in its box. In a run on mixed devices,
-attempts on one task may store different bytes: a task is valid if all its objects are from one
-attempt, otherwise it is a "mixture".
+A skipped task stores nothing, so no objects may exist in its box. In a run on mixed devices,
+several attempts on one task may store different bytes. Such a task is valid if all its objects are
+from one attempt; otherwise, the problem is a "mixture".
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ CACHED_CHECKS = 1 << 16  # objects whose checksums are cached, because tasks may
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One problem of a step, found by `verify`.
+    """One problem of a step that `verify` has found.
 
     Attributes:
-        number: number of the task; ``None`` for the whole step.
-        box: box of the task, as text.
+        number: number of the task; ``None`` if the problem concerns the whole step.
+        box: box of the task, as text; empty if the problem concerns the whole step.
         kind: kind of the problem.
-        reason: the values that disagree.
-        url: address of the object, if the problem concerns one.
+        reason: the values that disagree, as text.
+        url: address of the object; ``None`` if the problem does not concern a single object.
     """
 
     number: int | None
@@ -83,7 +83,7 @@ class Damage:
 
     @property
     def can_be_repaired(self) -> bool:
-        """Whether ``chunkflow repair`` corrects the problem."""
+        """Whether the subcommand ``chunkflow repair`` corrects the problem."""
         return self.remedy == "repair"
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Damage:
         return f"{prefix}{problem}{f' ({self.reason})' if self.reason else ''}"
 
     def to_json(self, step: str) -> dict[str, Any]:
-        """Return the problem as a JSON object, with the name of its *step*."""
+        """Return the problem as a JSON object that includes *step*, the name of its step."""
         return {"stage": step, **asdict(self)}
 
 
@@ -116,22 +116,22 @@ def verify(
     parallel: int = PARALLEL,
     mixed: bool = False,
 ) -> Iterator[Damage]:
-    """Yield the problems of a step: tasks not done, and objects not as recorded.
+    """Yield the problems of a step: unfinished tasks, and objects that differ from their records.
 
-    The problems of one task are consecutive; tasks without a record come last. Memory use is
+    The problems of one task are consecutive. Tasks without a record come last. Memory use is
     constant, except for one bit per task.
 
     Args:
         ledger: ledger of the step.
         plan: plan of the step.
-        open_store: returns the store at the URL of a bucket or of the file system.
-        spec: hash of the step that records must name; ``None`` accepts any.
-        coverage: objects that records must name; ``None`` skips this check.
+        open_store: function that returns the store at the URL of a bucket or of the file system.
+        spec: hash of the step, which each record must name; ``None`` accepts any hash.
+        coverage: objects that the records must name; ``None`` skips this check.
         parallel: number of objects to read at the same time.
-        mixed: whether attempts on one task may store different bytes.
+        mixed: whether several attempts on one task may store different bytes.
 
     Raises:
-        VolumeError: a store cannot be read; its objects may be intact.
+        VolumeError: a store cannot be read. Its objects may still be intact.
     """
     for url, reason in coverage.invalid_documents() if coverage else ():
         yield Damage(None, "", "metadata", reason, url)
@@ -154,7 +154,7 @@ def verify(
 
 
 class _Checks:
-    """Checks of records without reading objects; marks the tasks that have a record."""
+    """Checks records without reading the objects, and marks the tasks that have a record."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class _Checks:
         self._coverage, self._recorded = coverage, recorded
 
     def records(self) -> Iterator[tuple[Record, list[Damage], list[Stored]]]:
-        """Yield one record per task of the plan, its problems, and the objects to check."""
+        """Yield one record per task of the plan, with its problems and the objects to check."""
         for record in self._ledger.records():
             number = record.number
             if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
@@ -179,7 +179,7 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield the other attempts on a task that stored objects only in outputs of the step."""
+        """Yield each other attempt on the task of *record* that wrote only to the outputs."""
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(
@@ -195,7 +195,8 @@ class _Checks:
             return [], []
         if self._spec is not None and record.spec != self._spec:
             reason = (
-                f"its record names the spec {record.spec}, but that of the step is {self._spec}"
+                f"the record of the task names the step hash {record.spec}, but the hash of the "
+                f"step is {self._spec}"
             )
             return [Damage(record.number, record.box, "other spec", reason)], []
         if self._coverage is None:
@@ -208,8 +209,8 @@ class _Checks:
         absent = [url for url in expected if url not in objects]
         if record.state == "done" and absent:
             reason = (
-                f"its record names {len(expected) - len(absent)} of the {len(expected)} objects "
-                "of its box"
+                f"the record of the task names {len(expected) - len(absent)} of the "
+                f"{len(expected)} objects in its box"
             )
             problems.append(Damage(record.number, record.box, "missing", reason, absent[0]))
         elif record.state == "skipped" and not self._coverage.skips_stored:
@@ -220,7 +221,7 @@ class _Checks:
 def _compared(
     checks: _Checks, objects: _Objects, ahead: int
 ) -> Iterator[tuple[Record, list[Damage]]]:
-    """Yield records with their problems, while about *ahead* objects are being read."""
+    """Yield records with their problems; read about *ahead* objects in advance."""
     waiting: deque[tuple[Record, list[Damage], list[tuple[Stored, Future[Stored]]]]] = deque()
     count = 0
 
@@ -250,7 +251,7 @@ def _object_problems(
 
 
 def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
-    """Return the kind of problem and the values that disagree, or ``None``."""
+    """Return the kind of problem and the values that disagree; ``None`` if they all agree."""
     if recorded.size is None:
         if found.size is None:
             return None
@@ -260,7 +261,7 @@ def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
     if found.size != recorded.size:
         return "damaged", f"{recorded.size} bytes were recorded, but the object has {found.size}"
     if recorded.checksum is not None and found.checksum != recorded.checksum:
-        reason = f"its SHA-256 begins with {found.checksum}, but {recorded.checksum} was recorded"
+        reason = f"the SHA-256 begins with {found.checksum}, but {recorded.checksum} was recorded"
         return "damaged", reason
     return None
 
@@ -268,7 +269,7 @@ def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
 def _mixed_problems(
     checks: _Checks, record: Record, objects: _Objects, mismatches: list[Damage]
 ) -> Iterator[Damage]:
-    """Yield the problems of a task whose objects may be from any one of its attempts."""
+    """Yield the problems of a task whose objects must all be from one of its attempts."""
     by_url: dict[str, bool] = {stored.url: True for stored in record.written}
     for damage in mismatches:
         by_url[damage.url or ""] = False
@@ -282,14 +283,14 @@ def _mixed_problems(
             matches = stored.url not in {damage.url for damage in problems}
             by_url[stored.url] = by_url.get(stored.url, False) or matches
     if all(by_url.values()):
-        reason = "its objects are from several attempts, which stored different bytes"
+        reason = "the objects of the task are from several attempts, which stored different bytes"
         yield Damage(record.number, record.box, "mixture", reason)
     else:
         yield from mismatches
 
 
 class _Objects:
-    """Reads and caches sizes and checksums of objects, in threads."""
+    """Reads objects in threads, and caches their sizes and checksums."""
 
     def __init__(self, open_store: Callable[[str], Store], parallel: int) -> None:
         self._open, self._stores = open_store, dict[str, "Store"]()
@@ -304,7 +305,7 @@ class _Objects:
         self._pool.shutdown(cancel_futures=True)
 
     def start_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
-        """Start to read objects; if one was recorded twice, its last record counts."""
+        """Start to read objects; if an object was recorded twice, use its last record."""
         last = {stored.url: stored for stored in written}
         return [(stored, self._start(stored)) for stored in last.values()]
 
@@ -338,7 +339,7 @@ class _Objects:
 
 
 def split_address(url: str) -> tuple[str, str]:
-    """Split the address of an object into the URL of its store and its key."""
+    """Split the address of an object into the URL of its store and its key in the store."""
     scheme, _, path = url.partition("://")
     if scheme == "file":
         return "file:///", path.lstrip("/")

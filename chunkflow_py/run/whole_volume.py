@@ -1,6 +1,7 @@
 """Pipelines over a whole volume: conversion to another format, and downsampling.
 
-Tasks are aligned to write units, so that an interrupted pipeline can continue where it stopped.
+Tasks are aligned to write units (blocks or shards), so an interrupted pipeline can continue where
+it stopped.
 
 ```
 convert      skip stored boxes | read a box         -> write it
@@ -58,22 +59,22 @@ _LARGE_BLOCK = 256**3  # voxels; larger blocks of a source are not adopted for t
 class Conversion:
     """A copy of a volume to another address.
 
-    Where an attribute is ``None``, the copy is like the source.
+    If an attribute is ``None``, the target has the same property as the source.
 
     Attributes:
         source: address of the volume to copy.
         target: address of the copy.
         mip: level of the source, which becomes level 0 of the target.
         channels: channels of the source to copy, in this order.
-        time: time point to copy, to a target without a time axis; ``None``: all.
+        time: time point to copy to a target without a time axis; ``None`` copies all.
         dtype: data type of the target.
         block_size: block size of the target, voxels, zyx.
         shard_size: shard size of the target, voxels, zyx.
-        encoding: encoding of the target.
+        encoding: encoding of the blocks of the target.
         factor: downsampling factor between levels of the target, zyx.
         max_mip: coarsest level of the target; levels above 0 are created empty.
         task_size: extent of a task, voxels, zyx.
-        overwrite: also write boxes that are stored already.
+        overwrite: also write boxes that are already stored in the target.
         reading: options with which the source is opened.
         writing: options with which the target is opened.
     """
@@ -122,13 +123,13 @@ class Conversion:
         """Create the target if it does not exist, and return the pipeline that fills it.
 
         Args:
-            dry_run: create and write nothing; the pipeline only reads.
+            dry_run: only read: do not create the target, and write nothing.
             running: further arguments of `Pipeline`.
 
         Raises:
             VolumeNotFoundError: the source does not exist.
-            VolumeError: the target cannot be created, or exists and does not match the source.
-            ChunkError: the source lacks some of the channels.
+            VolumeError: the target cannot be created, or it exists and does not match the source.
+            ChunkError: the source lacks some of the channels to copy.
         """
         check_leave_to_write(Location.parse(self.target))
         source = open_volume(self.source, self.mip, opening=self.reading)
@@ -167,7 +168,7 @@ class Conversion:
         return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
 
     def copied(self, source: Volume) -> dict[str, Any]:
-        """Return a JSON description of the copied voxels, without passwords."""
+        """Return a JSON description of the voxels that are copied, without passwords."""
         place = Location.parse(self.source)
         address = place.store_url if place.dataset is None else f"{place.store_url}:{place.dataset}"
         return {
@@ -182,11 +183,11 @@ class Conversion:
         }
 
     def report(self, written: int, stored: int, total: int) -> None:
-        """Log the numbers of tasks.
+        """Log the numbers of tasks that were written and that were already stored.
 
         Args:
-            written: number of tasks that this call wrote.
-            stored: number of tasks that were stored already.
+            written: number of tasks that this run of the pipeline wrote.
+            stored: number of tasks whose boxes were already stored.
             total: number of all tasks.
         """
         before = "all" if stored == total else f"{stored} of"
@@ -250,25 +251,26 @@ def downsampling(
     """Return the pipeline that fills level *mip* from the next finer level.
 
     Args:
-        url: address of the volume, in which both levels must exist.
+        url: address of the volume, in which level *mip* and the next finer level must exist.
         mip: level to fill.
         mode: downsampling mode, see `chunkflow_py.volume.downsample.downsample`.
         sparse: for labels, write 0 only where all finer voxels are 0.
-        size: extent of a task, voxels of level *mip*, zyx; a multiple of its write unit.
-        resume: skip tasks that are stored already.
+        size: extent of a task, voxels of level *mip*, zyx; a multiple of the write unit of the
+            level.
+        resume: skip tasks whose boxes are already stored.
         opening: options with which the volume is opened.
         running: further arguments of `Pipeline`.
 
     Raises:
         VolumeNotFoundError: the volume lacks one of the levels.
         VolumeError: the factor between the levels is not a whole number.
-        AlignmentError: *size* is not a multiple of the write unit of the level.
+        AlignmentError: *size* is not a multiple of the write unit of level *mip*.
     """
     opening = opening or VolumeOptions()
     fine = open_volume(url, mip - 1, opening=opening)
     coarse = open_volume(url, mip, opening=opening)
     if same_array(*(level_name(Location.parse(url), level) for level in (mip - 1, mip))):
-        msg = f"mip {mip - 1} and {mip} of {url} are the same array; correct the volume's metadata"
+        msg = f"mip {mip - 1} and mip {mip} of {url} are the same array; correct the metadata"
         raise VolumeError(msg)
     factor = level_factor(fine, coarse)
     size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
@@ -291,8 +293,8 @@ def _check_size(size: Zyx, level: Volume, mip: int) -> None:
     if any(n % u and n < e for n, u, e in zip(size, unit, extent, strict=True)):
         nearest = -(-size // unit) * unit
         msg = (
-            f"tasks of {size} cut the blocks or shards of {unit} of {level.url} at mip {mip} (zyx, "
-            f"voxels of that level); the nearest task size that works is {nearest}"
+            f"a task size of {size} is not a multiple of the block or shard size {unit} of "
+            f"{level.url} at mip {mip} (zyx, voxels of this level); use the task size {nearest}"
         )
         raise AlignmentError(msg)
 
@@ -302,7 +304,7 @@ def run_all(pipeline: Pipeline) -> Iterator[Task]:
 
     Raises:
         AlignmentError: two tasks would write to the same block or shard.
-        ChunkflowError: another check of an operator failed before the first task.
+        ChunkflowError: another check of the pipeline failed before the first task.
     """
     pipeline.check()
     tasks = pipeline.run()
@@ -316,11 +318,11 @@ def run_all(pipeline: Pipeline) -> Iterator[Task]:
 
 
 def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
-    """Return a task size in whole write units and, if possible, whole input blocks.
+    """Return a task size that is a multiple of write units and, if possible, of input blocks.
 
     Args:
         unit: write unit of the output volume, voxels, zyx.
-        like: input volume; its block size and bytes per voxel are used.
+        like: input volume, of which only the block size and the bytes per voxel are used.
         most_bytes: largest task in bytes; a single write unit may be larger.
     """
     voxel_bytes = like.dtype.itemsize * (like.channels or 1)
@@ -342,8 +344,8 @@ class VolumeTasks(SourceBase):
     """The tasks of a whole volume, ordered by time point.
 
     Attributes:
-        boxes: boxes of one time point.
-        times: number of time points, or ``None`` without a time axis.
+        boxes: boxes of the tasks of one time point.
+        times: number of time points; ``None`` if the volume has no time axis.
     """
 
     boxes: BoxGrid = field(metadata=HOOK)
@@ -361,7 +363,7 @@ class VolumeTasks(SourceBase):
 
 @dataclass
 class _CountingSkipper(StoredSkipper):
-    """Skips stored tasks and counts them."""
+    """Skips tasks whose boxes are already stored, and counts the skipped tasks."""
 
     count: int = field(default=0, init=False)
     _counting: Any = field(default_factory=Lock, init=False, repr=False)
@@ -377,7 +379,7 @@ class _CountingSkipper(StoredSkipper):
 
 @dataclass
 class _CopyOutput(VolumeOutput):
-    """Writes tasks and counts them; calls *at_end* when the pipeline ends."""
+    """Writes the chunks of tasks, counts the tasks, and calls `at_end` when the pipeline ends."""
 
     count: int = field(default=0, init=False)
     at_end: Callable[[], None] | None = field(default=None, init=False, repr=False)

@@ -47,7 +47,7 @@ class StoreContract:
         """An object above the size limit is refused with both numbers."""
         store.put("a/object", bytes(1000))
         assert store.get("a/object", 1000) == bytes(1000)
-        with pytest.raises(VolumeError, match=r"a/object has 1000 bytes, but may have 999 at most"):
+        with pytest.raises(VolumeError, match="a/object has 1000 bytes, but .* at most 999 bytes"):
             store.get("a/object", 999)
         assert store.get("a/none", 10) is None
 

@@ -112,9 +112,9 @@ class CopyRecord:
         for name, wanted in copied.items():
             if record.get(name) != wanted:
                 msg = (
-                    f"{self.place} is a different copy: its {name} is "
-                    f"{_shown(record.get(name))}, but that of this copy is {_shown(wanted)}; "
-                    "replace all blocks with --overwrite, or convert to another address"
+                    f"{self.place} is a different copy, with {name} {_shown(record.get(name))}; "
+                    f"this copy has {name} {_shown(wanted)}; replace all blocks with --overwrite, "
+                    "or convert to another address"
                 )
                 raise VolumeError(msg)
 

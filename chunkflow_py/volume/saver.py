@@ -440,7 +440,7 @@ class VolumeSaver:
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:
     if box is not None and box.intersection(bounds).is_empty and not box.is_empty:
         msg = (
-            f"the box to write, {box}, lies outside of {url}, whose bounds are {bounds} "
+            f"box {box} lies outside of {url}, whose bounds are {bounds} "
             f"({''.join(AXES)}, voxels); use tasks inside these bounds"
         )
         raise GeometryError(msg)

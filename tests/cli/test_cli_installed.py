@@ -70,7 +70,7 @@ def test_names_of_this_package_go_first(package):
     ("name", "said"),
     [
         ("broken", "broken of the installed module chunkflow_gamma.nothing cannot be imported"),
-        ("no-operator", "is not an operator; its entry point must name a module with a function"),
+        ("no-operator", "; the entry point must name a module with a function"),
         ("gama", "Did you mean gamma?"),
     ],
 )
@@ -115,7 +115,7 @@ def test_the_skeleton_passes_as_it_is(tmp_path):
     ("name", "said"),
     [
         ("Double_It", "; try double-it"),
-        ("load-h5", "a command load-h5 already"),
+        ("load-h5", "a command with the name load-h5 already exists"),
         ("_", "joined"),
     ],
 )

@@ -244,7 +244,7 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
     say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} out.zarr")
     told = say(f"submit --run r {line} {SAVE} out.zarr")
     address = told.split("chunkflow work '")[1].split("'")[0]
-    assert "--no-code refuses" in work(f"work {address} --no-code", code=2)
+    assert "--no-code forbids" in work(f"work {address} --no-code", code=2)
     work(f"work {address} --max-failures 9 --max-tasks 8", code=75)
     status = json.loads(say("status r --json"))
     assert not status["failures"]
@@ -334,7 +334,7 @@ def test_submitting_again_goes_on():
         ("submit", 2, "is empty"),
         (f"submit {TASKS}", 2, "step 1 has no operator after generate-tasks"),
         (f"submit {LINE} work r", 2, "contains work, which cannot be part of a pipeline"),
-        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "exists only in this"),
+        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "only in the memory"),
         (f"submit {LINE} {SAVE} m.zarr then", 2, "step 2 is empty"),
         (f"{LINE} then", 2, "then must come first"),
         (f"submit {LINE} threshold save-volume -v h5://m.h5", 2, "one process"),
@@ -386,7 +386,7 @@ def test_a_refused_submission_leaves_nothing(folder):
     assert not (folder / "other.zarr").exists()
     wrong = f"{TASKS} load-zarr --store a.zarr save-zarr --chunk-size 5 16 16 --store b.zarr"
     told = say(f"submit --run r {LINE} threshold {SAVE} a.zarr then {wrong}", code=1)
-    assert "created for an earlier step and kept: " in told
+    assert "outputs of earlier steps were created and are kept: " in told
     assert "a.zarr; correct the pipeline" in told
     assert not (folder / "r").exists()
 
@@ -431,7 +431,7 @@ def test_what_acts_on_a_run_takes_no_dry_run(subcommand):
 def test_an_address_of_another_run_is_refused():
     """The digest pins the spec."""
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
-    assert "not what was submitted" in work(f"work r#sha256={'0' * 64}", code=2)
+    assert "not the spec that was submitted" in work(f"work r#sha256={'0' * 64}", code=2)
 
 
 @pytest.mark.parametrize("word", ["--backend auto", "--backend=auto"])
@@ -547,7 +547,7 @@ def test_a_queue_that_was_lost_is_filled_again(folder):
 
 def test_a_line_that_saves_nothing_is_warned_of():
     """It may be meant: a plugin may save something."""
-    assert "saves nothing" in say(f"submit --run r {LINE} threshold")
+    assert "saves no output" in say(f"submit --run r {LINE} threshold")
 
 
 def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
@@ -624,7 +624,7 @@ def test_an_output_that_is_gone_is_not_made_by_workers(folder):
     say(line)
     (folder / "shared").rename(folder / "unmounted")
     said = say("work r", code=2)
-    assert f"{folder}/shared/mask.zarr, which was created with the run but is not on this" in said
+    assert f"{folder}/shared/mask.zarr, which does not exist on this machine" in said
     assert not (folder / "shared").exists()
     say(line)
     work("work r")

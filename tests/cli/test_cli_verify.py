@@ -200,7 +200,7 @@ def test_metadata_is_gone(run, key):
     """Metadata of an output belongs to it: its loss is found, and repaired without a task."""
     before = voxels("mask.zarr")
     (run / "mask.zarr" / key).unlink()
-    assert f"mask.zarr/{key} has changed (it is missing)" in say("verify r", code=1)
+    assert f"mask.zarr/{key} has changed (the file is missing)" in say("verify r", code=1)
     assert f"mask.zarr/{key}" in mend_metadata()
     np.testing.assert_array_equal(voxels("mask.zarr"), before)
 
@@ -235,7 +235,7 @@ def test_a_record_that_names_nothing(run):
     Path(run / "mask.zarr/0/c/0/0/0").unlink()
     found = say("verify r", code=1)
     assert forged["box"] in found
-    assert "its record names 0 of the" in found
+    assert "the record of the task names 0 of the" in found
     mend(run, 1)
 
 
@@ -284,7 +284,7 @@ def test_a_skipped_task_has_stored_nothing(run):
 def test_a_page_of_a_complete_run_is_gone(run):
     """A worker does not call a run complete whose records are gone."""
     page(run).unlink()
-    assert "no longer recorded; chunkflow verify lists them" in work("work r", code=75)
+    assert "no longer recorded; run chunkflow verify to list these" in work("work r", code=75)
     mend(run, 8)
 
 

@@ -92,9 +92,9 @@ def test_voxels_that_the_volume_cannot_hold(em, tmp_path):
     before = snapshot(tmp_path)
     labels = f"{tmp_path}/labels.h5"
     text = run("load-volume -v", labels, NETWORK, "-c 3 save-volume -v", em, code=1)
-    assert f"the pipeline makes 3 channels of float32, but {em} holds 1 of uint8" in text
+    assert f"the pipeline makes 3 channels of float32, but {em} holds 1 channels of uint8" in text
     text = run("load-volume -v", labels, "save-volume -v", em, code=1)
-    assert f"the pipeline makes 1 channels of uint32, but {em} holds 1 of uint8" in text
+    assert f"the pipeline makes 1 channels of uint32, but {em} holds 1 channels of uint8" in text
     assert snapshot(tmp_path) == before
 
 

@@ -149,7 +149,7 @@ def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, su
     wait_for((folder / "r/spec.json").exists)
     found, said = stopped(process, signal.SIGTERM)
     assert found == code, said
-    assert "/r was made, but not all of its tasks were sent; submit the same pipeline" in said
+    assert "/r was created, but not all of its tasks were sent; submit the same pipeline" in said
     assert not RunDirectory("r").is_sent("skip-all-zero")
 
 
@@ -166,7 +166,7 @@ def test_a_submission_that_is_stopped_before_leaves_no_run(folder, started):
     assert (folder / "r").is_dir()
     code, said = stopped(process, signal.SIGTERM)
     assert code == 143, said
-    assert "the run was not made, but these outputs were created: mask.zarr; submit" in said
+    assert "the run was not created, but these outputs were created: mask.zarr; submit" in said
     assert not (folder / "r").exists()
 
 

@@ -156,7 +156,7 @@ def test_a_task_that_takes_its_worker_down(make_drill, expected):
         assert len(drill.workers) < 30
     check(drill, expected(drill), dead=[1], faults=len(drill.workers))
     (record,) = [record for record in drill.records().values() if record.state == "dead"]
-    assert "its worker disappeared" in record.reason
+    assert "the worker disappeared" in record.reason
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_pinned_spec(make_drill, expected, unsafe):
         found = findings(drill, expected(drill))
         assert "I1" in broken(found), found
     else:
-        assert "is not what was submitted" in " ".join(worker.said().split())
+        assert "is not the spec that was submitted" in " ".join(worker.said().split())
         assert drill.records() == {}
         assert drill.calls() == []
 

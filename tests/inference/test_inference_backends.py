@@ -710,10 +710,15 @@ def test_import_is_light():
 @pytest.mark.parametrize(
     ("framework", "text", "weights", "message"),
     [
-        ("pytorch", INFERENCER, None, "it has PatchInferencer: use --framework universal"),
-        ("pytorch", "x = 1", None, "end it with InstantiatedModel"),
+        ("pytorch", INFERENCER, None, "it defines PatchInferencer; use --framework universal"),
+        ("pytorch", "x = 1", None, "add InstantiatedModel = YourNetwork"),
         ("universal", "def load_model(p):\n    1 / 0", "here", "load_model of .* ZeroDivision"),
-        ("universal", "def load_model(p):\n    return 5", "here", "returned a int, not a network"),
+        (
+            "universal",
+            "def load_model(p):\n    return 5",
+            "here",
+            "a int, which cannot be called",
+        ),
         ("universal", "def load_model(p):\n    return 5", "gone", "gone does not exist"),
         ("universal", "InstantiatedModel = abs", "here", "takes no weights; leave"),
     ],

@@ -72,7 +72,7 @@ def test_a_patch_that_a_package_does_not_take_is_refused_with_the_nearest(image,
     """Sizes are checked before anything is loaded; the message can be pasted."""
     folder = write_package(tmp_path / "package", describe("0.4.10"))
     assert run("-m", folder, "-s", 5, 8, 8, "-v", 1, 2, 2)[0] == 2
-    assert "nearest is --input-patch-size" in " ".join(capsys.readouterr().err.split())
+    assert "use the nearest size, --input-patch-size" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime", "openvino"])

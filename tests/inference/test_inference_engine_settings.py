@@ -47,7 +47,10 @@ def test_what_comes_out(more, channels, dtype, kind):
             {"output_dtype": "argmax", "num_output_channels": 2, "mask_myelin_threshold": 0.5},
             "2 to 256 .* has 1; set --num-output-channels",
         ),
-        ({"num_output_channels": 5, "outputs": TWO}, "a, b have 4 channels in all, but .* to 4"),
+        (
+            {"num_output_channels": 5, "outputs": TWO},
+            "a, b have 4 channels in all, .*; use --num.* 4",
+        ),
         (
             {"num_output_channels": 4, "outputs": TWO, "mask_myelin_threshold": 0.5},
             "--mask-myelin-threshold needs a network with one output",

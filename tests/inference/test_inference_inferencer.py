@@ -259,7 +259,7 @@ def test_networks_in_folders_are_not_taken_along(tmp_path):
     (tmp_path / "net.zip").touch()
     assert network_files({"model": archive}) == {archive: "code"}
     for path in (tmp_path, tmp_path / "rdf.yaml"):
-        with pytest.raises(OptionError, match="can include only single files; zip"):
+        with pytest.raises(OptionError, match="can include only single files; pack"):
             network_files({"model": str(path)})
 
 

@@ -181,7 +181,7 @@ def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
         ("-c 1 1 1 -z 1 1 9 -i 5 -p 5", "6 selects one task"),
         ("-c 1 1 1 -d", "DISBATCH_REPEAT_INDEX, which is not set"),
         ("-c 1 1 1 -d -i 2", "leave out --task-index-start"),
-        ("-c 1 1 1 -f tasks.txt", "tasks.txt.npy does"),
+        ("-c 1 1 1 -f tasks.txt", "use tasks.txt.npy"),
         ("-c 0 1 1", "x>=1"),
         ("-c 1 1 1 -s 0 0 0 -r 2 2 2 -z 1 1 1", "leave --roi-stop or --roi-size out"),
         ("-c 1 1 1 -b nonsense", "is not a box"),

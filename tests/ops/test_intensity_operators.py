@@ -118,7 +118,7 @@ def test_normalize_section_shang(dtype):
     with pytest.raises(OptionError, match="--nominalmin 2 must be below --nominalmax 1"):
         normalize_section_shang(Chunk(sections), 2, 1)
     for chunk in (Chunk(sections.astype(np.uint64)), Chunk(sections, kind="segmentation")):
-        with pytest.raises(ChunkError, match="holds .* labels; give it the image"):
+        with pytest.raises(ChunkError, match="holds .* labels; load the image instead"):
             normalize_section_shang(chunk)
 
 

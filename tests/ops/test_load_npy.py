@@ -53,7 +53,7 @@ def test_tasks_cut_their_part_with_a_margin(array):
         ("-f objects.npy", 1, "objects.npy is not a .npy file of numbers"),
         ("-f words.npy", 1, "a chunk holds real numbers"),
         ("-f flat.npy", 1, "has 2 dimensions, shape (3, 4)"),
-        ("-f many.npy", 1, "is an archive of arrays"),
+        ("-f many.npy", 1, "is an archive of several arrays"),
         ("-f volume.npy -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("", 2, "--file-name"),
     ],

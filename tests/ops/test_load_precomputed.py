@@ -128,7 +128,7 @@ def test_blackout_sections(em, tmp_path):
     assert [not section.any() for section in black.array] == [z in (4, 10) for z in range(3, 11)]
     np.testing.assert_array_equal(black.array[2:7], plain.array[2:7])
     path.write_text("[1, 2]")
-    with pytest.raises(VolumeError, match=r"must contain .*section_ids.*, got \[1, 2\]"):
+    with pytest.raises(VolumeError, match=r"must contain .*section_ids.*, but contains \[1, 2\]"):
         load(loader("-v", em, "--blackout-sections"))
 
 

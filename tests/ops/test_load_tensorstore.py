@@ -130,11 +130,11 @@ def test_two_options_that_say_the_same_are_refused():
     [
         ("", 2, "the options do not name the driver"),
         ("-d zarr3", 2, "the options do not name the kvstore"),
-        ("--spec {no", 2, "--spec is not JSON"),
+        ("--spec {no", 2, "--spec is not valid JSON"),
         ("--spec nothing.json", 2, "nothing.json is neither JSON, nor an address, nor a file"),
         ("-d zarr3 -k nowhere", 1, "does not exist"),
         ("-d nonsense -k em", 1, "not a registered TensorStore driver"),
-        ("-d zarr3 -k em.zarr --axes zyx", 1, "name them with --axes"),
+        ("-d zarr3 -k em.zarr --axes zyx", 1, "name the dimensions with --axes"),
         ("-d zarr3 -k em.zarr -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("-d n5 -k em.n5 --chunk-start 0 0 9 --chunk-size 1 1 9", 1, "extends outside"),
     ],

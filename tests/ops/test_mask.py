@@ -92,7 +92,7 @@ def test_missing_masks_can_be_refused():
     chunk = Chunk(np.ones((1, 1, 5), np.uint8), voxel_size_nm=(40, 4, 4))
     volume = volume_of(np.ones((1, 1, 2), np.uint8))
     assert mask_of(chunk, volume).ravel().tolist() == [True] * 4 + [False]
-    with pytest.raises(GeometryError, match="needs 0-1_0-1_0-3 of mask memory.*0-1_0-1_0-2"):
+    with pytest.raises(GeometryError, match="needs box 0-1_0-1_0-3 of mask memory.*0-1_0-1_0-2"):
         mask_of(chunk, volume, fill_missing=False)
 
 

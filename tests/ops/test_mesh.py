@@ -301,7 +301,7 @@ def test_voxel_sizes_that_disagree_are_refused(folder):
     assert result.exit_code == 1
     assert "voxels of (10.0, 10.0, 10.0) nm (zyx), but mip 0" in result.stderr
     assert "(40.0, 4.3, 4.0) nm" in result.stderr
-    assert "has no mip 3; it has mip 0" in run(line.format("", "--mip 3")).stderr
+    assert "has no mip 3; its mips are 0" in run(line.format("", "--mip 3")).stderr
     assert run(line.format("", "")).exit_code == 0
     assert (folder / "seg" / "mesh_mip_0_err_40").is_dir()
 

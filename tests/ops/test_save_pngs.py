@@ -90,7 +90,7 @@ def test_tasks_that_share_a_section_are_refused():
     result = run(tasks.format("4 4 8"))
     assert result.exit_code == 2
     assert "two of the 2 tasks share a section" in result.stderr
-    assert "4 8 along y and x" in result.stderr
+    assert "4 voxels along y and 8 along x" in result.stderr
     assert run(f"--dry-run {tasks.format('4 4 8')}").exit_code == 0
     assert not Path("pngs").exists()
 

@@ -71,7 +71,7 @@ def test_a_chunk_without_its_margin_is_told(caplog) -> None:
     assert not caplog.text, "nothing is missing in z"
     body = HaloFilter(gaussian_filter, Zyx(0, 4, 4), "gaussian-filter")
     assert body(part).bbox == body(part).bbox == part.bbox
-    assert caplog.text.count("needs 0-12_0-20_0-48 for the result 0-12_0-16_0-48") == 1
+    assert caplog.text.count("needs the input 0-12_0-20_0-48 for the result 0-12_0-16_0-48") == 1
     assert "a margin of (0, 4, 4)" in caplog.text
     caplog.clear()
     empty = Chunk(np.zeros((0, 3, 4), np.uint8), (5, 6, 7))

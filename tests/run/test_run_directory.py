@@ -65,7 +65,7 @@ def test_a_changed_spec_is_refused(home):
     """An attacker who can write to the bucket cannot change what workers execute."""
     address = home.address
     home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
-    with pytest.raises(OptionError, match="not what was submitted"):
+    with pytest.raises(OptionError, match="not the spec that was submitted"):
         _ = RunDirectory.parse(address).spec
 
 
@@ -117,7 +117,7 @@ def test_a_changed_file_is_refused(home, monkeypatch, tmp_path):
     assert home.fetch(file).read_text() == "x = 1"
     path.unlink()
     home.store.put(file.key, b"evil()")
-    with pytest.raises(OptionError, match="not what was submitted"):
+    with pytest.raises(OptionError, match="not the file that was submitted"):
         home.fetch(file)
     home.store.delete(file.key)
     with pytest.raises(OptionError, match="is missing"):
@@ -128,7 +128,7 @@ def test_no_run_says_how_to_make_one(tmp_path):
     """The error for a wrong address says how to create a run."""
     with pytest.raises(OptionError, match="no run at.*submit"):
         _ = RunDirectory.parse(str(tmp_path / "none")).spec
-    with pytest.raises(OptionError, match="#sha256="):
+    with pytest.raises(OptionError, match="must be sha256="):
         RunDirectory.parse("s3://bucket/run#md5=1")
 
 

@@ -142,10 +142,10 @@ def test_a_digest_has_all_its_digits(tmp_path):
     assert RunDirectory.parse(f"{home.url}#sha256={digest}").spec.digest == digest
     for wrong in (digest[:8], digest[:63], digest + "0", digest.upper() + "A", "",
                   digest[:-1] + "g", digest[:-1] + "٣"):  # fmt: skip
-        with pytest.raises(OptionError, match="must end in #sha256= and 64 digits"):
+        with pytest.raises(OptionError, match="must be sha256= and 64 digits"):
             RunDirectory.parse(f"{home.url}#sha256={wrong}")
     other = ("0" if digest[-1] != "0" else "1").join([digest[:-1], ""])
-    with pytest.raises(OptionError, match="not what was submitted"):
+    with pytest.raises(OptionError, match="not the spec that was submitted"):
         _ = RunDirectory.parse(f"{home.url}#sha256={other}").spec
 
 

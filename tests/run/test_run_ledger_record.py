@@ -96,7 +96,9 @@ GOOD = Record(7, "0-1_0-1_0-1", "done", "5bec", "a-7", "machine", seconds={"load
 def test_a_damaged_record_is_refused_in_a_sentence(name, value):
     """It says which one and what to do, and nothing goes on with what cannot be."""
     text = json.dumps(json.loads(GOOD.to_json()) | {name: value})
-    with pytest.raises(VolumeError, match=r'damaged .*"number": 7, .*restore it from a copy'):
+    with pytest.raises(
+        VolumeError, match=r'damaged .*"number": 7, .*restore the ledger from a copy'
+    ):
         Record.from_json(text)
 
 

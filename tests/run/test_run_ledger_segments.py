@@ -202,7 +202,7 @@ def test_of_another_version():
     line, _, body = stored.partition(b"\n")
     said = unsealed(line.decode()).replace('"format":2', '"format":3')
     with pytest.raises(
-        VolumeError, match=r"segment in format 3, but those of this run have format 2"
+        VolumeError, match=r"has the format 3, but the ledger of this run must have the format 2"
     ):
         parsed(sealed(said).encode() + b"\n" + body)
     said = unsealed(line.decode()).replace('"size":12', '"size":"AAAA"')

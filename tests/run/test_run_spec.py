@@ -101,7 +101,7 @@ def test_options_are_plain_values():
 
 def test_an_unknown_stage_is_named():
     """The error lists the steps of the run."""
-    with pytest.raises(OptionError, match="no step 'mesh'; it has infer"):
+    with pytest.raises(OptionError, match="no step 'mesh'; its steps are infer"):
         spec().step("mesh")
 
 

@@ -105,7 +105,7 @@ def test_tasks_of_another_run_are_refused(stage: Stage, caplog: pytest.LogCaptur
     outcome = stage.work(run="mine", limits=WorkerLimits(idle_exit_s=2.0))
     assert outcome.state == "complete"  # by the records of its own tasks, not by the queue
     assert stage.queue.counts().waiting == 3
-    assert caplog.text.count("the queue contains tasks of run other") == 1
+    assert caplog.text.count("the queue contains tasks of another run (hash other)") == 1
     assert [stage.attempts(number) for number in range(3)] == [1] * 3
 
 
@@ -166,7 +166,7 @@ def test_lost_messages_are_told(tmp_path: Path) -> None:
     stage.send([0, 1, 2])
     outcome = stage.work(lease_s=1.0)
     assert (outcome.state, outcome.done) == ("stopped", 3)
-    assert "2 tasks are neither queued nor recorded; chunkflow repair" in outcome.message
+    assert "2 tasks are neither queued nor recorded; run chunkflow repair" in outcome.message
 
 
 def test_no_more_tasks_are_taken_than_asked_for(stage: Stage) -> None:

@@ -98,7 +98,7 @@ def test_many_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: 
     record = guard_of(stage, keeps_attempts=keeps_attempts).begin(job, None)
     assert record is not None
     assert stage.states() == {job.number: "dead"}
-    assert "failed 20 times, the last time: its worker disappeared" in (record.reason or "")
+    assert "failed 20 times, the last time: the worker disappeared" in (record.reason or "")
     silent = [failure for failure in stage.ledger.failures() if failure.kind == "worker-lost"]
     assert {failure.attempt for failure in silent} == {f"silent-{n}" for n in range(most)}
 

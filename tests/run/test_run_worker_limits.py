@@ -27,7 +27,7 @@ def test_slurms_times_are_read(text: str, seconds: int) -> None:
 @pytest.mark.parametrize("text", ["UNLIMITED", "NOT_SET", "INVALID", "", "1:2:3:4", "-1:00"])
 def test_no_time_is_refused(text: str) -> None:
     """A job without a limit has no walltime that could be kept."""
-    with pytest.raises(OptionError, match="leave out --walltime"):
+    with pytest.raises(OptionError, match="omit --walltime"):
         parse_time_left(text)
 
 

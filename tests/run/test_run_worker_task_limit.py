@@ -34,7 +34,10 @@ def test_until_eight_tasks_have_finished_only_six_hours_are_too_long() -> None:
     assert durations.exceeded(6 * HOUR_S) is None
     bound = durations.exceeded(6 * HOUR_S + 1)
     assert bound is not None
-    assert "--task-limit auto allows 21600 s until 8 tasks of the step have finished" in bound.why
+    assert (
+        "--task-limit auto allows 21600 s per task until 8 tasks of the step have finished"
+        in bound.why
+    )
 
 
 @pytest.mark.parametrize(("median_s", "limit_s"), [(1.0, 3600.0), (180.0, 3600.0), (900, 18000)])
@@ -50,7 +53,7 @@ def test_then_it_is_twenty_times_the_median_and_at_least_an_hour(
     bound = durations.exceeded(limit_s + 1)
     assert bound is not None
     assert bound.seconds == limit_s
-    assert f"the larger of 3600 s and 20 times the median of {median_s:g} s of 8" in bound.why
+    assert f"the larger of 3600 s and 20 times {median_s:g} s, the median of the 8" in bound.why
     assert "set --task-limit SECONDS or --task-limit none" in bound.why
 
 
@@ -129,8 +132,8 @@ def test_a_task_that_hangs_is_cut_by_what_others_took(tmp_path: Path) -> None:
     assert stage.states() == {number: "dead" if number == 7 else "done" for number in range(8)}
     (failure,) = stage.ledger.failures()
     assert "s in operator acts: --task-limit auto allows 0.6 s" in failure.reason
-    assert "median of 0.01" in failure.reason
-    assert "of 7 tasks that have finished" in failure.reason
+    assert "3 times 0.01" in failure.reason
+    assert "of the 7 tasks that have finished" in failure.reason
     assert "in hangs" in failure.traceback
 
 
@@ -145,7 +148,7 @@ def test_a_task_that_hangs_is_cut_by_what_is_recorded(tmp_path: Path) -> None:
     stage.send([11])
     stage.work({11: "hangs"}, task_limit=QUICK, max_failures=1)
     (failure,) = stage.ledger.failures()
-    assert "the median of 0.2 s of 4 tasks" in failure.reason
+    assert "3 times 0.2 s, the median of the 4 tasks" in failure.reason
 
 
 class LoadsSlowly:

@@ -145,7 +145,7 @@ def test_tasks_of_another_size_are_refused():
     assert "labelled with --connectivity 6, not 18" in say(line, code=1)
     line = "stitch-labels parts.zarr zarr://labels.zarr"
     forget("parts.zarr")
-    assert "add the box size of these tasks: --chunk-size Z Y X" in say(line, code=2)
+    assert "add --chunk-size Z Y X with the box size of these tasks" in say(line, code=2)
     for more in ("-s 12 12 8", "-s 22 27 31", "-s 64 64 64", "-s 6 6 8 -c 18"):
         assert "touch inside task" in say(f"{line} {more} --overwrite", code=1)
     assert not Path("labels.zarr").exists()
@@ -261,7 +261,7 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
         "generate-tasks -v others.zarr -c 6 6 8 --respect-stop load-volume -v others.zarr "
         "connected-components save-volume -v parts.zarr"
     )
-    assert "a different copy: table" in say(f"{line} -w other", code=1)
+    assert "a different copy, with table" in say(f"{line} -w other", code=1)
     forget("parts.zarr")
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
     say(f"{line} -w again")

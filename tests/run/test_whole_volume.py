@@ -226,10 +226,10 @@ def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
     before = open_volume(target).read(BOUNDS).array
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert f"a different copy: its source is file://{tmp_path}/other, but" in done.output
-    assert f"that of this copy is file://{tmp_path}/source-em.h5; replace all blocks" in done.output
+    assert f"a different copy, with source file://{tmp_path}/other; this" in done.output
+    assert f"this copy has source file://{tmp_path}/source-em.h5; replace all blocks" in done.output
     done = run("convert", other, target, "-c", "1,0")
-    assert "its channels is [0, 1], but that of this copy is [1, 0]" in done.output
+    assert "with channels [0, 1]; this copy has channels [1, 0]" in done.output
     assert run("--dry-run", "convert", source, target).exit_code == 1
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, before)
     assert run("convert", source, target, "--overwrite").exit_code == 0
@@ -444,6 +444,6 @@ def test_tasks_that_cut_the_blocks_of_a_level(tmp_path, scheme):
     url = f"{scheme}://{tmp_path}/em"
     bounds = BoundingBox.from_size((0, 0, 0), (80, 80, 80))
     create_volume(replace(SPEC, bounds=bounds, block_size=Zyx(16, 16, 16), max_mip=1), url)
-    with pytest.raises(AlignmentError, match=r"nearest task size that works is \(16, 16, 16\)"):
+    with pytest.raises(AlignmentError, match=r"use the task size \(16, 16, 16\)"):
         downsampling(url, 1, size=Zyx(13, 13, 13))
     assert not list(run_all(downsampling(url, 1, size=Zyx(16, 40, 16))))

@@ -36,7 +36,7 @@ def test_a_file_that_exists_is_read_under_its_own_name(tmp_path):
 
 def test_a_prefix_needs_a_box():
     """A prefix without a task is told what to write instead."""
-    with pytest.raises(VolumeError, match=r"out_ has no extension \.h5.*write out_\.h5"):
+    with pytest.raises(VolumeError, match=r"out_ has no extension \.h5.*use out_\.h5"):
         FileName("out_", H5).path(None)
 
 

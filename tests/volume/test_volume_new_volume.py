@@ -22,7 +22,7 @@ BYTES = Voxels("uint8", 1, "image")
 @pytest.mark.parametrize(
     ("url", "settings", "voxels", "text"),
     [
-        ("{}", {}, BYTES, "without a format"),
+        ("{}", {}, BYTES, "names no format"),
         ("n5://{}", {}, BYTES, "read only"),
         ("precomputed://{}", {"encoding": "zstd"}, None, "no encoding 'zstd'"),
         ("zarr://{}", {"encoding": "jpeg"}, None, "no encoding 'jpeg'"),
@@ -121,7 +121,7 @@ def test_a_default_is_not_asked_for(tmp_path):
 def test_a_level_of_a_volume_that_is_there(tmp_path):
     """A missing level is named with those that exist, and how levels are made."""
     create_volume(SPEC, f"precomputed://{tmp_path}/em")
-    with pytest.raises(VolumeNotFoundError, match="no mip 3; it has mip 0; .* create-volume"):
+    with pytest.raises(VolumeNotFoundError, match="no mip 3; it has mip 0; .*create-volume"):
         VolumeSaver(f"{tmp_path}/em", 3).prepare(None, BOUNDS, BYTES)
-    with pytest.raises(ChunkflowError, match="without a format"):
+    with pytest.raises(ChunkflowError, match="names no format"):
         VolumeSaver(f"{tmp_path}/nothing", 3).prepare(None, BOUNDS, BYTES)

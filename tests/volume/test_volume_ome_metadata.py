@@ -196,7 +196,7 @@ class TestWritten:
 
     def test_plain_has_one_level(self, tmp_path):
         """A plain array cannot have a pyramid."""
-        with pytest.raises(VolumeError, match="plain array has no level 2"):
+        with pytest.raises(VolumeError, match="plain array has only one level"):
             create_volume(replace(SPEC, max_mip=2), f"zarr://{tmp_path}/em", plain=True)
 
 

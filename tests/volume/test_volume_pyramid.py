@@ -164,7 +164,7 @@ def test_a_volume_that_the_line_creates(tmp_path):
     assert "has no mip 3" in done.output
     done = run(*tasks, *create, "--max-mip", 3, *chunks, *save, *end, 4)
     assert done.exit_code == 1
-    assert "blocks (8, 8, 8) of mip 3" in done.output
+    assert "blocks of size (8, 8, 8) of mip 3" in done.output
     assert not (tmp_path / "em").exists()
 
 
@@ -225,7 +225,7 @@ def test_the_phase_in_small_tasks(tmp_path, size):
     check_levels(url, chunk, (1, 2), Zyx(1, 2, 3))
     done = run("downsample-volume", "--task-size", 12, 8, 8, url)
     assert done.exit_code == 1
-    assert "nearest task size that works is (16, 8, 8)" in done.output
+    assert "use the task size (16, 8, 8)" in done.output
 
 
 def test_the_phase_goes_on(tmp_path):

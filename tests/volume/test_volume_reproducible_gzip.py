@@ -72,7 +72,7 @@ def test_damage(missing, monkeypatch):
     middle = len(packed) // 2
     changed = packed[:middle] + bytes([packed[middle] ^ 255]) + packed[middle + 1 :]
     for bad in (b"", packed[:-1], packed[:middle], changed, b"x" + packed):
-        with pytest.raises(Exception, match=r"(?i)gzip|deflate|error|decodes|ends"):
+        with pytest.raises(Exception, match=r"(?i)gzip|deflate|error|decode|end"):
             decode("gzip", bad, len(data))
 
 

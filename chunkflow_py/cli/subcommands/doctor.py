@@ -81,10 +81,10 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse names that are no checks, and refuse checks of stores or queues if none is given.
+    """Refuse unknown names, and checks of stores or queues if no store or queue is given.
 
     Raises:
-        OptionError: a name is no check, or no --store or --queue is given for the checks *names*.
+        OptionError: a name is unknown, or no --store or --queue is given for the checks *names*.
     """
     from difflib import get_close_matches
 

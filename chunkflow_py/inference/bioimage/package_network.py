@@ -189,11 +189,10 @@ def choose_weights(
     if wanted is not None:
         there = [each for each in there if each == wanted]
     if not there:
-        have = ", ".join(root["weights"].mapping()) or "none"
+        have = ", ".join(root["weights"].mapping())
         what = wanted or f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-        msg = (
-            f"model package {files.path} has weights in the formats {have}, but only {what} can "
-            "be run"
+        msg = f"model package {files.path} has no weights in {what}, which can be run" + (
+            f", but only in {have}" if have else ""
         )
         raise ModelError(msg)
     first: ModelError | None = None

@@ -6,12 +6,12 @@ ledger: missing -> a few tasks for each thread -> scheduler -> workers: perform 
 ```
 
 Workers record finished tasks themselves. So if this process, the scheduler or a worker dies, only
-the tasks in flight are lost, and repeating the call runs the missing tasks. Several such calls on
-one run at the same time are harmless.
+the running tasks are lost, and a repeated call of `run_on_dask` runs the missing tasks. Several
+calls on one run at the same time are harmless.
 
-If a worker dies, Dask blames all tasks that it had, and gives up a task that was blamed a few times
-(``KilledWorker``). Such a task is retried when no other task runs, and only a failure of that
-attempt counts against it.
+If a worker dies, Dask blames all tasks that the worker had. If a task was blamed a few times, Dask
+gives it up (``KilledWorker``). Such a task is retried when no other task runs, and only the failure
+of this attempt is counted as the task's own.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ def run_on_dask(
     make_pipeline: MakeSourcedPipeline,
     working: WorkOptions,
 ) -> tuple[int, str]:
-    """Run the steps of a run on a cluster; return the exit code and a message for people.
+    """Run the steps of a run on a Dask cluster; return exit code and a message for the user.
 
     Args:
         home: the run directory.
         address: address of the scheduler, ``tcp://HOST:PORT``.
-        make_pipeline: makes the pipeline of a step from its source; must be picklable.
+        make_pipeline: picklable function that makes the pipeline of a step from its source.
         working: options of a worker. The limits of failures, tasks and time, the permission to run
-            code, and the number of threads apply to the cluster; the worker name is recorded for
+            code, and the number of threads apply to the cluster. The worker name is recorded for
             tasks whose Dask worker has died.
 
     Raises:
-        OptionError: the command line is wrong; a worker would compute different bytes than the
-            run's first worker; or the versions on the cluster and in this process differ.
+        OptionError: the command line is wrong, a worker would compute different bytes than the
+            first worker of the run, or versions on the cluster and in this process differ.
         ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
     _check(working)
@@ -106,7 +106,7 @@ def run_on_dask(
             client = _connect(address)
         except OSError as error:
             message = (
-                f"no Dask scheduler answers at {address} ({error}); check the address, or start "
+                f"no Dask scheduler answers at {address} ({error}); correct the address, or start "
                 "the scheduler"
             )
             return WORK_LEFT, message
@@ -138,7 +138,7 @@ def run_on_dask(
                 if counts.dead:
                     message = (
                         f"all {tasks} tasks are recorded, {counts.dead} of them as failed; "
-                        f"chunkflow status {home.shown} lists them"
+                        f"run chunkflow status {home.shown} to list the failed tasks"
                     )
                     return FAILURES, message
                 home.close(name)
@@ -148,10 +148,10 @@ def run_on_dask(
 
 
 def _check(working: WorkOptions) -> None:
-    """Refuse options that do not apply to a cluster.
+    """Check that no options are set that do not apply to a Dask cluster.
 
     Raises:
-        OptionError: the message names the options.
+        OptionError: such options are set. The message names them.
     """
     settings, limits = working.settings, working.settings.limits
     given = {
@@ -163,7 +163,7 @@ def _check(working: WorkOptions) -> None:
     }
     if refused := [name for name, is_given in given.items() if is_given]:
         msg = (
-            f"--on dask:// does not support {', '.join(refused)}; leave out these options, and "
+            f"--on dask:// does not support {', '.join(refused)}; omit these options, and "
             "configure the Dask workers instead"
         )
         raise OptionError(msg)
@@ -184,7 +184,7 @@ def _connect(address: str) -> Any:
 
 
 def _leave(client: Any, run: str) -> None:
-    """Ask the reachable workers to release the pipelines of a run, and close the client."""
+    """Ask all workers that answer to release the pipelines of a run, and close the client."""
     with suppress(OSError, ValueError, TimeoutError):  # workers that have left hold no resources
         if client.status == "running":
             client.run(release, run, on_error="ignore")
@@ -194,10 +194,10 @@ def _leave(client: Any, run: str) -> None:
 def check_cluster(client: Any, address: str) -> None:
     """Compare the versions of the scheduler and the workers with those of this process.
 
-    A worker that joins later compares its versions itself, before its first task.
+    A worker that joins the cluster later compares its versions itself, before its first task.
 
     Raises:
-        OptionError: a version differs or a package is missing; the message names the process.
+        OptionError: a version differs, or a package is missing. The message names the process.
     """
     versions: Any = client.get_versions(packages=[PACKAGE])
     here = versions["client"]["packages"]
@@ -209,13 +209,13 @@ def check_cluster(client: Any, address: str) -> None:
             ours, theirs = (_version(package, packages) for packages in (here, there))
             if theirs is None:
                 msg = (
-                    f"{process} of {address} has no {package}; install {package} {ours} there, the "
-                    "version of this machine"
+                    f"the package {package} is not installed for {process} of {address}; install "
+                    f"{package} {ours}, the version on this machine"
                 )
                 raise OptionError(msg)
             if ours != theirs and package == PACKAGE:
                 logger.warning(
-                    "%s of %s has %s %s, but this machine has %s",
+                    "%s of %s has %s %s, but this machine has version %s",
                     process,
                     address,
                     PACKAGE,
@@ -224,8 +224,8 @@ def check_cluster(client: Any, address: str) -> None:
                 )
             elif ours != theirs:
                 msg = (
-                    f"{process} of {address} has {package} {theirs}, but this machine has {ours}; "
-                    "install the same version everywhere"
+                    f"{process} of {address} has {package} {theirs}, but this machine has version "
+                    f"{ours}; install the same version of {package} on all machines"
                 )
                 raise OptionError(msg)
 
@@ -236,21 +236,22 @@ def _version(package: str, versions: dict[str, str | None]) -> str | None:
 
 
 class StopCondition:
-    """The first reason to stop a run on Dask: a signal, the deadline, or one passed to `set`.
+    """The first reason to stop a run on Dask: a signal, the deadline, or a reason given to `set`.
 
     Attributes:
-        reason: the first reason to stop; ``None`` to continue.
-        deadline: time at which to stop, in seconds of the monotonic clock; ``None`` for none.
+        reason: the first reason to stop; ``None`` if there is no reason.
+        deadline: time at which to stop, in seconds of the monotonic clock; ``None`` for no
+            deadline.
     """
 
     def __init__(self) -> None:
-        """Create a condition that is not met."""
+        """Create a condition without a reason to stop."""
         self.reason: str | None = None
         self.deadline: float | None = None
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopCondition:
-        """Install signal handlers, if this is the main thread."""
+        """Install handlers of stop signals if the calling thread is the main thread."""
         if threading.current_thread() is threading.main_thread():
             self._handlers = on_stop_signals(self._signalled)
         return self
@@ -265,11 +266,11 @@ class StopCondition:
         self.reason = f"got {signal.Signals(number).name}"
 
     def set(self, reason: str) -> None:
-        """Request a stop for *reason*; an earlier reason is kept."""
+        """Set *reason* as the reason to stop, unless there is an earlier reason."""
         self.reason = self.reason or reason
 
     def is_met(self) -> bool:
-        """Return whether there is a reason to stop, after a check of the deadline."""
+        """Return whether there is a reason to stop, including a deadline that has passed."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.set("the time limit is reached")
         return self.reason is not None
@@ -291,13 +292,13 @@ class Dispatcher:
     Args:
         client: client of the scheduler.
         home: the run directory.
-        order: description of the step, which is sent to workers.
+        order: description of the step, which is sent to the workers.
         working: options with the limits of failures and tasks.
         stop: condition on which to stop.
 
     Raises:
-        OptionError: the command line is wrong; a worker would compute different bytes than the
-            run's first worker; or this package is missing on a worker.
+        OptionError: the command line is wrong, a worker would compute different bytes than the
+            first worker of the run, or chunkflow_py is not installed on a worker.
         ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
 
@@ -336,7 +337,7 @@ class Dispatcher:
         self._log_at = time.monotonic() + LOG_S
 
     def run(self) -> None:
-        """Run tasks until the ledger has a record of each, or there is a reason to stop."""
+        """Run tasks until the ledger has a record of each task, or there is a reason to stop."""
         try:
             while not self._stop.is_met():
                 now = time.monotonic()
@@ -357,7 +358,7 @@ class Dispatcher:
                 self._client.cancel(futures)
 
     def _check_cluster(self, now: float) -> None:
-        """Update the number of the cluster's threads, and log progress."""
+        """Update the number of threads of the cluster, and log the progress."""
         if self._client.status not in ("running", "connecting"):
             self._stop.set("the connection to the scheduler is lost")
         elif now >= self._check_at and self._client.status == "running":
@@ -435,8 +436,8 @@ class Dispatcher:
             self._killed(sent, error)
         elif isinstance(error, ImportError) or "deserializ" in str(error):
             msg = (
-                f"the cluster cannot run chunkflow_py ({error}); install the same version on all "
-                "of its machines"
+                f"the Dask cluster cannot run chunkflow_py ({error}); install the same version of "
+                "chunkflow_py on all of its machines"
             )
             raise OptionError(msg) from error
         else:
@@ -448,10 +449,10 @@ class Dispatcher:
 
     def _not_ended(self, sent: _SentTask, task: TaskNotEnded) -> None:
         box, reason = self._plan.text(sent.number), task.fault.reason
-        logger.warning("task %s on %s: %s", box, task.worker, reason)
+        logger.warning("task %s on worker %s: %s", box, task.worker, reason)
         match task.state:
             case "refused":
-                msg = f"worker {task.worker} is refused: {reason}"
+                msg = f"worker {task.worker} cannot run tasks of this run: {reason}"
                 raise OptionError(msg)
             case "dead":
                 self._ended += 1
@@ -474,7 +475,7 @@ class Dispatcher:
                 self._retry(sent.number, self._order.limits.delay_s)
 
     def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
-        """Apply the failure policy to a task that met a shortage."""
+        """Apply the failure policy to a task that failed for lack of disk, memory or access."""
         decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
         match decision.action:
             case "count":
@@ -493,16 +494,16 @@ class Dispatcher:
     def _killed(self, sent: _SentTask, error: Any) -> None:
         deaths = error.allowed_failures + 1
         times = "once" if deaths == 1 else f"{deaths} times"
-        last = f"the last was {error.last_worker.address}; its log may say why"
+        last = f"the last worker was {error.last_worker.address}; its log may contain the reason"
         if not sent.is_alone:
             reason = (
-                f"its worker died {times} while running other tasks, too; the task is retried alone"
+                f"a worker with this task and other tasks died {times}; the task is retried alone"
             )
             self._alone.append(sent.number)
             failure = self._failure(sent.number, Fault("transient", f"{reason}; {last}"))
             self._ledger.fail(failure)
             return
-        fault = Fault("permanent", f"the worker died {times} while running only this task; {last}")
+        fault = Fault("permanent", f"a worker died {times} while running only this task; {last}")
         for _ in range(deaths):
             if self._count(sent.number, fault, retries=False):
                 return

@@ -5,8 +5,8 @@ perform(number) --> TaskFeed -> pipeline, in its own thread -> outcome -> ledger
 perform(number) -->             one network for all threads of the process
 ```
 
-A worker with one thread has one task at a time in its pipeline; with three, one task is read while
-the network works on another and a third is written.
+A worker with one thread has one task at a time in its pipeline. With three threads, one task is
+read while the network works on a second task and a third task is written.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ RETRY_S = 2.0  # delay of a task whose process was about to exit
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """The description of a step for worker processes; sent with every task.
+    """The description of a step for Dask workers, which is sent with every task.
 
     Attributes:
-        run: address of the run, with the hash that pins its spec.
+        run: address of the run, with the SHA-256 that its spec must have.
         stage: name of the step.
-        make_pipeline: makes the pipeline of the step from its source; must be picklable.
+        make_pipeline: picklable function that makes the pipeline of the step from its source.
         limits: number of failures that end a task.
         task_limit: limit of the run time of a task.
         allow_code: whether the pipeline may run code that is not part of this package.
-        threads: number of threads of compute libraries; ``None``: the environment decides.
-        ahead: number of tasks that each stage of the pipeline prefetches.
-        versions: name and version of the packages that must be the same as on the client.
+        threads: number of threads of compute libraries; ``None`` for the number that the
+            environment variables set.
+        ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
+        versions: names and versions of the client's packages that must be equal on the workers.
     """
 
     run: str
@@ -89,12 +90,13 @@ class TaskNotEnded(NamedTuple):
     """The reason why a task has not succeeded, as reported to the client.
 
     Attributes:
-        state: ``failed``: counted, to be retried; ``dead``: counted, given up; ``shortage``: not
-            counted, as the machine is at fault; ``pipeline-broken``: the pipeline could not be
-            created, or not continue; ``refused``: the command line is wrong, or this machine is
-            not suitable; ``worker-ends``: the process was about to exit.
+        state: ``failed``: the failure was counted, and the task is to be retried. ``dead``: the
+            failure was counted, and the task was given up. ``shortage``: the failure was not
+            counted, because the machine may be at fault. ``pipeline-broken``: the pipeline could
+            not be created, or could not continue. ``refused``: the command line is wrong, or this
+            machine is not suitable. ``worker-ends``: the process was about to exit.
         fault: the failure.
-        worker: name of the process.
+        worker: name of the worker process.
         delay_s: seconds before a retry.
         is_alone: whether the task was the only task in the process.
     """
@@ -109,17 +111,17 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    An exception instead of a result, because Dask stores exceptions in its scheduler, but results
-    in workers, which may die.
+    This is an exception instead of a result because Dask stores exceptions in its scheduler, but
+    results in workers, which may die.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
-        """Create the exception from the report to the client."""
+        """Create the exception from the report for the client."""
         super().__init__(task)
         self.task = task
 
     def __str__(self) -> str:
-        """Return the reason of the failure."""
+        """Return the reason why the task has failed."""
         return self.task.fault.reason
 
     def __repr__(self) -> str:
@@ -175,7 +177,7 @@ def _count(
     *,
     is_alone: bool,
 ) -> TaskNotEnded:
-    """Count a failure, unless the machine is at fault; return the report for the client."""
+    """Count a failure unless the machine may be at fault; return the report for the client."""
     name, limits = process_name(), order.limits
     if fault.kind == "resource":
         return TaskNotEnded("shortage", fault, name, limits.delay_s, is_alone)
@@ -194,7 +196,7 @@ def _count(
 
 
 def process_name() -> str:
-    """Return the name of this process in records."""
+    """Return the name of this process for records: host name and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -202,7 +204,7 @@ def process_name() -> str:
 
 
 def versions_here() -> tuple[tuple[str, str], ...]:
-    """Return name and version of the packages whose versions must be equal everywhere."""
+    """Return this process's versions of the packages that must be equal on all machines."""
     python = ".".join(map(str, sys.version_info[:2]))
     return ("python", python), *((package, version(package)) for package in SAME_VERSIONS[1:])
 
@@ -211,14 +213,14 @@ def check_here(wanted: Iterable[tuple[str, str]]) -> None:
     """Compare the versions of this process with those of the client.
 
     Raises:
-        OptionError: a version differs; the message names both.
+        OptionError: a version differs. The message contains both versions.
     """
     here = dict(versions_here())
     for package, theirs in wanted:
         if here[package] != theirs:
             msg = (
-                f"this worker has {package} {here[package]}, but the client has {theirs}; install "
-                "the same version everywhere"
+                f"this worker has {package} {here[package]}, but the client has version {theirs}; "
+                f"install the same version of {package} on all machines"
             )
             raise OptionError(msg)
 
@@ -231,7 +233,7 @@ _ending: list[str] = []  # reasons why this process is about to exit
 
 
 def release(run: str) -> None:
-    """Release the pipelines of a run, once their tasks have ended; returns at once."""
+    """Release the pipelines of a run when their tasks have ended; return without waiting."""
     # In a new thread: another thread that makes a pipeline may hold the lock, and this thread has
     # to handle messages of the worker.
     threading.Thread(target=_release, args=(run,), name="release", daemon=True).start()
@@ -244,7 +246,7 @@ def _release(run: str) -> None:
 
 
 def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
-    """Return the pipeline of a step; create it if necessary.
+    """Return the pipeline of a step; create the pipeline if it does not exist.
 
     Raises:
         NotEndedError: the pipeline cannot be created.
@@ -264,7 +266,7 @@ def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
 
 def _check_process() -> None:
     if _ending:
-        fault = Fault("transient", f"its process is about to exit: {_ending[0]}")
+        fault = Fault("transient", f"the worker process is about to exit: {_ending[0]}")
         raise NotEndedError(TaskNotEnded("worker-ends", fault, process_name(), RETRY_S))
 
 
@@ -291,10 +293,12 @@ class _RunningTask:
     """A task in a pipeline.
 
     Attributes:
-        ended: future of the outcome, and of whether the task was then the only one in the pipeline.
-        begun: time at which its first operator began, in seconds of the monotonic clock.
-        operator: label of the operator that works on it; empty between two operators.
-        thread: id of the thread in which that operator works.
+        ended: future of the outcome of the task, and of whether no other task was in the pipeline
+            when this task ended.
+        begun: time at which the first operator began, in seconds of the monotonic clock; ``None``
+            until then.
+        operator: label of the operator that works on the task; empty between two operators.
+        thread: id of the thread in which the operator works.
     """
 
     ended: Future[tuple[TaskEnded, bool]] = field(default_factory=Future)
@@ -311,19 +315,19 @@ class _SharedPipeline(Listener):
 
     Attributes:
         plan, ledger: plan and ledger of the step.
-        spec: hash of the step's spec.
-        profile: compute profile, as one line.
-        records_attempts: whether attempts are recorded before they write.
-        has_ended: whether it accepts no more tasks.
+        spec: hash of the step.
+        profile: compute profile (backend, device, threads and precision) as one line.
+        records_attempts: whether the ledger must record each attempt before it writes output.
+        has_ended: whether the pipeline no longer accepts tasks.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than
-            the run's first worker.
+            the first worker of the run.
         ChunkflowError: an operator cannot start.
     """
 
     def __init__(self, order: WorkOrder) -> None:
-        """Create the pipeline, enter its operators, and compare the compute profile."""
+        """Create the pipeline, enter its operators, and check the compute profile."""
         check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))
@@ -349,7 +353,7 @@ class _SharedPipeline(Listener):
         self._ready.result()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Run a task; return its outcome, and whether it was then the only one in the pipeline.
+        """Run a task; return the outcome, and whether no other task was in the pipeline at its end.
 
         Raises:
             NotEndedError: the pipeline or the process cannot continue.
@@ -374,7 +378,7 @@ class _SharedPipeline(Listener):
                 self._tasks.pop(slot, None)
 
     def _give_up(self, task: _RunningTask, taken_s: float, bound: Bound) -> Fault:
-        """Give up a task that exceeds its time limit, and schedule the exit of this process."""
+        """Return the fault of a task that exceeds its time limit; schedule the process's exit."""
         frame = sys._current_frames().get(task.thread)
         where = f" in operator {task.operator}" if task.operator else ""
         reason = f"cut off after {taken_s:.0f} s{where}: {bound.why}"
@@ -383,7 +387,7 @@ class _SharedPipeline(Listener):
         return Fault("permanent", reason, stack, breaks_process=True)
 
     def end(self) -> None:
-        """Accept no more tasks; the tasks in the pipeline are finished."""
+        """Accept no more tasks, but let the tasks in the pipeline finish."""
         with self._changing:
             self.has_ended = True
             self._feed.end()
@@ -421,14 +425,14 @@ class _SharedPipeline(Listener):
     # --- callbacks of the pipeline ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Compare the compute profile, once all operators have been entered."""
+        """Check the compute profile when all operators have been entered."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
         self.profile = ", ".join(f"{key} {value}" for key, value in (profile or {}).items())
         self._ready.set_result(None)
 
     def operator_started(self, label: str, task: Task) -> None:
-        """Note which operator works on a task, and in which thread."""
+        """Note the operator that works on a task, and the thread in which it works."""
         running = self._running(task)
         if running is not None:
             running.operator, running.thread = label, threading.get_ident()

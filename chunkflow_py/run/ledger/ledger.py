@@ -1,4 +1,4 @@
-"""The ledger of a step: records how each task ended, and alone decides when the step is complete.
+"""The ledger of a step: records how each task ended, and so determines when the step is complete.
 
 ```
 record --put if absent--> journal: loose/…/<segment>.<number>.<generation>.record   one per task
@@ -10,9 +10,9 @@ record --put if absent--> journal: loose/…/<segment>.<number>.<generation>.rec
 
 ``loose`` and ``pages`` are the stored names of the journal's folder and of the segments' folder.
 
-**Put-if-absent of the journal entry arbitrates.** Of several attempts on a task, the first to put
-its entry provides the task's record. A compaction copies journal entries to their segment by
-`Store.update` (compare and swap), and deletes them once the segment has them. A segment takes
+**Put-if-absent of the journal entry decides between attempts.** Of several attempts on a task, the
+first that puts its entry provides the task's record. A compaction copies journal entries to their
+segment with `Store.update` (compare and swap), and then deletes the entries. A segment takes
 precedence over a journal entry. So at every instant, a task that has ended has a record in the
 journal, in its segment, or in both:
 
@@ -25,35 +25,37 @@ journal, in its segment, or in both:
 
 The possible races, and why no record is lost or counted twice:
 
-* *Two attempts record at the same time*: one put-if-absent succeeds. The other attempt reads the
-  entry: if it holds the same attempt, the call was repeated after a lost reply, and has won;
-  otherwise it has lost.
-* *A zombie records after the segment has the task and the journal entry is deleted*: its put
-  succeeds. So every put is followed by a read of the segment's header. If the segment has the task
-  from another attempt, the zombie has lost; its stray entry is ignored, because the segment takes
-  precedence, and the next compaction deletes it. If the segment does not have the task, the entry
-  is the first, and no compaction deletes it before the segment has it.
-* *Two compactions of a segment run at the same time*: their updates follow each other; the second
-  one sees that the segment has the tasks.
+* *Two attempts record at the same time*: one put-if-absent succeeds. The attempt whose put failed
+  reads the entry. If the entry names this attempt, the put was repeated after a lost reply, and the
+  attempt has won; otherwise, it has lost.
+* *A zombie (an attempt whose lease has expired) records after the segment has the task and the
+  journal entry is deleted*: its put succeeds. So every put is followed by a read of the segment's
+  header. If the segment has the task from another attempt, the zombie has lost. Its stray entry is
+  ignored, because the segment takes precedence, and the next compaction deletes it. If the segment
+  does not have the task, the entry is the first, and no compaction deletes the entry before the
+  segment has it.
+* *Two compactions of a segment run at the same time*: their updates follow each other. The second
+  update finds that the segment already has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.
-* *A reader runs while a compaction moves a record, or a zombie puts one*: it reads the journal
-  entry, then the segment, which takes precedence. If the segment does not have the task by then, no
-  entry was deleted before, so that the entry is the first; and a task without an entry had none.
-* *A compaction is suspended and continues much later*, when the task was reopened and has ended
-  again: keys contain the *generation* of the task, which reopening increases, so that a compaction
+* *A reader runs while a compaction moves a record, or a zombie puts a record*: the reader reads the
+  journal entry first and the segment second. The segment takes precedence. If it does not have the
+  task, no entry of the task was deleted before, so the entry that was read is the first; and if no
+  entry was read, the task had none.
+* *A compaction is suspended and continues much later*, after the task was reopened and has ended
+  again: keys contain the *generation* of the task, which reopening increases, so a compaction
   deletes only entries of its own generation. A record put for an earlier generation is put again.
-* *The reply to an update is lost*: the store recognizes its own write; adding an entry twice has no
-  effect.
+* *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
+  has no effect.
 
-Compactions run in their own thread and hold no lock that recording waits for: one that hangs with
-its process keeps no other process from recording.
+Compactions run in their own thread and hold no lock for which a recording waits. A compaction that
+hangs does not prevent other processes from recording.
 
 **A task whose record cannot be read counts as not ended.** A journal entry or segment that was
-truncated, emptied or changed is named in a warning and in `unreadable`; its names and headers are
-not trusted, and everything else continues. The next record of such a task replaces the damaged one.
-`missing`, `ended` and `counts` read headers, which show the progress of a step; `records` reads
-every record, and is what `verify` relies on.
+truncated, emptied or changed is named in a warning and in `unreadable`. Its name and header are not
+trusted, but all other entries remain usable. The next record of such a task replaces the damaged
+record. `missing`, `ended` and `counts` read only headers of segments. `records` reads every record;
+`verify` uses it.
 """
 
 from __future__ import annotations
@@ -96,9 +98,10 @@ class Ledger:
         store: store of the run.
         step: name of the step.
         span: number of tasks, which are numbered 0 to *span* - 1.
-        segment_size: number of tasks of a segment; must not change during the life of a ledger.
-        in_background: whether to compact in a separate thread, instead of within calls that record.
-        older: whether version 0.1.0 wrote the ledger, which is then read-only.
+        segment_size: number of tasks of a segment; must not change after the first record.
+        in_background: whether to compact in a separate thread instead of in the methods that
+            write.
+        older: whether version 0.1.0 of the package wrote the ledger, which is then read-only.
 
     Raises (all methods):
         VolumeError: the store cannot be reached or refuses access.
@@ -124,7 +127,7 @@ class Ledger:
     # Reading
 
     def find(self, numbers: Iterable[int]) -> dict[int, State]:
-        """Return the states of the given tasks that have ended, by number."""
+        """Return the states of those of the given tasks that have ended, with the number as key."""
         states: dict[int, State] = {}
         waiting = set(numbers)
         headers = self._segments.headers({self.segment_of(number) for number in waiting})
@@ -153,11 +156,11 @@ class Ledger:
                 yield number
 
     def ended(self) -> int:
-        """Return the number of tasks that have ended; cheaper than `counts`.
+        """Return the number of tasks that have ended, at less cost than `counts`.
 
-        It reads no records, and skips segments in which all tasks had ended at an earlier call. So
-        it does not notice when another process reopens tasks there: confirm by `counts` that all
-        tasks have ended.
+        This method reads no records, and skips segments in which all tasks had ended at an earlier
+        call. It therefore does not notice if another process reopens tasks of such a segment: call
+        `counts` to confirm that all tasks have ended.
         """
         keys = [key for key in self._journal.listed() if _is_record(key)]
         headers = self._segments.headers(self._segments.listed() - self._full.keys())
@@ -178,10 +181,11 @@ class Ledger:
         return total
 
     def counts(self, now: float | None = None) -> LedgerCounts:
-        """Return totals over the tasks of the step.
+        """Return totals over all tasks of the step: states, failures, sizes, times and rate.
 
         Args:
-            now: current time in seconds since 1970, for the rate; default: this machine's clock.
+            now: current time in seconds since 1970, to compute the rate; ``None`` for the time of
+                this machine's clock.
         """
         keys = list(self._journal.listed())
         entries = self._journal.read([key for key in keys if key.kind in ("record", *FAILURES)])
@@ -192,10 +196,10 @@ class Ledger:
         return LedgerCounts.of(parts, time.time() if now is None else now)
 
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
-        """Yield the records in the order of their numbers, in constant memory.
+        """Yield the records of tasks, ordered by the numbers of the tasks, in constant memory.
 
         Args:
-            states: states of the tasks whose records to yield.
+            states: yield only the records of tasks in these states.
         """
         journal = self._journal.by_segment()
         # A damaged header may lack tasks of the body: for all records, read all segments.
@@ -218,19 +222,19 @@ class Ledger:
             yield from records
 
     def durations(self) -> Iterator[float]:
-        """Yield the run time of each done task, the sum over its operators, in seconds."""
+        """Yield the run time of each done task in seconds, summed over its operators."""
         return (sum(record.seconds.values()) for record in self.records(states=["done"]))
 
     def segment_of(self, number: int) -> int:
-        """Return the number of a task's segment, for `records_of`."""
+        """Return the number of the segment to which task *number* belongs, for `records_of`."""
         return number // self._segments.size
 
     def records_of(self, segment: int) -> dict[int, Record]:
-        """Return the records of the tasks of a segment, by their numbers."""
+        """Return the records of the tasks of a segment, with the number of the task as key."""
         return {r.number: r for r in self._read(segment, self._journal.listed(segment))}
 
     def failures(self, number: int | None = None) -> Iterator[FailedAttempt]:
-        """Yield all failed attempts, or those on one task."""
+        """Yield all failed attempts, or only the failed attempts on task *number*."""
         if number is None:
             journal = self._journal.by_segment()
             headers = self._segments.headers(self._segments.listed()).by_segment.items()
@@ -247,7 +251,8 @@ class Ledger:
     def attempts(self, number: int) -> list[Attempt]:
         """Return the known attempts on a task, each with its record if it has ended.
 
-        An attempt is known if it called `begin` or `finish`, or if its record is the task's.
+        An attempt is known if `begin` or `finish` was called for it, or if its record is the record
+        of the task.
         """
         segment_number = self.segment_of(number)
         listed = self._journal.listed(segment_number, number)
@@ -269,13 +274,13 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return the objects that could not be read so far: address -> problem."""
+        """Return the objects that could not be read so far: their addresses and the problems."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}
 
     def unreadable_at(self, number: int) -> str:
-        """Return the address of a task's unreadable entry or segment; empty if there is none."""
+        """Return the address of the unreadable object with a task's record; empty if none."""
         for key in self._journal.unreadable:
             if key.number == number and key.kind == "record":
                 return self._journal.address(key)
@@ -285,14 +290,14 @@ class Ledger:
     # Writing
 
     def record(self, records: Sequence[Record]) -> list[bool]:
-        """Record the outcomes of tasks; the records are durable when this returns.
+        """Record the outcomes of tasks; the records are durable when this method returns.
 
         Returns:
-            For each record, whether it became the task's record: another attempt may have been
-            first.
+            For each record, whether it became the record of its task. It is false if another
+            attempt on the task was recorded first.
 
         Raises:
-            GeometryError: the step has no task with one of the numbers.
+            GeometryError: the step has no task with the number in one of the records.
         """
         texts = [record.to_json() for record in records]
         waiting = [(self._checked(record.number), i) for i, record in enumerate(records)]
@@ -308,10 +313,11 @@ class Ledger:
         return [won[index] for index in range(len(records))]
 
     def fail(self, failure: FailedAttempt) -> dict[FailureKind, int]:
-        """Record a failed attempt; the failure is durable when this returns.
+        """Record a failed attempt; the failure is durable when this method returns.
 
         Returns:
-            Number of failed attempts on the task since it was last reopened, by kind.
+            Number of failed attempts on the task since it was last reopened, with the kind of
+            failure as key.
         """
         key = self._put(failure.number, failure.kind, failure)
         failures = self._failed(key.segment, self._journal.listed(key.segment, key.number))
@@ -324,7 +330,7 @@ class Ledger:
         self._compactor.by_chance(1)
 
     def withdraw(self, number: int, attempt: str) -> None:
-        """Undo `begin`, unless a compaction has moved its entry to the segment."""
+        """Undo `begin`, unless a compaction has already moved the entry to the segment."""
         keys = self._journal.listed(self.segment_of(number), number)
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
 
@@ -336,7 +342,8 @@ class Ledger:
     def reopen(self, numbers: Iterable[int]) -> None:
         """Remove all entries of some tasks, including failures, so that the tasks run again.
 
-        For repair and retry only. An attempt that began earlier may still record its output.
+        Use this method only for repair and retry. An attempt that began before this call may still
+        record its output.
         """
         by_segment: dict[int, set[int]] = defaultdict(set)
         for number in numbers:
@@ -348,9 +355,9 @@ class Ledger:
         map_concurrently(reopen, sorted(by_segment), self._segments.at_once)
 
     def compact(self) -> None:
-        """Move the whole journal into segments, which leaves one object per 2048 tasks.
+        """Move all entries of the journal into segments, one object per 2048 tasks.
 
-        An entry that cannot be moved is logged, and stays valid in the journal.
+        If a segment cannot be compacted, a warning is logged, and its entries stay in the journal.
         """
         self._compactor.all()
 
@@ -361,7 +368,7 @@ class Ledger:
         return [*segment.records(), *_records(entries, headers)]
 
     def _failed(self, segment: int, keys: Iterable[JournalKey]) -> Collection[FailedAttempt]:
-        """Return the failures of a segment and its journal entries, each once."""
+        """Return the failed attempts in a segment and in its journal entries, each attempt once."""
         entries = self._journal.read([key for key in keys if key.kind in FAILURES])
         headers = self._segments.headers([segment])
         failures: dict[str, FailedAttempt] = {}
@@ -373,13 +380,13 @@ class Ledger:
     def _judged(
         self, keys: dict[int, JournalKey], firsts: list[bool], records: Sequence[Record]
     ) -> dict[int, bool]:
-        """Return for each index whether that record has become its task's record.
+        """Return for each record whether it has become the record of its task.
 
-        Records that must be put again are missing in the result.
+        The result has the index of the record as key. Records that must be put again are missing.
 
         Args:
-            keys: index in *records* -> key under which the record was put.
-            firsts: for each of the keys, whether the put was the first.
+            keys: key under which each record was put, with the index in *records* as dict key.
+            firsts: for each of the keys, whether this put was the first put of the key.
             records: the records.
         """
         won: dict[int, bool] = {}
@@ -410,7 +417,7 @@ class Ledger:
     def _put(
         self, number: int, kind: Kind, content: Attempt | FailedAttempt | Record
     ) -> JournalKey:
-        """Put an entry whose key names its attempt, for the task's current generation."""
+        """Store an entry whose key contains the attempt and the task's current generation."""
         self._checked(number)
         while True:
             key = self._segments.hints.key(number, kind, content.attempt)
@@ -421,8 +428,8 @@ class Ledger:
     def _checked(self, number: int) -> int:
         if not 0 <= number < self._span:
             msg = (
-                f"step {self._step} has no task {number}, as its tasks are numbered 0 to "
-                f"{self._span - 1}; check which run the task belongs to"
+                f"step {self._step} has no task {number}, because its tasks are numbered 0 to "
+                f"{self._span - 1}; check to which run the task belongs"
             )
             raise GeometryError(msg)
         return number
@@ -433,7 +440,7 @@ def _is_record(key: JournalKey) -> bool:
 
 
 def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> Iterator[Record]:
-    """Yield the valid records of the journal whose tasks have no record in their segment."""
+    """Yield valid records from journal *entries* of tasks that have no record in a segment."""
     for entry in entries:
         if entry is None or entry.kind != "record" or headers.is_void(entry):
             continue
@@ -444,7 +451,7 @@ def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> 
 def _failures(
     entries: Iterable[LedgerEntry | None], headers: SegmentHeaders
 ) -> Iterator[FailedAttempt]:
-    """Yield the failures of the journal that belong to the current generation of their task."""
+    """Yield failures from journal *entries* that belong to the task's current generation."""
     for entry in entries:
         if entry is None or headers.is_void(entry):
             continue

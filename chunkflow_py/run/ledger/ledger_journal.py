@@ -1,17 +1,17 @@
 """The journal of a ledger: the entries that no compaction has moved to a segment yet.
 
 ```
-loose/<shard>/<segment>.<number>.<generation>.record            sealed lines, one of them the task's
-loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  a failure, a begin, a finish
+loose/<shard>/<segment>.<number>.<generation>.record            sealed lines, one for this task
+loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  failure, begin or end of an attempt
 ```
 
-There is one object per entry; the stored folder is called ``loose``. The key of a record does not
-contain the attempt: put-if-absent can then store only one record of the task. The shard,
-``segment % 16``, spreads concurrent writes over folders, and over the key prefixes for which clouds
-limit the rate of requests.
+Each entry is one object in a folder with the stored name ``loose``. The key of a record does not
+contain the attempt, so put-if-absent can store only one record of the task. The shard, which is
+``segment % 16``, spreads concurrent writes over several folders, and over several key prefixes,
+because clouds limit the rate of requests for each prefix.
 
-An object that cannot be read counts as absent, and is named in one warning. Keys that are not
-journal entries of this ledger, such as files of editors and file servers, are ignored.
+An object that cannot be read counts as absent, and one warning names it. Keys that are not journal
+entries of this ledger, such as files of editors and file servers, are ignored.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class JournalKey(NamedTuple):
     Attributes:
         segment: number of the segment to which the task belongs.
         number: number of the task.
-        generation: generation of the task to which the entry belongs.
+        generation: number of times that the task had been reopened when the entry was written.
         kind: kind of the entry.
-        attempt: attempt that the entry is about; empty for a record.
+        attempt: name of the attempt that the entry describes; empty for a record.
     """
 
     segment: int
@@ -83,10 +83,11 @@ class Journal:
         root: prefix of the ledger's keys.
         segment_size: number of tasks of a segment.
         span: number of tasks, which are numbered 0 to *span* - 1.
-        older: whether version 0.1.0 wrote the ledger; its lines have no seal.
+        older: whether version 0.1.0 of the package wrote the ledger, whose lines have no seal.
 
     Attributes:
-        unreadable: key of an entry that exists but could not be read -> the problem.
+        unreadable: problem of each entry that exists but could not be read, with the key of the
+            entry as key.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Journal:
         self.unreadable: dict[JournalKey, str] = {}
 
     def listed(self, segment: int | None = None, number: int | None = None) -> Iterator[JournalKey]:
-        """Yield the keys of all entries, of those of a segment, or of one task in it."""
+        """Yield the keys of all entries, of entries of a segment, or of one task in a segment."""
         prefix = self._root if segment is None else self._prefix(segment)
         return self._parsed_keys(
             self._store.list(prefix if number is None else f"{prefix}{number}.")
@@ -109,11 +110,12 @@ class Journal:
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 
     def fullest(self, most_segments: int, most_left: int) -> list[tuple[int, list[JournalKey]]]:
-        """Return fullest segments, as many as leave at most *most_left* entries in the others.
+        """Return the segments with the most journal entries, and the keys of these entries.
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: maximum number of entries of all other segments together.
+            most_left: return no more segments when all other segments together have at most this
+                number of entries.
         """
         segments = sorted(self._paths_by_segment().items(), key=lambda item: -len(item[1]))
         remaining = sum(len(paths) for _, paths in segments)
@@ -126,10 +128,10 @@ class Journal:
         return chosen
 
     def read(self, keys: Sequence[JournalKey]) -> list[LedgerEntry | None]:
-        """Return the entry of each key, or ``None`` if it does not exist or cannot be read.
+        """Return the entry of each key, or ``None`` if the entry does not exist or cannot be read.
 
-        An entry that was moved to its segment does not exist any more. An unreadable entry is noted
-        in `unreadable`.
+        An entry that was moved to its segment does not exist any more. An entry that cannot be read
+        is added to `unreadable`.
         """
         return self._map(self._read, keys)
 
@@ -138,7 +140,7 @@ class Journal:
         return f"{self._store.url.rstrip('/')}/{self._path(key)}"
 
     def replace_damaged(self, key: JournalKey, text: str) -> None:
-        """Replace a record by *text* if it exists but cannot be read."""
+        """Replace the record at *key* with *text* if the record exists but cannot be read."""
 
         def replaced(old: bytes | None) -> bytes:
             if old is not None:
@@ -154,11 +156,11 @@ class Journal:
             self._store.update(self._path(key), replaced)
 
     def put(self, key: JournalKey, text: str) -> None:
-        """Store an entry whose key contains its attempt, and is therefore unique."""
+        """Store an entry whose key contains the attempt, so that no other entry has this key."""
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return for each whether it is the task's first."""
+        """Store records of different tasks; return whether each is the first of its task."""
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)
@@ -176,7 +178,7 @@ class Journal:
         return map_concurrently(put, texts, self._store.connections)
 
     def delete(self, keys: Sequence[JournalKey]) -> None:
-        """Delete entries that are in their segment, or belong to an earlier generation."""
+        """Delete entries that their segment contains, or that belong to an earlier generation."""
         with together(self._store) as store:
             self._map(lambda key: store.delete(self._path(key)), keys)
 
@@ -188,7 +190,7 @@ class Journal:
         return f"{path}.{quote(key.attempt, safe='')}" if key.attempt else path
 
     def _paths_by_segment(self) -> dict[int, list[str]]:
-        """Return the paths of all entries by segment; fast, as there may be 100,000 entries."""
+        """Return the paths of all entries, grouped by segment; fast even for 100,000 entries."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for path in self._store.list(self._root):
             start = path.rindex("/") + 1
@@ -196,7 +198,7 @@ class Journal:
         return {int(segment): some for segment, some in paths.items() if _NUMBER.fullmatch(segment)}
 
     def _parsed_keys(self, paths: Iterable[str]) -> Iterator[JournalKey]:
-        """Parse the paths of this ledger's entries; ignore other paths."""
+        """Yield the parsed keys of those paths that are entries of this ledger."""
         for path in paths:
             match = _KEY.fullmatch(path[len(self._root) :])
             if match is None:
@@ -216,7 +218,7 @@ class Journal:
         except VolumeError as error:
             if key not in self.unreadable:
                 logger.warning(
-                    "%s is ignored, so that its task counts as not recorded: %s",
+                    "ledger entry %s is ignored, and its task counts as not recorded: %s",
                     self.address(key),
                     error,
                 )
@@ -226,10 +228,10 @@ class Journal:
         return entry
 
     def _parsed(self, key: JournalKey, data: bytes) -> LedgerEntry:
-        """Return the entry of the key's task, one of the lines of an object.
+        """Return the entry from the line of *data* that belongs to the task of *key*.
 
         Raises:
-            DamagedRecordError: no readable line belongs to that task.
+            DamagedRecordError: no readable line belongs to this task.
         """
         damage: DamagedRecordError | None = None
         for line in data.decode(errors="replace").split("\n"):
@@ -241,11 +243,11 @@ class Journal:
                 damage = damage or error
         if damage is not None and data:
             raise damage
-        msg = f"none of its {len(data)} bytes is a record of task {key.number}"
+        msg = f"the object has {len(data)} bytes, but no record of task {key.number}"
         raise DamagedRecordError(msg)
 
     def _map(self, work: Callable[[JournalKey], R], keys: Sequence[JournalKey]) -> list[R]:
-        """Apply *work* to each key, concurrently where that is faster."""
+        """Apply *work* to each key, in several threads if this is faster; return the results."""
         threads = self._store.connections
         if self._store.is_local:
             return of_each_file(work, keys, threads, "ledger")
@@ -253,7 +255,7 @@ class Journal:
 
 
 def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Apply *work* to each item in up to *threads* threads, and return the results in order."""
+    """Apply *work* to each item in up to *threads* threads; return the results in order."""
     if len(items) < 2 or threads < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items)), "ledger") as pool:
@@ -261,7 +263,7 @@ def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -
 
 
 def _parts(texts: Iterable[tuple[JournalKey, str]]) -> Iterator[list[tuple[JournalKey, str]]]:
-    """Yield the groups of records that share an object."""
+    """Split records into groups, each of which is stored as one object."""
     part: list[tuple[JournalKey, str]] = []
     characters = 0
     for item in texts:

@@ -1,7 +1,7 @@
-"""The lines of a ledger (records of tasks, failed attempts), and sums over them.
+"""The lines of a ledger (records of tasks and of failed attempts), and sums over these lines.
 
-Every line is *sealed*: it ends in a tab and the CRC-32 of the text before it, so that a truncated
-or changed line is never taken for a record. A parsed line is a `LedgerEntry`.
+Every line is *sealed*: it ends in a tab and the CRC-32 of the text before the tab, so a truncated
+or changed line is never mistaken for a record. A parsed line is a `LedgerEntry`.
 """
 
 from __future__ import annotations
@@ -46,21 +46,23 @@ _LONGEST_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a task that has ended; a task has at most one, which does not change.
+    """The record of a task that has ended; a task has at most one record, which does not change.
 
     Attributes:
         number: number of the task in the plan of its step.
         box: box of the task, as a box string.
-        state: ``done``, ``skipped`` (with a reason) or ``dead`` (given up, with the reason).
+        state: ``done``, ``skipped``, or ``dead`` if the task was given up.
         spec: hash of the step.
         attempt: unique name of the attempt that ended the task.
         worker: name of the worker that made the attempt.
-        profile: compute profile, as one line; empty if the output does not depend on it.
-        seconds: run time by operator.
-        written: the objects that were stored, or omitted because they were empty.
-        reason: why the task was skipped or given up.
-        finished: seconds since 1970 by the worker's clock; for people only.
-        missing_blocks: number of blocks that were not stored and were read as the fill value.
+        profile: compute profile (backend, device, threads and precision) as one line; empty if the
+            output does not depend on it.
+        seconds: run time of each operator in seconds, with the name of the operator as key.
+        written: objects that the task has stored, or omitted because they were empty.
+        reason: why the task was skipped or given up; ``None`` if it is done.
+        finished: time at which the task ended, in seconds since 1970 by the worker's clock; used
+            only for display and rates.
+        missing_blocks: number of input blocks that were not stored and were read as the fill value.
     """
 
     number: int
@@ -88,7 +90,7 @@ class Record:
         return sum(stored.size or 0 for stored in self.written)
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON, with the number first."""
+        """Return the record as one line of JSON that begins with the number of the task."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["written"] = [[each.url, each.size, each.checksum] for each in self.written]
         values["seconds"] = {name: round(value, 6) for name, value in self.seconds.items()}
@@ -98,7 +100,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
-        """Parse what `to_json` returns.
+        """Parse a record from the JSON that `to_json` returns.
 
         Raises:
             VolumeError: the JSON is damaged.
@@ -109,7 +111,7 @@ class Record:
             record = cls(**values)
             is_good = record.state in STATES and 0 <= record.finished < _LATEST
             if not (is_good and 0 <= sum(record.seconds.values()) < _LATEST):
-                msg = 'a value of "state", "time" or "seconds" is not valid'
+                msg = 'the value of "state", "finished" or "seconds" is not valid'
                 raise ValueError(msg)
             _check_types(record, _RECORD_TYPES)
         return record
@@ -123,12 +125,13 @@ class FailedAttempt:
         number: number of the task.
         box: box of the task, as a box string.
         attempt: unique name of the attempt.
-        worker: name of the worker that made it.
-        kind: class of the cause.
+        worker: name of the worker that made the attempt.
+        kind: kind of the failure: permanent, transient, resource or worker-lost.
         reason: the cause, in one sentence.
         traceback: traceback of the exception, or the last output of the process that died.
-        when: seconds since 1970 by the worker's clock; for people only.
-        seconds: run time of the operators in seconds; ``None`` if it is unknown.
+        when: time of the failure, in seconds since 1970 by the worker's clock; used only for
+            display.
+        seconds: run time of all operators in seconds; ``None`` if it is unknown.
     """
 
     number: int
@@ -147,7 +150,7 @@ class FailedAttempt:
         object.__setattr__(self, "traceback", text)
 
     def to_json(self) -> str:
-        """Return the failure as one line of JSON, with the number first."""
+        """Return the failure as one line of JSON that begins with the number of the task."""
         values = asdict(self)
         if self.seconds is None:
             del values["seconds"]
@@ -157,7 +160,7 @@ class FailedAttempt:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> FailedAttempt:
-        """Parse what `to_json` returns.
+        """Parse a failed attempt from the JSON that `to_json` returns.
 
         Raises:
             VolumeError: the JSON is damaged.
@@ -166,7 +169,7 @@ class FailedAttempt:
             failure = cls(**json.loads(text))
             _check_types(failure, _FAILURE_TYPES)
             if failure.kind not in FAILURES or not 0 <= failure.when < _LATEST:
-                msg = "kind or time is not valid"
+                msg = 'the value of "kind" or "when" is not valid'
                 raise ValueError(msg)
         return failure
 
@@ -178,8 +181,9 @@ class Attempt:
     Attributes:
         number: number of the task.
         attempt: unique name of the attempt.
-        profile: compute profile, which determines the bytes that the attempt writes.
-        record: its outcome and output; ``None`` if the attempt has not ended, or its worker died.
+        profile: compute profile (backend, device, threads and precision), on which the bytes that
+            the attempt writes depend.
+        record: outcome and output of the attempt; ``None`` if it has not ended or its worker died.
     """
 
     number: int
@@ -191,13 +195,13 @@ class Attempt:
         _clean(self, "attempt", "profile")
 
     def to_json(self) -> str:
-        """Return the beginning of the attempt as one line of JSON, with the number first."""
+        """Return an entry that the attempt has begun: one line of JSON, the task's number first."""
         values = {"number": self.number, "attempt": self.attempt, "profile": self.profile}
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Attempt:
-        """Parse what `to_json` returns.
+        """Parse an attempt from the JSON that `to_json` returns.
 
         Raises:
             VolumeError: the JSON is damaged.
@@ -210,12 +214,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A valid line about one task.
+    """A valid line of the ledger about one task.
 
     Attributes:
-        kind: kind of the line.
-        generation: number of times that the task had been reopened when the line was written.
-        text: JSON that begins with the number of the task.
+        kind: kind of the entry.
+        generation: number of times that the task had been reopened when the entry was written.
+        text: JSON of the entry, which begins with the number of the task.
         content: the parsed JSON.
     """
 
@@ -225,17 +229,17 @@ class LedgerEntry:
     content: Record | FailedAttempt | Attempt = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Parse the JSON.
+        """Parse the JSON in `text`.
 
         Raises:
-            VolumeError: the JSON is damaged, or describes an entry of another kind.
+            VolumeError: the JSON is damaged, or describes a failure of another kind.
         """
         content_type: type[Record | FailedAttempt | Attempt] = FailedAttempt
         if self.kind in ATTEMPTS:
             content_type = Attempt if self.kind == "begun" else Record
         content = content_type.from_json(self.text)
         if isinstance(content, FailedAttempt) and content.kind != self.kind:
-            msg = f"an entry of the kind {self.kind} contains a failure of the kind {content.kind}"
+            msg = f"a {self.kind} entry of the ledger contains a failure of the kind {content.kind}"
             raise VolumeError(msg)
         object.__setattr__(self, "content", content)
 
@@ -255,13 +259,13 @@ class Totals:
 
     Attributes:
         done, skipped, dead: number of tasks in each state.
-        failures: number of attempts that failed.
-        failed_s: known run time of those attempts, in seconds.
-        stored_bytes: size of all objects that tasks have stored.
-        missing_blocks: number of blocks that tasks have read as the fill value.
-        seconds: run time by operator, in seconds.
+        failures: number of failed attempts.
+        failed_s: run time of the failed attempts in seconds, as far as it is known.
+        stored_bytes: size of all objects that the tasks have stored, in bytes.
+        missing_blocks: number of blocks that the tasks have read as the fill value.
+        seconds: run time of each operator in seconds, with the name of the operator as key.
         first, last: time at which the first and the last task ended, in seconds since 1970 by the
-            clocks of workers; ``None`` before the first.
+            clocks of the workers; ``None`` if no task has ended.
     """
 
     done: int = 0
@@ -281,7 +285,7 @@ class Totals:
         return self.done + self.skipped + self.dead
 
     def add_totals(self, other: Totals) -> None:
-        """Add the totals of *other*."""
+        """Add the totals of *other* to these totals."""
         self.done += other.done
         self.skipped += other.skipped
         self.dead += other.dead
@@ -299,17 +303,18 @@ class Totals:
 
 @dataclass
 class Sums(Totals):
-    """Totals with recent task counts per minute; the header of a segment stores them.
+    """Totals of a segment, with the number of ended tasks in each recent minute.
 
     Attributes:
-        minutes: minute since 1970 -> number of tasks that ended in it, for the latest minutes.
+        minutes: number of tasks that ended in each of the latest minutes, with the number of
+            minutes since 1970 as key.
     """
 
     minutes: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: Record) -> Sums:
-        """Return the sums for a single record."""
+        """Return the sums for a single task, given its record."""
         when = record.finished
         sums = cls(
             stored_bytes=record.stored_bytes,
@@ -328,7 +333,7 @@ class Sums(Totals):
         return cls(failures=1, failed_s=failure.seconds or 0.0)
 
     def add(self, other: Sums) -> None:
-        """Add the totals and the minutes of *other*."""
+        """Add the totals and the counts per minute of *other* to these sums."""
         self.add_totals(other)
         for minute, count in other.minutes.items():
             self.minutes[minute] = self.minutes.get(minute, 0) + count
@@ -338,7 +343,7 @@ class Sums(Totals):
                 del self.minutes[minute]
 
     def copy(self) -> Sums:
-        """Return an independent copy."""
+        """Return a copy that can be changed independently."""
         return replace(self, seconds=dict(self.seconds), minutes=dict(self.minutes))
 
 
@@ -347,14 +352,14 @@ class LedgerCounts(Totals):
     """Totals over all tasks of a step.
 
     Attributes:
-        recent: tasks that ended per second during the last `RECENT_MINUTES`.
+        recent: average number of tasks that ended per second in the last `RECENT_MINUTES` minutes.
     """
 
     recent: float = 0.0
 
     @classmethod
     def of(cls, parts: Iterable[Sums], now: float) -> LedgerCounts:
-        """Add up *parts*; *now* is in seconds since 1970."""
+        """Return the sum of *parts*, given the current time *now* in seconds since 1970."""
         total, recent = Sums(), 0
         since = int(now // 60) - RECENT_MINUTES
         for part in parts:
@@ -371,7 +376,7 @@ def sealed(text: str) -> str:
 
 
 def unsealed(line: str, *, older: bool = False) -> str:
-    """Check the seal of a line, and return its text.
+    """Check the seal of a line, and return the text before the seal.
 
     Args:
         line: a line of the ledger, as `sealed` returns it.
@@ -384,13 +389,13 @@ def unsealed(line: str, *, older: bool = False) -> str:
     if not tab and older:
         return line
     if not tab or seal != f"{zlib.crc32(text.encode(errors='replace')):0{_SEAL_DIGITS}x}":
-        reason = f"does not match the line: {seal!r}" if tab else "is missing"
-        raise _damaged(line, ValueError(f"its checksum {reason}"))
+        reason = f"is {seal!r}, which does not match" if tab else "is missing"
+        raise _damaged(line, ValueError(f"the checksum of the line {reason}"))
     return text
 
 
 def number_of(text: str) -> int:
-    """Return the number of a line's task, without parsing the JSON of the line.
+    """Return the number of the task in the JSON *text* of a line, without parsing the JSON.
 
     Raises:
         VolumeError: the line is damaged.
@@ -402,10 +407,10 @@ def number_of(text: str) -> int:
 
 
 class reading:  # noqa: N801  (a context manager, faster than a generator)
-    """Convert exceptions raised while a damaged line is parsed to `DamagedRecordError`.
+    """Raise a `DamagedRecordError` if a damaged line cannot be parsed in the ``with`` block.
 
     Args:
-        text: the line.
+        text: the line that is parsed, for the message.
     """
 
     __slots__ = ("_text",)
@@ -430,8 +435,8 @@ def _damaged(text: str | bytes, error: Exception) -> DamagedRecordError:
     line = text.decode(errors="replace") if isinstance(text, bytes) else text
     msg = (
         f"a record of the ledger is damaged ({type(error).__name__}: {error}): "
-        f"{line[:80]!r}; restore it from a copy of the run, or read it with the version of "
-        "chunkflow_py that wrote it"
+        f"{line[:80]!r}; restore the ledger from a copy of the run, or read it with the version "
+        "of chunkflow_py that wrote it"
     )
     return DamagedRecordError(msg)
 
@@ -469,23 +474,23 @@ def _check_types(
     for name, wanted in types.items():
         value = getattr(content, name)
         if not isinstance(value, wanted) or isinstance(value, bool):
-            msg = f"{name} is {type(value).__name__}"
+            msg = f"the value of {name!r} has the type {type(value).__name__}"
             raise TypeError(msg)
     if content.number < 0:
-        msg = f"number is {content.number}"
+        msg = f"the number of the task is {content.number}"
         raise ValueError(msg)
 
 
 def _stored(url: Any, size: Any, checksum: Any) -> Stored:
     good = isinstance(url, str) and isinstance(size, (int, NoneType)) and not isinstance(size, bool)
     if not (good and isinstance(checksum, (str, NoneType)) and (size is None or size >= 0)):
-        msg = "an item of 'written' is not a list of address, size and checksum"
+        msg = "an item of 'written' is not a list of an address, a size and a checksum"
         raise TypeError(msg)
     return Stored(url, size, checksum)
 
 
 def _clean(content: Record | FailedAttempt | Attempt, *names: str) -> None:
-    """Convert untrusted texts to single lines that are safe to print."""
+    """Convert untrusted texts in attributes *names* to single lines that are safe to print."""
     for name in names:
         text = getattr(content, name)
         if text is not None:

@@ -1,7 +1,7 @@
 """The segments of a ledger, and the compaction that moves journal entries into them.
 
-A segment holds all entries about a range of consecutive tasks, in one object below ``pages/``, the
-stored name of segments:
+A segment holds all entries about a range of consecutive tasks. It is one object in the folder
+``pages/``, the stored name of segments:
 
 ```
 {"format":2,"size":2048,"states":…,"generations":…,"sums":…,"body":[length, CRC-32]} TAB CRC-32
@@ -11,20 +11,20 @@ gzip( record 0 {"number":9,…} TAB CRC-32                  next entries added
       permanent 0 {"number":2,…} TAB CRC-32 )
 ```
 
-The header is a checkpoint: it holds the state of each task and the sums over all tasks, and one
-ranged read returns it. New entries are compressed and appended; the existing body is neither
-decompressed nor parsed. ``tail -n +2 SEGMENT | zcat`` prints a segment.
+The header is a checkpoint: it holds the state of each task and the sums over all tasks, and can be
+read with one ranged request. New entries are compressed and appended; the existing body is neither
+decompressed nor parsed. The command ``tail -n +2 SEGMENT | zcat`` prints the entries of a segment.
 
-The *generation* of a task is the number of times that it was reopened. Entries of an earlier
+The *generation* of a task is the number of times that the task was reopened. Entries of an earlier
 generation are void.
 
 **Damage.** The header holds the length and the checksum of the body, and every line has its own
-seal. A segment that was truncated or changed is rebuilt only from the lines that can still be read:
-a task whose line is gone has no record, even if the header lists it.
+seal. A segment that was truncated or changed is rebuilt only from the lines that can still be read.
+A task whose line is lost has no record, even if the header lists the task as ended.
 
 **Compaction.** About one in `COMPACT_EVERY` calls that write an entry compacts the segment with the
-most journal entries. So the journal stays small for any number of tasks, without a coordinating
-process.
+most journal entries. So the journal stays small for any number of tasks, without a process that
+coordinates the compactions.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class SegmentStore:
         root: prefix of the ledger's keys.
         size: number of tasks of a segment.
         span: number of tasks, which are numbered 0 to *span* - 1.
-        older: whether version 0.1.0 wrote the ledger.
+        older: whether version 0.1.0 of the package wrote the ledger.
 
     Attributes:
-        damaged: number of a damaged segment -> the problem.
-        hints: last known headers of segments with reopened tasks. They may be outdated: writers try
-            their generations first, and check them afterwards.
-        at_once: number of whole segments to process at the same time.
+        damaged: problem of each damaged segment, with the number of the segment as key.
+        hints: last known headers of segments with reopened tasks. The headers may be outdated:
+            writers use the generations in them first, and check these generations after the write.
+        at_once: maximum number of whole segments to process at the same time.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SegmentStore:
         self.at_once = min(AT_ONCE, store.connections)
 
     def listed(self) -> set[int]:
-        """Return the numbers of the segments that exist; keys with other names are ignored."""
+        """Return the numbers of the segments that exist; ignore objects with other names."""
         names = (key[len(self._root) :] for key in self._store.list(self._root))
         # Segment 7 is never stored as "07".
         numbers = (int(name) for name in names if _NAME.fullmatch(name) and str(int(name)) == name)
@@ -123,7 +123,7 @@ class SegmentStore:
         return SegmentHeaders(self.size, dict(zip(wanted, headers, strict=True)))
 
     def header(self, segment: int) -> SegmentHeader:
-        """Read the header of a segment, usually by one ranged read."""
+        """Read the header of a segment, usually with one ranged request."""
         length = HEADER_BYTES
         while (data := self._store.get_range(self._key(segment), 0, length)) is not None:
             line, separator, _ = data.partition(b"\n")
@@ -140,11 +140,11 @@ class SegmentStore:
         return SegmentHeader.empty(self.size)
 
     def read(self, segment: int) -> Segment:
-        """Read a whole segment; return an empty one if it does not exist."""
+        """Read a whole segment; return an empty segment if it does not exist."""
         return self._parsed(segment, self._store.get(self._key(segment)))
 
     def update(self, segment: int, change: Callable[[Segment], Segment]) -> None:
-        """Apply *change* to a segment and store the result, safe against concurrent updates."""
+        """Apply *change* to a segment and store the result; concurrent updates are safe."""
         new = self._store.update(
             self._key(segment), lambda old: change(self._parsed(segment, old)).to_bytes()
         )
@@ -163,8 +163,8 @@ class SegmentStore:
         if segment.damage:
             if self.damaged.get(number) != segment.damage:
                 logger.warning(
-                    "%s is damaged: %s; tasks whose records in it cannot be read count as not "
-                    "recorded; chunkflow verify lists them",
+                    "segment %s of the ledger is damaged: %s; tasks whose records cannot be read "
+                    "count as not recorded; run chunkflow verify to list these tasks",
                     where,
                     segment.damage,
                 )
@@ -179,11 +179,11 @@ class SegmentStore:
 
 
 class SegmentHeaders:
-    """Headers of some segments at the time of reading; other segments count as empty.
+    """Headers of some segments as they were when they were read; other segments count as empty.
 
     Args:
         size: number of tasks of a segment.
-        by_segment: number of a segment -> its header.
+        by_segment: headers, with the number of the segment as key.
     """
 
     def __init__(self, size: int, by_segment: dict[int, SegmentHeader]) -> None:
@@ -209,14 +209,16 @@ class SegmentHeaders:
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """The state of each task of a segment, and sums over all of them.
+    """The state of each task of a segment, and sums over all tasks of the segment.
 
     Attributes:
         states: two bits per task, starting with the lowest bits of the first byte: 0 if the task
             has not ended, else 1 + the position of its state in `STATES`.
-        generations: position in the segment -> generation, for reopened tasks.
+        generations: generation of each reopened task, with the position of the task in the segment
+            as key.
         sums: sums over the tasks of the segment.
-        body: length of the body in bytes, and its CRC-32; ``None`` in a segment of version 0.1.0.
+        body: length of the body in bytes, and CRC-32 of the body; ``None`` in a segment of
+            version 0.1.0.
     """
 
     states: bytes
@@ -239,7 +241,7 @@ class SegmentHeader:
         return self.generations.get(position, 0)
 
     def to_line(self, size: int) -> bytes:
-        """Return the header as the first line of a segment of *size* tasks, in bytes."""
+        """Return the header as the encoded first line of a segment of *size* tasks."""
         values = {
             "format": _FORMAT,
             "size": size,
@@ -252,7 +254,7 @@ class SegmentHeader:
 
     @classmethod
     def from_line(cls, line: bytes, size: int, where: str, *, older: bool = False) -> SegmentHeader:
-        """Parse what `to_line` returns.
+        """Parse a header from the line that `to_line` returns.
 
         Args:
             line: first line of a segment.
@@ -279,8 +281,9 @@ class SegmentHeader:
             wanted = _OLDER_FORMAT if older else _FORMAT
             if values["format"] != wanted and isinstance(values["format"], int):
                 msg = (
-                    f"{where} is a segment in format {values['format']}, but those of this run "
-                    f"have format {wanted}; use the version of chunkflow_py that began the run"
+                    f"segment {where} of the ledger has the format {values['format']}, but the "
+                    f"ledger of this run must have the format {wanted}; use the version of "
+                    "chunkflow_py that began the run"
                 )
                 raise VolumeError(msg)
             if (values["format"], values["size"]) != (wanted, size):
@@ -303,16 +306,19 @@ class SegmentHeader:
         """
         are_inside = all(0 <= position < size for position in self.generations)
         if len(self.states) != -(-size // 4) or not are_inside:
-            msg = f"it has the states of {4 * len(self.states)} tasks, not of {size}"
+            msg = (
+                f"the header has {4 * len(self.states)} states for {size} tasks, or lists a task "
+                "of another segment"
+            )
             raise ValueError(msg)
         Sums().add(self.sums)  # raises unless all are numbers
 
 
 class DamagedSegmentHeaderError(VolumeError):
-    """The first line of a segment cannot be read; the lines of its body remain valid."""
+    """The first line of a segment cannot be read; the lines of its body may still be valid."""
 
     def __init__(self, where: str) -> None:
-        super().__init__(f"the header of {where} is damaged")
+        super().__init__(f"the header of ledger segment {where} is damaged")
 
 
 def _by_number(values: dict[str, int]) -> dict[int, int]:
@@ -321,16 +327,16 @@ def _by_number(values: dict[str, int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Segment:
-    """One whole segment.
+    """One whole segment: the header and the entries.
 
     Attributes:
-        first: number of its first task.
-        size: number of its tasks.
+        first: number of the first task of the segment.
+        size: number of tasks of the segment.
         where: address of the segment, for messages.
-        header: state of each task.
+        header: states of the tasks, and sums over them.
         body: the compressed lines.
-        older: whether version 0.1.0 wrote it.
-        damage: problem of the stored object from which it was read; empty if there is none.
+        older: whether version 0.1.0 of the package wrote the segment.
+        damage: problem of the stored object; empty if the object is not damaged.
     """
 
     first: int
@@ -347,7 +353,8 @@ class Segment:
     ) -> Segment:
         """Parse a stored segment; return an empty segment if *data* is ``None``.
 
-        A damaged object results in a segment of its readable lines, with the problem in `damage`.
+        If the object is damaged, return a segment of the readable lines, and describe the problem
+        in `damage`.
 
         Raises:
             VolumeError: the segment has another format.
@@ -359,7 +366,7 @@ class Segment:
             header = SegmentHeader.from_line(line, size, where, older=older)
         except DamagedSegmentHeaderError:
             segment = cls(first, size, where, SegmentHeader.empty(size), body, older)
-            return segment.rebuilt("its header was truncated or changed", keeps_generations=False)
+            return segment.rebuilt("the header was truncated or changed", keeps_generations=False)
         segment = cls(first, size, where, header, body, older)
         if older:
             return segment
@@ -368,8 +375,8 @@ class Segment:
             return segment
         expected_length, expected_checksum = header.body or (0, 0)
         damage = (
-            f"its body has {length} bytes with the CRC-32 {checksum:08x}, but its header expects "
-            f"{expected_length} bytes with {expected_checksum:08x}"
+            f"the body has {length} bytes and the CRC-32 {checksum:08x}, but according to the "
+            f"header it has {expected_length} bytes and the CRC-32 {expected_checksum:08x}"
         )
         return segment.rebuilt(damage, keeps_generations=True)
 
@@ -377,9 +384,9 @@ class Segment:
         """Return a segment that consists only of the readable lines.
 
         Args:
-            damage: the problem.
-            keeps_generations: whether to use the generations of the header, which is undamaged,
-                instead of those of the lines.
+            damage: description of the problem.
+            keeps_generations: whether to use the generations in the header, because the header is
+                undamaged, instead of the generations in the lines.
         """
         entries = list(self.entries(KINDS))
         generations = dict(self.header.generations)
@@ -402,7 +409,7 @@ class Segment:
 
         Args:
             kinds: kinds of the entries to yield.
-            numbers: numbers of the tasks; ``None``: all tasks of the segment.
+            numbers: numbers of the tasks; ``None`` for all tasks of the segment.
         """
         for kind, generation, number, text in self.lines(kinds):
             if numbers is None or number in numbers:
@@ -414,7 +421,7 @@ class Segment:
     def lines(self, kinds: Collection[Kind]) -> Iterator[tuple[Kind, int, int, str]]:
         """Yield kind, generation, task number and unparsed JSON of each undamaged line.
 
-        Parsing the JSON would take longer than everything else.
+        The JSON is not parsed, because this would take longer than all other work on a line.
         """
         damaged: list[VolumeError] = []
         for line in _lines(self.body):
@@ -428,11 +435,14 @@ class Segment:
                 yield kind, generation, number, text  # type: ignore[misc]
         if damaged:
             logger.warning(
-                "%s: %d lines are damaged, the first one: %s", self.where, len(damaged), damaged[0]
+                "ledger segment %s has %d damaged lines; the first: %s",
+                self.where,
+                len(damaged),
+                damaged[0],
             )
 
     def records(self, numbers: Collection[int] | None = None) -> Iterator[Record]:
-        """Yield the records of all tasks, or of the tasks *numbers*, one per task."""
+        """Yield the record of each task, or only of the tasks with these *numbers*."""
         seen: set[int] = set()
         for entry in self.entries(_RECORD, numbers):
             if isinstance(entry.content, Record) and entry.number not in seen:
@@ -440,16 +450,16 @@ class Segment:
                 yield entry.content
 
     def failures(self) -> Iterator[FailedAttempt]:
-        """Yield the attempts that failed."""
+        """Yield the failed attempts on tasks of the segment."""
         if self.header.sums.failures:
             for entry in self.entries(FAILURES):
                 if isinstance(entry.content, FailedAttempt):
                     yield entry.content
 
     def added(self, entries: Iterable[LedgerEntry]) -> Segment:
-        """Return this segment with *entries* added, except void and repeated ones.
+        """Return this segment with *entries* added, except void and repeated entries.
 
-        A task keeps its first record, and each attempt at most one failure.
+        If a task has several records, the first is kept. An attempt has at most one failure.
         """
         states, sums = bytearray(self.header.states), self.header.sums.copy()
         failed: set[str] | None = None
@@ -479,7 +489,7 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without the entries of some tasks, and increase their generations."""
+        """Return a segment without the entries of tasks *numbers*, in their next generation."""
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first
@@ -489,7 +499,7 @@ class Segment:
         return replace(self, header=header, body=b"", damage="").added(kept)
 
     def _split(self, text: str) -> tuple[str, int, str]:
-        """Split a line into kind, generation and JSON."""
+        """Split the text of a line into kind, generation and JSON."""
         if self.older:
             kind, _, content = text.partition(" ")
             return kind, self.header.generation(number_of(content) - self.first), content
@@ -498,9 +508,9 @@ class Segment:
 
 
 def _lines(body: bytes) -> Iterator[str]:
-    """Yield the lines of a body that can be decompressed.
+    """Yield the lines of the body of a segment that can be decompressed.
 
-    After a damaged part, continue with the next part that is found.
+    After a damaged gzip member, continue with the next member that is found.
     """
     begin = 0
     while 0 <= begin < len(body):
@@ -536,21 +546,19 @@ class Compactor:
         self._busy = threading.Lock()
 
     def all(self) -> None:
-        """Compact all segments; entries that cannot be moved stay in the journal."""
+        """Compact all segments; if a segment cannot be stored, its entries stay in the journal."""
 
         def compact(item: tuple[int, Sequence[JournalKey]]) -> None:
             try:
                 self._compact(*item)
             except VolumeError as error:
-                logger.warning(
-                    "segment %d of the ledger could not be compacted: %s", item[0], error
-                )
+                logger.warning("cannot compact segment %d of the ledger: %s", item[0], error)
 
         segments = list(self._journal.by_segment().items())
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact with the probability *entries* / `COMPACT_EVERY`, after *entries* writes."""
+        """Compact with the probability *entries* / `COMPACT_EVERY`; call it after each write."""
         if random.random() * COMPACT_EVERY >= entries:  # noqa: S311 not a secret
             return
         if not self._busy.acquire(blocking=False):
@@ -566,7 +574,7 @@ class Compactor:
             map_concurrently(self._compact_unless_busy, chosen, self._segments.at_once)
         except VolumeError as error:
             # Nothing is lost: the entries stay in the journal until another compaction.
-            logger.warning("the ledger could not be compacted: %s", error)
+            logger.warning("cannot compact the ledger: %s", error)
         finally:
             self._busy.release()
 
@@ -606,8 +614,8 @@ class Compactor:
 
 
 class _BusyError(Exception):
-    """Other processes keep updating the segment."""
+    """Other processes update the segment at the same time, so this compaction gives up."""
 
 
 class _NothingToAddError(Exception):
-    """Another process has compacted the same entries, which is common at the end of a run."""
+    """The segment already has all entries, because another process has compacted them."""

@@ -1,6 +1,6 @@
 """The acknowledger of a worker: acknowledges, releases and buries messages in its own thread.
 
-Messages that arrive during one request share the next one.
+Messages that arrive while a request to the queue is pending share the next request.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ PAUSE_S = 1.0
 
 
 class BatchThread(ABC):
-    """A thread that processes items in batches of all that arrived since the last batch.
+    """A thread that processes items in batches: each batch has all items since the last batch.
 
     Args:
         name: name of the thread.
-        on_error: called in the thread with an unexpected error; the thread continues.
+        on_error: function that is called in the thread with an unexpected error, after which the
+            thread continues.
     """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
@@ -52,14 +53,14 @@ class BatchThread(ABC):
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is processed; return ``False`` after a timeout."""
+        """Wait until all items are processed; return ``False`` after a timeout."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._waiting and not self._is_busy, max(0.0, timeout_s)
             )
 
     def close(self) -> None:
-        """End the thread after the items that have arrived; returns at once."""
+        """Let the thread end after the items that have arrived; return without waiting."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -95,13 +96,13 @@ class _Request:
 
 
 class Acknowledger(BatchThread):
-    """Acknowledges, releases and buries messages, except those whose lease is lost.
+    """Acknowledges, releases and buries messages, except messages whose lease is lost.
 
-    Each method queues a request and returns at once.
+    Each method adds a request for the thread and returns without waiting.
 
     Args:
-        keeper: keeper of the leases; it gives access to the queue.
-        on_error: called in the thread with an unexpected error.
+        keeper: keeper of the leases, which also gives access to the queue.
+        on_error: function that is called in the thread with an unexpected error.
     """
 
     def __init__(self, keeper: LeaseKeeper, on_error: Callable[[BaseException], None]) -> None:
@@ -115,12 +116,12 @@ class Acknowledger(BatchThread):
         self._add([_Request("acknowledge", leases)])
 
     def release(self, leases: Sequence[Held], delay_s: float = 0.0) -> None:
-        """Let any worker receive the messages again after *delay_s* seconds."""
+        """Return messages to the queue; any worker may receive them after *delay_s* seconds."""
         if leases:
             self._add([_Request("release", leases, delay_s)])
 
     def bury(self, leases: Sequence[Held], reason: str) -> None:
-        """Move messages to the dead letters, together with the reason."""
+        """Move messages to the queue of dead letters, together with the reason."""
         self._add([_Request("bury", leases, reason=reason)])
 
     def _process(self, batch: list[_Request]) -> None:
@@ -143,7 +144,7 @@ class Acknowledger(BatchThread):
                 lost = self._try(partial(self._queue.acknowledge, messages)) or []
                 for message in lost:
                     logger.debug(
-                        "the lease of %s was lost before its task was acknowledged; another "
+                        "the lease of message %s was lost before it was acknowledged; another "
                         "worker may repeat the task",
                         message.body,
                     )
@@ -155,7 +156,7 @@ class Acknowledger(BatchThread):
             except QueueError as error:
                 # After the last try, the lease expires; a second delivery is harmless.
                 logger.warning(
-                    "%s: cannot acknowledge or release messages: %s", self._queue.url, error
+                    "cannot acknowledge or release messages of %s: %s", self._queue.url, error
                 )
             if tries < TRIES - 1:
                 threading.Event().wait(PAUSE_S)

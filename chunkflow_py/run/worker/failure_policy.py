@@ -2,15 +2,17 @@
 
 `fault_of` classifies an error:
 
-| kind      | examples                                     | consequence                           |
+| kind      | examples                                     | consequence of the error              |
 |-----------|----------------------------------------------|---------------------------------------|
-| permanent | wrong shapes, a bug in a plugin              | counted; a few failures end the task  |
-| transient | network, store or queue down after retries   | counted; the task is retried later    |
-| resource  | disk full, out of memory, no access to the   | not counted at first, as the machine  |
-|           | store                                        | may be at fault                       |
+| permanent | wrong shapes, a bug in a plugin              | it is counted; a few such errors end  |
+|           |                                              | the task                              |
+| transient | the network, a store or the queue is still   | it is counted; the task is retried    |
+|           | down after retries                           | later                                 |
+| resource  | disk full, out of memory, no access to a     | it is not counted at first, because   |
+|           | store                                        | the machine may be at fault           |
 
 `FailurePolicy` considers all failures of one worker, and decides whether a failure counts against
-its task and whether the worker backs off or stops. `AttemptLimits` sets the number of failures that
+its task, and whether the worker pauses or stops. `AttemptLimits` sets the number of failures that
 ends a task. Workers and runs on Dask use the same rules.
 """
 
@@ -76,9 +78,9 @@ class Fault:
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: the cause, in one sentence.
-        traceback: traceback of the exception, or the output of the process when it crashed.
-        shortage: the resource that is missing, for the kind ``resource``.
-        breaks_process: whether the next task in the same process would fail, too.
+        traceback: traceback of the exception, or the output of the process if it crashed.
+        shortage: the missing resource if the kind is ``resource``, else ``None``.
+        breaks_process: whether the next task in the same process would also fail.
     """
 
     kind: FailureKind
@@ -88,18 +90,18 @@ class Fault:
     breaks_process: bool = False
 
     def __post_init__(self) -> None:
-        """Remove secrets from both texts, which are recorded and may quote anything."""
+        """Remove secrets from the reason and the traceback, because both are recorded."""
         object.__setattr__(self, "reason", public(self.reason))
         object.__setattr__(self, "traceback", public(self.traceback))
 
     @property
     def is_final(self) -> bool:
-        """Whether a later retry of the same call would fail, too."""
+        """Whether a later retry of the same request would also fail."""
         return self.kind == "permanent" or self.shortage == "access"
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Classify *error* by its type and the types of its causes."""
+    """Classify *error* by its type, its message, and those of the errors that caused it."""
     chain = list(_causes(error))
     text = _traceback_of(error)
     reason = text_of(error) or type(error).__name__
@@ -121,7 +123,7 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield *error* and the errors from which it was raised, each once."""
+    """Yield *error* and the chain of errors that caused it, each error once."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -155,7 +157,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def skip_reason(skip: Skip) -> str:
-    """Return the reason of a skip, with secrets removed."""
+    """Return the reason why a task was skipped, with secrets removed."""
     return public(text_of(skip)) or "no reason given"
 
 
@@ -169,10 +171,10 @@ class AttemptLimits:
     Attributes:
         permanent: number of failures caused by the task itself.
         transient: number of failures caused by the network or a service.
-        delay_s: seconds before the second attempt; doubles with each further one.
-        worker_lost: number of attempts during which the whole worker disappeared. It is high,
-            because machines are preempted and processes are killed for reasons unrelated to the
-            task, but finite, because the task may have killed its workers.
+        delay_s: seconds before the second attempt; the delay doubles with each further attempt.
+        worker_lost: number of attempts during which the whole worker disappeared. The number is
+            high because workers are also preempted or killed for reasons unrelated to the task,
+            but it is finite because the task may have killed its workers.
     """
 
     permanent: int = 3
@@ -187,11 +189,12 @@ class AttemptLimits:
 
         Args:
             failure: the last failure, which the ledger has already counted.
-            counts: failures of this task in the ledger, by kind.
-            spec: hash of the step's spec.
+            counts: number of failures of this task in the ledger, with their kind as key.
+            spec: hash of the step.
 
         Returns:
-            The record of a task that is given up, or ``None``; and the seconds until a retry.
+            The record of the task if it is given up, or ``None`` if it is retried; and the delay
+            before the retry in seconds.
         """
         number = counts.get(failure.kind, 1)
         limits = {"transient": self.transient, "worker-lost": self.worker_lost}
@@ -214,10 +217,11 @@ class AttemptLimits:
 def count_failure(
     ledger: Ledger, failure: FailedAttempt, limits: AttemptLimits, spec: str
 ) -> tuple[Record | None, float]:
-    """Count a failure in the ledger; record the task as dead if it has reached its limit.
+    """Count a failure in the ledger; record the task as dead if it has failed too often.
 
     Returns:
-        The record of a task that is given up, or ``None``; and the seconds until a retry.
+        The record of the task if it is given up, or ``None`` if it is retried; and the delay
+        before the retry in seconds.
     """
     record, delay_s = limits.judge(failure, ledger.fail(failure), spec)
     if record is not None:
@@ -232,13 +236,13 @@ class Decision(NamedTuple):
     """The consequence of a failed attempt.
 
     Attributes:
-        action: ``count``: count *fault* against the task; ``retry``: retry after *delay_s* without
-            counting; ``retry-alone``: the same with no other task in the process; ``pause``:
-            release the task, and receive none for *delay_s*; ``stop``: release the task, and stop
-            this worker.
-        fault: the failure to count.
-        delay_s: seconds before the next attempt.
-        message: the reason for ``pause`` and ``stop``.
+        action: ``count``: count *fault* against the task. ``retry``: do not count *fault*, and
+            retry the task after *delay_s*. ``retry-alone``: do not count *fault*, and retry the
+            task with no other task in its process. ``pause``: release the task, and receive no
+            tasks for *delay_s*. ``stop``: release the task, and stop this worker.
+        fault: the cause of the failure.
+        delay_s: seconds before the retry, or length of the pause in seconds.
+        message: reason for the action ``pause`` or ``stop``; empty for the other actions.
     """
 
     action: Literal["count", "retry", "retry-alone", "pause", "stop"]
@@ -250,15 +254,15 @@ class Decision(NamedTuple):
 class FailurePolicy:
     """Decides the consequences of the failures of one worker.
 
-    A shortage is blamed on the machine until tasks have succeeded on it: a worker with too little
-    memory or without access must not use up the attempts of all tasks.
+    A lack of memory or access is blamed on the machine until a task has succeeded on it, because a
+    worker with too little memory must not use up the attempts of all tasks.
 
     Args:
-        disk_wait_s: pause in seconds after a full disk, before the first retry.
+        disk_wait_s: first pause in seconds after the disk was full.
         retry_s: delay in seconds of a retry that is not counted.
 
     Attributes:
-        back_off: the current pause of the worker, if any.
+        back_off: the current pause of the worker, if it pauses.
     """
 
     def __init__(self, disk_wait_s: float, retry_s: float) -> None:
@@ -271,7 +275,7 @@ class FailurePolicy:
         self.back_off = BackOff(disk_wait_s)
 
     def succeeded(self) -> None:
-        """Note that a task has succeeded."""
+        """Note that a task of this worker has succeeded."""
         self._has_succeeded = True
         self._short_of_memory = None
         self._was_refused = False
@@ -282,16 +286,16 @@ class FailurePolicy:
 
         Args:
             task: number of the task.
-            fault: why it failed.
+            fault: why the task failed.
             worker: name of the worker, for messages.
-            is_alone: whether it was the only task in its process.
+            is_alone: whether the task was the only task in its process.
         """
         match fault.shortage:
             case "disk":
                 pause_s = self.back_off.disk_full(time.monotonic())
                 message = (
-                    f"{fault.reason}; worker {worker} receives no tasks until it retries in "
-                    f"{pause_s:.0f} s"
+                    f"{fault.reason}; worker {worker} receives no tasks for {pause_s:.0f} s, and "
+                    "then tries one task"
                 )
                 return Decision("pause", fault, pause_s, message)
             case "memory" if not is_alone:
@@ -311,11 +315,11 @@ class FailurePolicy:
         return Decision("stop", fault, 0.0, f"worker {worker} has {problem}: {fault.reason}")
 
     def _blame_memory(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the task or the worker for a lack of memory.
+        """Return whether to blame the task, the worker, or nobody yet for a lack of memory.
 
-        If tasks have succeeded on this worker, the task is blamed, but the worker if another task
-        ran out of memory just before. A worker on which no task has succeeded tries a second task
-        before it is blamed.
+        If tasks have succeeded on this worker, blame the task; but if the previous task also ran
+        out of memory, blame the worker. If no task has succeeded, blame the worker only after a
+        second task has failed.
         """
         last, self._short_of_memory = self._short_of_memory, task
         if self._has_succeeded:
@@ -323,7 +327,7 @@ class FailurePolicy:
         return "nobody" if last is None else "worker"
 
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the worker after two refusals in a row, or else a task that was refused twice."""
+        """Blame the worker after two refusals in a row, or a task that was refused twice."""
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
             return "worker"
@@ -337,11 +341,11 @@ class BackOff:
     """The pause of a worker after a full disk or a network failure.
 
     Args:
-        disk_wait_s: pause in seconds after a full disk, before the first retry.
+        disk_wait_s: first pause in seconds after the disk was full.
 
     Attributes:
         until: time at which the worker may receive tasks again, in seconds of the monotonic clock.
-        is_probing: whether to receive one task only, to test whether the disk has space again.
+        is_probing: whether to receive only one task, to test whether the disk has space again.
     """
 
     def __init__(self, disk_wait_s: float) -> None:
@@ -353,21 +357,21 @@ class BackOff:
         self.is_probing = False
 
     def reset(self) -> None:
-        """End the pause, as a task has succeeded."""
+        """End the pause, because a task has succeeded."""
         self._network_failures = self._disk_failures = 0
         self.until = 0.0
         self.is_probing = False
 
     def network_failed(self, now: float) -> None:
-        """Pause for a time that doubles with each failure in a row."""
+        """Begin a pause whose length doubles with each consecutive failure of the network."""
         self._network_failures += 1
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._network_failures, 20))
         self.until = max(self.until, now + pause_s * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     def disk_full(self, now: float) -> float:
-        """Pause, then probe with one task; return the length of the pause in seconds.
+        """Begin a pause, after which one task probes the disk; return its length in seconds.
 
-        Tasks that were in flight when the disk filled up fail, too; they do not prolong the pause.
+        Tasks that were running when the disk filled up also fail, but do not prolong the pause.
         """
         if self.is_probing and now < self.until:
             return self.until - now

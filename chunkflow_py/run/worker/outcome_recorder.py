@@ -1,13 +1,13 @@
 """The recorder of a worker: writes outcomes to the ledger before their messages are acknowledged.
 
 ```
-done, skipped -> record (durable) -> acknowledge
-failed        -> count -> release for a later attempt, or record as dead and bury
+done, skipped -> write the record (durable) -> acknowledge the message
+failed        -> count the failure -> release for a later attempt, or record as dead and bury
 no outcome    -> remove the mark of a suspected poison task -> release
 ```
 
-Outcomes that arrive during a write are written together by the next one, which waits once for the
-disk and sends one request to the queue.
+Outcomes that arrive during a write to the ledger are written together in the next write, which
+waits only once for the disk. Their messages share one request to the queue.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class OutcomeRecorder(BatchThread):
 
     Args:
         ledger: ledger of the step.
-        acknowledger: acknowledges, releases or buries the messages afterwards.
+        acknowledger: acknowledges, releases or buries the messages of recorded tasks.
         limits: number of failures that end a task.
-        spec: hash of the step's spec, for the records of tasks that are given up.
-        guard: detects poison tasks.
-        post: called in the thread with an event: ``recorded`` and a list of (job, its record or
-            ``None``, its failure or ``None``; both ``None`` if the task was released), ``stuck``
-            and a reason, ``fatal`` and an error.
-        records_attempts: whether to record the output of an attempt even if another attempt was
-            recorded first.
+        spec: hash of the step, for the records of tasks that are given up.
+        guard: detector of poison tasks.
+        post: function that is called in the thread with the name and the content of an event:
+            ``recorded`` with a list of (job, record or ``None``, failure or ``None``), both
+            ``None`` if the task was released; ``stuck`` with a reason; ``fatal`` with an error.
+        records_attempts: whether to record the output of an attempt even if another attempt on
+            the same task was recorded first.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class OutcomeRecorder(BatchThread):
         super().__init__("recorder", lambda error: post("fatal", error))
 
     def record(self, outcomes: Sequence[tuple[Job, Record | FailedAttempt]]) -> None:
-        """Queue these outcomes for the ledger; returns at once."""
+        """Add outcomes to those that the thread will write to the ledger; return immediately."""
         self._add(outcomes)
 
     def withdraw(self, job: Job, delay_s: float) -> None:
-        """Release a suspected poison task that has no outcome; returns at once."""
+        """Let the thread release a suspected poison task without outcome; return immediately."""
         self._add([(job, delay_s)])
 
     def give_up(self) -> None:
-        """Stop retrying; release the tasks whose outcomes cannot be written."""
+        """Stop retrying failed writes, and release the tasks whose outcomes were not written."""
         self._given_up.set()
 
     def _process(self, batch: list[tuple[Job, Record | FailedAttempt | float]]) -> None:
@@ -129,7 +129,7 @@ class OutcomeRecorder(BatchThread):
         return True
 
     def _count(self, job: Job, failure: FailedAttempt) -> Record | None:
-        """Count a failure; return the task's record if the task is given up."""
+        """Count a failure; return the record of the task if it is given up, else ``None``."""
         counts = self._retrying(lambda: self._ledger.fail(failure))
         record, delay_s = self._limits.judge(failure, counts or {}, self._spec)
         if counts is None or record is None:
@@ -142,7 +142,7 @@ class OutcomeRecorder(BatchThread):
         return record
 
     def _retrying(self, call: Callable[[], Result]) -> Result | None:
-        """Call until it succeeds; return ``None`` after a final error or `give_up`."""
+        """Repeat *call* until it succeeds; return ``None`` after a final error or `give_up`."""
         pause_s = PAUSE_S
         while True:
             try:
@@ -152,7 +152,7 @@ class OutcomeRecorder(BatchThread):
                 if fault.is_final:
                     self._post("fatal", error)
                     return None
-                logger.warning("cannot write to the ledger, will retry: %s", fault.reason)
+                logger.warning("cannot write to the ledger, trying again: %s", fault.reason)
                 self._post("stuck", fault.reason)
             if self._given_up.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
                 return None

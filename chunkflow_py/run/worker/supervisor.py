@@ -1,4 +1,4 @@
-"""The supervisor of a worker: receives tasks of a step, runs them in a pool, records them.
+"""The supervisor of a worker: receives the tasks of a step, runs them, and records the outcomes.
 
 ```
 queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
@@ -7,10 +7,10 @@ queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
                                    '--> OutcomeRecorder: ledger --> Acknowledger: queue
 ```
 
-Each part has its own threads, which post events; the supervisor alone makes decisions, in one
+Each component has its own threads, which post events. Only the supervisor makes decisions, in one
 thread. Correctness does not depend on an orderly exit: a task is finished when its record is in the
-ledger, and its message is acknowledged afterwards. If anything dies earlier, the queue delivers the
-message again.
+ledger, and its message is acknowledged only after that. If the worker or one of its processes dies
+earlier, the queue delivers the message again.
 """
 
 from __future__ import annotations
@@ -74,16 +74,18 @@ DISTRUST_S = 5.0  # interval of checks above which the ledger is asked even if t
 
 @dataclass
 class WorkerOutcome:
-    """The result of a worker's part of a step.
+    """The result of one worker's work on a step.
 
     Attributes:
-        state: ``complete``: every task of the plan is recorded, by any worker;
-            ``complete-with-failures``: the same, but some tasks were given up; ``stopped``: tasks
-            remain; ``stage-closed``: the run is at a later step.
+        state: ``complete``: every task of the plan is recorded, by this or other workers.
+            ``complete-with-failures``: every task is recorded, but some were given up.
+            ``stopped``: the worker stopped before every task was recorded. ``stage-closed``: the
+            run is at another step.
         message: the result in one sentence, for the user.
         done, skipped, dead: number of tasks that this worker has recorded in each state.
         failures: number of failed attempts on this worker.
-        signal: name of the last stop signal, even if it arrived too late to stop anything.
+        signal: name of the last stop signal, even if it arrived after the end of the work;
+            ``None`` if no signal arrived.
     """
 
     state: Literal["complete", "complete-with-failures", "stopped", "stage-closed"] = "stopped"
@@ -105,9 +107,9 @@ class WorkerSnapshot:
     """The state of a worker at one instant.
 
     Attributes:
-        processes: the worker processes of its pool.
-        leases: number of leases that the worker has now.
-        renewed: number of renewals so far.
+        processes: the worker processes of the pool.
+        leases: number of leases that the worker holds.
+        renewed: number of renewals of leases so far.
         lost: number of leases lost so far.
         queued: counts of the queue at the last check; ``None`` before the first check.
     """
@@ -120,28 +122,28 @@ class WorkerSnapshot:
 
 
 class WorkerListener:
-    """Callbacks of a supervisor, called in its thread; override the methods of interest."""
+    """Callbacks that a supervisor calls in its thread; override the methods of interest."""
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Called when the worker begins a step; *tasks* is the number of its tasks."""
+        """Called when the worker begins a step; *tasks* is the number of tasks of the step."""
 
     def stage_ended(self, outcome: WorkerOutcome) -> None:
-        """Called when the worker has left the step."""
+        """Called when the worker has stopped working on the step, with the outcome."""
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
-        """Called a few times a second, and at the end; *snapshot* returns the current state."""
+        """Called a few times per second, and at the end; *snapshot* returns the worker's state."""
 
     def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
-        """Called when a worker process is ready for tasks."""
+        """Called when worker process *number* is ready for tasks, with its compute profile."""
 
     def task_ended(self, record: Record) -> None:
-        """Called when a task is recorded."""
+        """Called when the record of a task is in the ledger."""
 
     def task_failed(self, failure: FailedAttempt) -> None:
-        """Called when a failed attempt is counted."""
+        """Called when a failed attempt is counted in the ledger."""
 
     def changed(self, message: str) -> None:
-        """Called when the worker waits, stops or continues; *message* says why."""
+        """Called when the worker pauses, waits, stops or loses a lease; *message* says why."""
 
 
 class Supervisor:
@@ -149,20 +151,23 @@ class Supervisor:
 
     Args:
         stage: name of the step.
-        spec: hash of the step's spec, for records.
+        spec: hash of the step, for records.
         plan: tasks of the step.
         queue: queue of the tasks.
         ledger: ledger of the step.
         start: program and environment of the worker processes.
         settings: settings of the worker.
-        check_profile: called with the compute profile of each process before its first task;
-            raises a `ChunkflowError` to refuse the process.
+        check_profile: function that is called with the compute profile of each process before its
+            first task, and raises a `ChunkflowError` if the process must not run tasks.
         worker: name of this worker, for records.
-        run: hash that the messages of this step must contain; ``None`` accepts any.
-        stages: step -> hash that its messages must contain, in the order of the run's steps.
-        is_wanted: returns whether to keep a message of another step; see `MessageFilter`.
-        listener: receives progress.
-        on_recorded: called with the number of each task that this worker has recorded.
+        run: hash that the messages of this step must contain; ``None`` accepts any hash.
+        stages: hash that the messages of each step must contain, with the name of the step as
+            key, in the order of the steps.
+        is_wanted: function that returns whether to keep messages of another step; see
+            `MessageFilter`.
+        listener: callbacks that report progress.
+        on_recorded: function that is called with the number of each task that this worker has
+            recorded.
     """
 
     def __init__(
@@ -212,7 +217,7 @@ class Supervisor:
         )
 
     def stop(self, reason: str) -> None:
-        """Ask the worker to stop after the tasks that have begun; callable from any thread."""
+        """Ask the worker to finish the tasks that have begun and then stop; thread-safe."""
         self._events.put(("stop", reason))
 
     # --- the loop --------------------------------------------------------------------------------
@@ -223,7 +228,8 @@ class Supervisor:
         Raises:
             OptionError: the command line is wrong, or this machine would compute different bytes
                 than the other workers of the run.
-            ChunkflowError: the queue or the ledger refuses access, or no process can start.
+            ChunkflowError: the queue or the ledger refuses access, or worker processes cannot
+                start.
         """
         self._listener.stage_started(self._stage, len(self._plan))
         bound_s = self._settings.limits.deadline_s
@@ -311,7 +317,7 @@ class Supervisor:
         self._events.put((kind, content))
 
     def _from_process(self, process: WorkerProcess, messages: Sequence[Any] | None) -> None:
-        """Post the messages of a process; called in the thread that reads its pipe."""
+        """Post the messages of a process as an event; called in the thread that reads its pipe."""
         for message in messages or ():
             if isinstance(message, PipelineReady):
                 try:
@@ -433,7 +439,7 @@ class Supervisor:
     # --- stopping --------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
-        """Receive no more tasks, release those that have not begun, and finish the others."""
+        """Receive no more tasks, release tasks that have not begun, and let the others finish."""
         if self._drains_until is not None:
             return
         self._drains_until = time.monotonic() + self._settings.grace_s
@@ -457,12 +463,12 @@ class Supervisor:
         elif self._deadline is not None and now + longest_s >= self._deadline:
             remaining_s = max(0.0, self._deadline - now)
             self._stop(
-                f"{remaining_s:.1f} s remain of {limits.reason}, and a task took up to "
-                f"{longest_s:.0f} s"
+                f"only {remaining_s:.1f} s remain of {limits.reason}, and a task may take "
+                f"{longest_s:.0f} s, as long as the slowest task so far"
             )
 
     def _leave(self) -> None:
-        """Release all remaining tasks, and end the processes."""
+        """Release all remaining tasks, and end the worker processes."""
         self._receiver.close()
         start = time.monotonic()
         self._tasks.release_all()
@@ -518,10 +524,10 @@ class Supervisor:
         self._outcome.message = f"all {ended} tasks are recorded{failed}"
 
     def _notice_completion(self) -> None:
-        """Report the step as complete if this worker has recorded its last tasks.
+        """Report the step as complete if a stopped worker has recorded the last tasks of the step.
 
-        If the ledger does not answer within `LEAVE_S`, or the rest of the grace period if that is
-        shorter, the worker reports that it was stopped, and the next worker notices that the step
+        If the ledger does not answer within `LEAVE_S` or the remaining grace period, whichever is
+        shorter, the worker reports that it was stopped. The next worker then notices that the step
         is complete.
         """
         if self._outcome.state != "stopped" or self._leaves_at_once or not self._has_worked:
@@ -552,19 +558,19 @@ class InFlightTasks:
                                     --lost, stopped--> released
     ```
 
-    Used in the supervisor's thread only.
+    Use an instance only in the thread of the supervisor.
 
     Args:
-        spec: hash of the step's spec, for records.
+        spec: hash of the step, for records.
         worker: name of the worker, for records.
         settings: settings of the worker.
-        keeper: renews the leases.
-        pool: runs the tasks.
+        keeper: keeper that renews the leases.
+        pool: worker processes that run the tasks.
         acknowledger: returns messages to the queue.
         recorder: writes outcomes to the ledger.
-        outcome: updated with the number of tasks in each state.
-        listener: receives progress.
-        stop: called with the reason when the worker must stop.
+        outcome: result of the worker, to which the numbers of tasks are added.
+        listener: callbacks that report progress.
+        stop: function that is called with the reason when the worker must stop.
 
     Attributes:
         profile: compute profile of the pool, as one line.
@@ -606,11 +612,11 @@ class InFlightTasks:
 
     @property
     def active(self) -> int:
-        """Number of tasks that have not ended."""
+        """Number of received tasks that have not ended yet."""
         return len(self._active)
 
     def wanted(self, now: float) -> int:
-        """Return the number of further tasks to receive."""
+        """Return the number of further tasks to receive at time *now* (monotonic clock)."""
         back_off = self._policy.back_off
         if now < back_off.until or len(self._recording) > MOST_RECORDING:
             return 0
@@ -624,7 +630,7 @@ class InFlightTasks:
     # --- how tasks arrive and end ----------------------------------------------------------------
 
     def received(self, jobs: Sequence[Job]) -> None:
-        """Accept received tasks; release them if a back-off started meanwhile."""
+        """Accept received tasks; if the worker pauses (back-off), release them instead."""
         if time.monotonic() < self._policy.back_off.until:
             for job in jobs:
                 self._release(job)
@@ -688,7 +694,7 @@ class InFlightTasks:
             self._recorder.record(outcomes)
 
     def recorded(self, outcomes: Sequence[tuple[Job, Record | None, FailedAttempt | None]]) -> None:
-        """Count the outcomes that the recorder has written."""
+        """Count the outcomes that the recorder has written to the ledger."""
         outcome = self._outcome
         for job, record, failure in outcomes:
             self._recording.pop(job.number, None)
@@ -733,7 +739,7 @@ class InFlightTasks:
                 self._stop(decision.message)
 
     def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
-        """Queue a failed attempt for the ledger; *seconds* is its run time."""
+        """Pass a failed attempt to the recorder; *seconds* is the run time of the attempt."""
         fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
         extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
         logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
@@ -752,7 +758,7 @@ class InFlightTasks:
     # --- releasing -------------------------------------------------------------------------------
 
     def give_back(self, job: Job, delay_s: float = 0.0) -> None:
-        """Release a task, and ignore further reports about it."""
+        """Release a task, and ignore further reports about the task."""
         job.is_given_up = True
         self._active.pop(job.number, None)
         self._release(job, delay_s)
@@ -764,7 +770,7 @@ class InFlightTasks:
             self._acknowledger.release(job.leases, delay_s)
 
     def release_untouched(self) -> None:
-        """Release all tasks that no process has begun."""
+        """Release all tasks that no worker process has begun."""
         for job in self._pool.withdraw_untouched():
             self.give_back(job)
 
@@ -784,7 +790,7 @@ class InFlightTasks:
                 return
 
     def watch_leases(self) -> None:
-        """Stop tasks whose leases are about to expire; kill their process once they have."""
+        """Stop tasks whose lease is about to expire; if it has expired, kill the process."""
         clock, lease_s = self._keeper.clock(), self._settings.lease_s
         late = clock + min(max(LATE_S, lease_s / 12), lease_s / 4)
         for job in [job for job in self._active.values() if job.lease_ends < late]:
@@ -800,10 +806,10 @@ class InFlightTasks:
 class CompletionWatch:
     """Checks periodically, while a worker is idle, whether its step is complete.
 
-    Only the ledger decides: an empty queue is not enough, as a task that another worker has leased
-    may come back. A check counts the queue first, because that is cheap. It asks the ledger if no
-    task waits, or if waiting tasks are not delivered, for example because they belong to another
-    run.
+    Only the ledger shows whether the step is complete: even if the queue is empty, a task that
+    another worker has leased may return to it. A check first counts the messages in the queue,
+    because that is cheap. It reads the ledger if no task waits, or if waiting tasks are not
+    delivered to this worker, for example because they belong to another run.
 
     Args:
         queue: queue of the tasks.
@@ -811,9 +817,10 @@ class CompletionWatch:
         total: number of tasks of the step.
         quiet_s: report missing tasks after the queue has been empty for this many seconds.
         until_complete: whether to wait for tasks that other workers have leased.
-        post: called in a thread with an event: ``checked`` and the queue's counts, the number of
-            tasks that have ended, and the number of dead ones (each ``None`` if not asked);
-            ``stuck`` and a reason; ``fatal`` and an error.
+        post: function that is called in a thread with the name and the content of an event:
+            ``checked`` with the counts of the queue, the number of ended tasks and the number of
+            dead tasks (each ``None`` if it is unknown); ``stuck`` with a reason; ``fatal`` with an
+            error.
     """
 
     def __init__(
@@ -825,7 +832,7 @@ class CompletionWatch:
         until_complete: bool,
         post: Callable[[str, Any], None],
     ) -> None:
-        """Create the watch of a worker that has tasks."""
+        """Create the watch; the worker counts as busy until `idle` is called."""
         self._queue = queue
         self._ledger = ledger
         self._total = total
@@ -844,7 +851,7 @@ class CompletionWatch:
         self._quiet_since = None
 
     def idle(self, now: float) -> float:
-        """Note that the worker has no tasks; return the seconds since its last one."""
+        """Note that the worker has no tasks; return for how many seconds it has had none."""
         if self._idle_since is None:
             self._idle_since = now
             self._check_at = now + FIRST_CHECK_S
@@ -891,5 +898,8 @@ class CompletionWatch:
         elif self._quiet_since is None:
             self._quiet_since = now
         elif now - self._quiet_since > self._quiet_s:
-            return f"{missing} tasks are neither queued nor recorded; chunkflow repair queues them"
+            return (
+                f"{missing} tasks are neither queued nor recorded; run chunkflow repair to queue "
+                "them again"
+            )
         return None

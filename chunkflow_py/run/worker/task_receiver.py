@@ -8,12 +8,12 @@ receive -> renew the lease from now on -> parse -> look up in the ledger -> job 
 
 Poison-task detection: if a task kills its worker process, the supervisor counts a failure. If the
 whole worker dies, for example because a container exceeds its memory limit, no supervisor is left
-to count it, and the queue delivers the message again. So a task whose message was delivered more
-than `RECEIVES` times is *suspected*: it runs alone, and a mark in the ledger says that its attempt
-began. A worker that releases the task removes its mark. The next worker that receives the message
-counts each remaining mark without an outcome as a failure of the kind ``worker-lost``. Deliveries
-alone do not count, because workers are also preempted and drained; only many lost workers end a
-task.
+to count the failure, and the queue delivers the message again. So a task whose message was
+delivered more than `RECEIVES` times is *suspected*: it runs alone, and a mark in the ledger records
+that the attempt has begun. A worker that releases the task removes the mark. The next worker that
+receives the message counts each remaining mark without an outcome as a failure of the kind
+``worker-lost``. Deliveries are not counted as failures, because workers are also preempted and
+drained. Only many lost workers end a task.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ FOREIGN_DELAY_S = 60.0  # delay before a message of another run is delivered aga
 MOST_RECEIVED = 4096  # messages of one request
 RECEIVES = 3  # deliveries of a message after which its task is suspected
 SUSPECT_DELAY_S = 4.0  # longest delay of a suspected task while another one runs
-GIVEN_BACK = "released by its worker"
+GIVEN_BACK = "the worker released the task"
 WORKER_LOST = (
-    "its worker disappeared: either it was killed from outside, or this task killed all of its "
-    "processes, as in a container with too little memory"
+    "the worker disappeared: either it was killed from outside, or this task killed all processes "
+    "of the worker, for example in a container with too little memory"
 )
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A task that this worker has received, and not yet recorded or released.
+    """A task that this worker has received, but not yet recorded or released.
 
     Attributes:
         number: number of the task in its plan.
         box: box of the task, as a string.
-        leases: leases of its messages; several if it was delivered again meanwhile.
+        leases: leases of the messages of the task; several if it was delivered several times.
         attempt: unique name of this attempt.
-        is_suspected: whether it may be a poison task; see the top of this module.
-        is_cancelled: whether its process was asked to stop the task, because its lease is lost or
-            about to expire.
+        is_suspected: whether the task may be a poison task; see the top of this module.
+        is_cancelled: whether the worker process was asked to stop the task, because the lease is
+            lost or about to expire.
         is_given_up: whether to ignore all further reports about the task.
     """
 
@@ -97,10 +97,10 @@ class MessageFilter:
     Attributes:
         plan: tasks of the step.
         stage: name of the step.
-        runs: step -> hash that its messages must contain, in the order of the run's steps; ``None``
-            accepts any.
-        is_wanted: returns whether to keep a message of another step; by default, messages of later
-            steps are kept.
+        runs: hash that the messages of each step must contain, with the name of the step as key,
+            in the order of the steps; ``None`` accepts any hash.
+        is_wanted: function that returns whether to keep messages of another step, given the name
+            of this step; by default, messages of later steps are kept.
     """
 
     plan: Plan
@@ -110,21 +110,23 @@ class MessageFilter:
 
 
 class TaskReceiver:
-    """Receives and parses messages, looks them up in the ledger, and posts jobs.
+    """Receives and parses messages, looks up their tasks in the ledger, and posts jobs.
 
     Args:
         messages: filter of the messages to accept.
         attempts: prefix of the names of this worker's attempts.
-        keeper: keeper of the leases; it gives access to the queue.
+        keeper: keeper of the leases, which also gives access to the queue.
         ledger: ledger of the step.
         acknowledger: acknowledges, releases or buries messages that need no work.
-        post: called in the thread with an event: ``received`` and a list of jobs, ``closed-stage``
-            and a step, ``stuck`` and a reason, ``fatal`` and an error.
-        wait_s: longest wait of one request for a message, in seconds.
-        guard: detects poison tasks; ``None``: suspect no task.
+        post: function that is called in the thread with the name and the content of an event:
+            ``received`` with a list of jobs; ``closed-stage`` with the name of a step; ``stuck``
+            with a reason; ``fatal`` with an error.
+        wait_s: longest time that one request to the queue waits for a message, in seconds.
+        guard: detector of poison tasks; ``None`` if no task is suspected.
 
     Attributes:
-        profile: compute profile of this worker, if attempts must be recorded before they begin.
+        profile: compute profile of this worker if attempts must be recorded before they begin,
+            else ``None``.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class TaskReceiver:
         wait_s: float,
         guard: PoisonTaskGuard | None = None,
     ) -> None:
-        """Start the thread; it receives nothing before `want` is called."""
+        """Start the thread, which receives no messages until `want` is called."""
         self._messages = messages
         self._attempts = (f"{attempts}-{number}" for number in itertools.count())
         self._keeper = keeper
@@ -160,7 +162,7 @@ class TaskReceiver:
     def want(self, number: int) -> None:
         """Set the number of jobs that the supervisor can accept.
 
-        Jobs that were posted, but not yet noted by `seen`, count towards *number*.
+        Jobs that were posted but not yet reported with `seen` count towards *number*.
         """
         with self._changed:
             self._wanted = max(0, number - self._unseen)
@@ -173,14 +175,14 @@ class TaskReceiver:
             self._unseen -= number
 
     def close(self) -> None:
-        """Stop receiving; release the messages that a pending request still returns."""
+        """Stop receiving messages, and release those that a pending request still returns."""
         self._closed.set()
         with self._changed:
             self._wanted = 0
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until a pending request has ended; return ``False`` after a timeout."""
+        """Wait until the thread has ended; return ``False`` after a timeout."""
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
@@ -217,7 +219,7 @@ class TaskReceiver:
             self._closed.wait(FIRST_PAUSE_S)
 
     def _retrying(self, call: Callable[[], Any]) -> Any:
-        """Call until it succeeds; return ``None`` when closed; raise a final error."""
+        """Repeat *call* until it succeeds; return ``None`` if closed; raise a final error."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -226,14 +228,14 @@ class TaskReceiver:
                 fault = fault_of(error)
                 if fault.is_final:
                     raise
-                logger.warning("cannot receive tasks, will retry: %s", fault.reason)
+                logger.warning("cannot receive tasks, trying again: %s", fault.reason)
                 self._post("stuck", fault.reason)
             if self._closed.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
                 return None
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     def _jobs(self, held: Sequence[Held]) -> list[Job]:
-        """Return jobs for the messages that need work; acknowledge, release or bury the others."""
+        """Return jobs for messages that need work; acknowledge, release or bury other messages."""
         jobs: dict[int, Job] = {}
         for lease in held:
             task = self._task(lease)
@@ -254,7 +256,7 @@ class TaskReceiver:
             leases = jobs.pop(number).leases
             if state == "dead":
                 self._acknowledger.bury(
-                    leases, "the task was given up earlier; see the failures of the run"
+                    leases, "the task was given up earlier; chunkflow status lists the failures"
                 )
             else:
                 self._acknowledger.acknowledge(leases)
@@ -277,7 +279,7 @@ class TaskReceiver:
         return True
 
     def _task(self, held: Held) -> tuple[int, str] | None:
-        """Return number and box of a task of this step; ``None`` if the message was returned."""
+        """Return number and box of a message's task; ``None`` if the message needs no work."""
         try:
             body = parse_body(held.message.body)
         except BodyError as error:
@@ -315,8 +317,8 @@ class TaskReceiver:
         if run not in self._foreign_runs:
             self._foreign_runs.add(run)
             logger.error(
-                "the queue contains tasks of run %s, which this worker of run %s leaves to others; "
-                "give each run its own queue",
+                "the queue contains tasks of another run (hash %s), which this worker (hash %s) "
+                "does not process; give each run its own queue",
                 run,
                 self._messages.runs[self._messages.stage],
             )
@@ -328,12 +330,12 @@ class TaskReceiver:
 
 
 class PoisonTaskGuard:
-    """Detects tasks that kill their whole worker; see the top of this module.
+    """Detects tasks that kill the whole worker that runs them; see the top of this module.
 
     Args:
         ledger: ledger of the step, which stores the marks of attempts.
         limits: number of failures that end a task.
-        spec: hash of the step's spec, for the records of tasks that are given up.
+        spec: hash of the step, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
     """
 
@@ -362,7 +364,7 @@ class PoisonTaskGuard:
 
     @staticmethod
     def delay_s() -> float:
-        """Return a random delay in seconds for a task that cannot run now."""
+        """Return a random delay in seconds for a suspected task that cannot run now."""
         return random.uniform(SUSPECT_DELAY_S / 2, SUSPECT_DELAY_S)  # noqa: S311 jitter
 
     def begin(self, job: Job, profile: str | None) -> Record | None:
@@ -370,11 +372,12 @@ class PoisonTaskGuard:
 
         Args:
             job: the suspected task.
-            profile: compute profile of this worker, if the ledger keeps all attempts.
+            profile: compute profile of this worker; ``None`` if the ledger does not keep all
+                attempts.
 
         Returns:
-            The task's record, already in the ledger, if the lost attempts end the task; else
-            ``None``.
+            The record of the task, which is already in the ledger, if too many attempts were lost;
+            else ``None``.
         """
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         # A compaction that runs while a mark is removed can put it back.

@@ -1,4 +1,4 @@
-"""The main loop of a worker: runs the steps of a run in order, as its spec describes them."""
+"""The main loop of a worker: runs the steps of a run in the order of the spec."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ MakeSourcedPipeline = Callable[["PipelineSource", "TaskFeed"], "Pipeline"]
 
 @dataclass(frozen=True)
 class PipelineSource:
-    """Everything that a process needs to make the pipeline of a step; pickled and sent to it.
+    """Everything that a worker process needs to make the pipeline of a step; can be pickled.
 
     Attributes:
-        argv: arguments of the operators, with the paths of files on this machine.
+        argv: command-line arguments of the operators, with paths of files on this machine.
         mip: value of the global option ``--mip``.
         plan: tasks of the step.
-        folder: working directory of relative paths.
-        ahead: number of tasks that each stage of the pipeline prefetches.
+        folder: directory to which relative paths refer.
+        ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
         allow_code: whether the pipeline may run code that is not part of this package.
         earlier: earlier steps of the run, whose outputs this step may read.
-        exchange: where tasks exchange the patches that they share; ``None``: nowhere.
+        exchange: where tasks exchange the patches that they share; ``None`` if they do not.
     """
 
     argv: tuple[str, ...]
@@ -77,16 +77,16 @@ class PipelineSource:
 def pipeline_source(
     home: RunDirectory, stage: RunStep, *, allow_code: bool = True, ahead: int | None = None
 ) -> PipelineSource:
-    """Fetch the files of a step and return what its pipeline needs.
+    """Download the files of a step, and return the source from which to make its pipeline.
 
     Raises:
-        OptionError: the step runs code that is not allowed; a file is damaged; or the folder of
-            its relative paths does not exist on this machine.
+        OptionError: the step runs code that is not allowed, a file is damaged, or the folder to
+            which relative paths of the step refer does not exist on this machine.
     """
     if stage.code and not allow_code:
         msg = (
-            f"step {stage.name} of {home.url} runs {', '.join(stage.code)}, which --no-code "
-            "refuses; leave out --no-code, or use a built-in network"
+            f"step {stage.name} of {home.url} runs {', '.join(stage.code)}, but --no-code forbids "
+            "code that is not part of chunkflow_py; omit --no-code, or use a built-in network"
         )
         raise OptionError(msg)
     _check_folder(home.spec.folder, stage)
@@ -104,10 +104,10 @@ def pipeline_source(
 
 
 def _check_folder(folder: str, stage: RunStep) -> None:
-    """Refuse a step that uses local paths below a folder that this machine does not have.
+    """Check that this machine has *folder* if the step uses local paths inside this folder.
 
     Raises:
-        OptionError: the message names the folder and a path.
+        OptionError: the folder does not exist. The message names the folder and a path.
     """
     if _is_here(folder):
         return
@@ -116,8 +116,8 @@ def _check_folder(folder: str, stage: RunStep) -> None:
     if below:
         msg = (
             f"step {stage.name} uses {below.removeprefix('file://')}, but this machine has no "
-            f"folder {folder}; mount it, or submit the pipeline with paths on a shared file system "
-            "or in a bucket"
+            f"folder {folder}; mount the folder, or submit the pipeline with paths on a shared "
+            "file system or in a bucket"
         )
         raise OptionError(msg)
 
@@ -127,12 +127,12 @@ def _places(options: dict[str, Any]) -> Iterable[str]:
 
 
 def enter_folder(folder: str) -> None:
-    """Change to the folder in which the run was submitted, if this machine has it."""
+    """Change the working directory to *folder*, if this machine has this folder."""
     if _is_here(folder):
         os.chdir(folder)
     else:
         logger.info(
-            "cannot enter folder %s on this machine; relative paths start at %s",
+            "cannot change to the folder %s on this machine; relative paths refer to %s",
             folder,
             Path.cwd(),
         )
@@ -147,12 +147,13 @@ class WorkOptions:
     """Options of a worker, or of a run on Dask.
 
     Attributes:
-        settings: settings of its supervisor.
+        settings: settings of the supervisor of the worker.
         worker: name of the worker in records.
-        threads: number of compute threads of each process; ``None``: the environment decides.
+        threads: number of compute threads of each process; ``None`` for the number that the
+            environment variables set.
         allow_code: whether model files and plugins may run.
-        until_complete: whether the worker exits when the run is complete, instead of waiting for a
-            repair or a retry.
+        until_complete: whether the worker exits when the run is complete. Otherwise, it waits
+            for a repair or a retry.
     """
 
     settings: WorkerSettings
@@ -168,30 +169,33 @@ def work(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
-    """Run the steps of a run; return the exit code and a message for people.
+    """Run the steps of a run; return the exit code and a message for the user.
 
     Args:
         home: the run directory.
-        working: settings and limits.
-        make_pipeline: makes the pipeline of a step from its source; must be picklable.
-        listener: receives progress.
+        working: settings and limits of the worker.
+        make_pipeline: picklable function that makes the pipeline of a step from its source.
+        listener: callbacks that report progress.
 
     Raises:
-        OptionError: the address lacks a required hash of the spec, or contains the hash of another
-            spec; or this machine would compute different bytes.
+        OptionError: the address of the run has no hash of the spec although it needs one, the hash
+            is that of another spec, or this machine would compute different bytes.
     """
     began = time.monotonic()
     spec = home.spec
     spec.check_current()
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
-            f"other people may be able to write to {home.url}, and so change the code that "
-            "runs on this machine; start the worker with the address that submit printed "
-            f"({home.address}, if this is your run)"
+            f"other people may be able to write to {home.url}, and so change the code that runs on "
+            "this machine; start the worker with the address that submit printed, which contains "
+            f"the SHA-256 of the spec (if this is your run: {home.address})"
         )
         raise OptionError(msg)
     if not spec.queue:
-        msg = f"{home.url} has no queue; run it with chunkflow run --on dask://HOST:PORT"
+        msg = (
+            f"run {home.url} has no queue, because it was submitted for Dask; continue it with "
+            "chunkflow run --on dask://HOST:PORT"
+        )
         raise OptionError(msg)
     for stage in spec.steps:
         # Fetch all files before the first task.
@@ -227,7 +231,7 @@ def work(
                     continue
                 code, message = (
                     FAILURES,
-                    f"{outcome.message}; chunkflow status {home.shown} lists them",
+                    f"{outcome.message}; run chunkflow status {home.shown} to list failed tasks",
                 )
             elif lost := _no_longer_recorded(home):
                 return WORK_LEFT, lost
@@ -243,14 +247,14 @@ def work(
 
 
 def _opened(url: str, disk_wait_s: float) -> Queue:
-    """Open a queue; wait while its disk is full."""
+    """Open a queue; if the disk of the queue is full, wait and try again."""
     while True:
         try:
             return open_queue(url)
         except QueueError as error:
             if fault_of(error).shortage != "disk":
                 raise
-            logger.warning("%s; retrying in %.0f s", error, disk_wait_s)
+            logger.warning("%s; trying again in %.0f s", error, disk_wait_s)
         time.sleep(disk_wait_s)
 
 
@@ -263,7 +267,7 @@ def _work_on(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None,
 ) -> WorkerOutcome:
-    """Open a step if necessary, and run it with a supervisor."""
+    """Send the tasks of a step if necessary, and run the tasks with a supervisor."""
     _open_stage(home, queue, name)
     stage, settings = home.spec.step(name), working.settings
     source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
@@ -295,11 +299,11 @@ def _work_on(
 
 
 def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
-    """Return whether a worker of one step keeps a message of another step.
+    """Return whether a worker of step *ours* keeps a message of step *other* in the queue.
 
     A message of an earlier step is kept if a repair has reopened that step. A message of a later
-    step is kept if the step's tasks are sent or being sent; otherwise they are sent again when the
-    step opens.
+    step is kept if the tasks of that step were sent or are being sent. Otherwise, the tasks will
+    be sent again when that step opens, so the message is not needed.
     """
     names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
@@ -308,14 +312,14 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
 
 
 def _no_longer_recorded(home: RunDirectory) -> str:
-    """Describe the missing records of a run whose steps are all closed; empty if there are none."""
+    """Return a message about missing records of a run whose steps are all closed, or ""."""
     for stage in home.spec.steps:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
             return (
                 f"step {stage.name} of {home.shown} was complete, but {stage.tasks - finished} of "
-                f"its {stage.tasks} tasks are no longer recorded; chunkflow verify lists them, "
-                "chunkflow repair queues them again"
+                f"its {stage.tasks} tasks are no longer recorded; run chunkflow verify to list "
+                "these tasks, and chunkflow repair to queue them again"
             )
     return ""
 
@@ -323,7 +327,7 @@ def _no_longer_recorded(home: RunDirectory) -> str:
 def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
     """Acknowledge the remaining messages of a complete run, such as tasks that were sent twice.
 
-    Otherwise an autoscaler that counts messages would start machines forever.
+    If these messages remained, an autoscaler that counts messages would start machines forever.
     """
     hashes = {stage.hash for stage in home.spec.steps}
     try:
@@ -337,12 +341,12 @@ def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
             queue.acknowledge(of_this_run)
     except QueueError as error:
         logger.debug(
-            "cannot acknowledge the remaining messages, which stay in the queue: %s", error
+            "cannot acknowledge the remaining messages, so they stay in the queue: %s", error
         )
 
 
 def _waited(seconds: float) -> bool:
-    """Wait; return ``False`` as soon as a signal asks this process to stop."""
+    """Wait for *seconds* and return ``True``; if a stop signal arrives, return ``False``."""
     has_signal = threading.Event()
     before = on_stop_signals(lambda _: has_signal.set())
     try:
@@ -352,17 +356,17 @@ def _waited(seconds: float) -> bool:
 
 
 def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
-    """Send the tasks of a step, or wait for another worker that sends them.
+    """Send the tasks of a step, or wait until another worker has sent them.
 
-    The worker that sends renews its claim until all tasks are sent. A claim that has not changed
-    for `CLAIM_EXPIRES_S`, by the clock of the worker that waits, counts as abandoned.
+    The worker that sends the tasks renews its claim until all tasks are sent. If the claim has not
+    changed for `CLAIM_EXPIRES_S` seconds of a waiting worker's clock, it counts as abandoned.
     """
     if stage == home.spec.first:
         return  # submit has sent its tasks
     key, last_claim, since = f"stages/{stage}/sending", None, time.monotonic()
     while not home.is_sent(stage):
         if home.store.put_if_absent(key, _claim()):
-            logger.info("step %s starts: sending its tasks", stage)
+            logger.info("step %s starts: sending the tasks of this step", stage)
             try:
                 with _renewed(home, key):
                     home.renew(stage)
@@ -379,13 +383,13 @@ def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
 
 
 def _claim() -> bytes:
-    """Return the content of a new claim, different from all others."""
+    """Return the content of a new claim, which differs from that of every other claim."""
     return json.dumps({"since": time.time(), "process": os.getpid()}).encode()
 
 
 @contextmanager
 def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
-    """Renew a claim in a thread until the block ends."""
+    """Renew the claim at *key* in a thread until the ``with`` block ends."""
     over = threading.Event()
 
     def renew() -> None:
@@ -394,8 +398,8 @@ def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
                 home.store.put(key, _claim())
             except ChunkflowError as error:
                 logger.warning(
-                    "cannot renew the claim to send the tasks of a step; another worker may send "
-                    "them, too: %s",
+                    "cannot renew the claim to send the tasks of a step; another worker may also "
+                    "send these tasks: %s",
                     error,
                 )
 

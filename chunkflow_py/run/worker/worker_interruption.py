@@ -1,13 +1,13 @@
 """External requests to stop: preemption notices of clouds, and signals.
 
-| cloud  | metadata path                         | meaning                                |
-|--------|---------------------------------------|----------------------------------------|
-| AWS    | ``spot/instance-action``              | interrupted in about two minutes       |
-| AWS    | ``events/recommendations/rebalance``  | interruption is likely                 |
-| Google | ``instance/preempted``                | preempted in about thirty seconds      |
+| cloud  | metadata path                         | meaning of the notice                         |
+|--------|---------------------------------------|-----------------------------------------------|
+| AWS    | ``spot/instance-action``              | an interruption follows in about two minutes  |
+| AWS    | ``events/recommendations/rebalance``  | an interruption is likely                     |
+| Google | ``instance/preempted``                | the preemption follows in about 30 seconds    |
 
 Notices only save money; correctness never depends on them. Each metadata server is polled in its
-own thread, so that an absent, slow or faulty server delays nothing. A server that has never
+own thread, so an absent, slow or faulty server does not delay the worker. A server that has never
 answered is polled only a few times.
 """
 
@@ -52,10 +52,11 @@ _NOTICES = {
 
 
 class InterruptionWatch:
-    """Polls the metadata servers of this machine until one gives notice.
+    """Polls the metadata servers of this machine until one of them announces a preemption.
 
     Args:
-        on_notice: called once, in a thread of the watch, with the text of the notice.
+        on_notice: function that is called once, in a thread of the watch, with the text of the
+            notice.
         interval_s: seconds between two polls.
     """
 
@@ -71,7 +72,7 @@ class InterruptionWatch:
             thread.start()
 
     def close(self) -> None:
-        """Stop polling; does not wait for a pending request."""
+        """Stop polling, without waiting for a pending request."""
         self._stopped.set()
 
     def _run(self, server: _Amazon | _Google) -> None:
@@ -100,11 +101,11 @@ class InterruptionWatch:
 
 
 class _NoAnswerError(Exception):
-    """No metadata server answered, or another server listens at its address."""
+    """No metadata server answered, or a server of another kind uses the address."""
 
 
 class _Amazon:
-    """The metadata service of EC2, version 2, whose requests need a token."""
+    """The metadata service of Amazon EC2, version 2, which answers only requests with a token."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -139,7 +140,7 @@ class _Amazon:
 
 
 class _Google:
-    """The metadata server of Compute Engine."""
+    """The metadata server of Google Compute Engine."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -177,15 +178,15 @@ def _servers() -> list[_Amazon | _Google]:
 
 
 class StopRequested(Interrupted):
-    """A signal asks the worker to stop; not an `Exception`, so that no handler catches it."""
+    """A signal asks the worker to stop; not an `Exception`, so ``except Exception`` ignores it."""
 
 
 @contextmanager
 def stops_on_signals(code: int) -> Iterator[None]:
     """Raise `StopRequested` in the main thread at the first signal, and exit at the second.
 
-    For the start of a worker and between steps; a supervisor installs its own handlers, and
-    restores these afterwards.
+    The handlers are for the start of a worker and the time between steps. During a step, the
+    supervisor replaces them with its own handlers, and restores them at the end of the step.
 
     Args:
         code: exit code of the process if it has not ended within `GRACE_S` of the first signal.

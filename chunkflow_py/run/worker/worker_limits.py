@@ -1,4 +1,4 @@
-"""Settings of a worker, and limits of the time, tasks and money that it may use.
+"""Settings of a worker, and limits of the time, tasks and money that the worker may use.
 
 ```
 start --- receives tasks ---| no time is left for another task: finishes those begun |--- deadline
@@ -42,15 +42,16 @@ _COMMAND_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """The limits at which a worker stops; ``None`` for no limit.
+    """The limits at which a worker stops; ``None`` means no limit.
 
     Attributes:
-        max_tasks: number of tasks, including failed attempts.
-        walltime_s: seconds within which the worker must have exited.
+        max_tasks: number of tasks that the worker runs, including failed attempts.
+        walltime_s: seconds from the start of the worker until it must have exited.
         max_cost: cost of the worker, in any currency.
-        cost_per_hour: price of this machine, in the same currency.
-        idle_exit_s: seconds without a task.
-        spent_s: seconds of *walltime_s* and *max_cost* that are already used up.
+        cost_per_hour: price of this machine per hour, in the same currency.
+        idle_exit_s: seconds that the worker waits without a task before it exits.
+        spent_s: seconds that the worker has already run, which count towards *walltime_s* and
+            *max_cost*.
     """
 
     max_tasks: int | None = None
@@ -64,15 +65,18 @@ class WorkerLimits:
         """Check that the cost can be computed.
 
         Raises:
-            OptionError: the cost is limited, but the price is unknown.
+            OptionError: the cost is limited, but the price of the machine is unknown.
         """
         if self.max_cost is not None and not self.cost_per_hour:
-            msg = f"--max-cost {self.max_cost} needs the price of this machine; add --cost-per-hour"
+            msg = (
+                f"--max-cost {self.max_cost} needs the price of this machine; add --cost-per-hour "
+                "PRICE"
+            )
             raise OptionError(msg)
 
     @property
     def deadline_s(self) -> float | None:
-        """Seconds from now until everything must have ended; ``None`` without a limit."""
+        """Seconds from now until all tasks must have ended; ``None`` if there is no limit."""
         bounds = [] if self.walltime_s is None else [_without_shutdown(self.walltime_s)]
         if self.max_cost is not None and self.cost_per_hour:
             bounds.append(3600 * self.max_cost / self.cost_per_hour)
@@ -80,7 +84,7 @@ class WorkerLimits:
 
     @property
     def reason(self) -> str:
-        """The limit that sets the deadline, for messages."""
+        """Description of the limit that determines the deadline, for messages."""
         walltime_s = self.walltime_s
         if (
             walltime_s is not None
@@ -93,14 +97,14 @@ class WorkerLimits:
         """Return the limits that remain for the next step of a run.
 
         Args:
-            seconds: time that the worker has run.
-            tasks: number of tasks that have ended on it.
+            seconds: time in seconds that the worker has run.
+            tasks: number of tasks that have ended on the worker.
         """
         most = None if self.max_tasks is None else max(0, self.max_tasks - tasks)
         return replace(self, max_tasks=most, spent_s=seconds)
 
     def idle_left_s(self, idle_s: float) -> float:
-        """Return the seconds that a worker may still wait after being idle for *idle_s*."""
+        """Return how many seconds longer a worker may wait that has been idle for *idle_s*."""
         bounds = [] if self.idle_exit_s is None else [self.idle_exit_s - idle_s]
         if (deadline_s := self.deadline_s) is not None:
             bounds.append(deadline_s)
@@ -108,7 +112,7 @@ class WorkerLimits:
 
     @property
     def reached(self) -> str | None:
-        """The limit that is reached, for messages; ``None`` if another task may begin."""
+        """Message about the limit that is reached; ``None`` if another task may begin."""
         if self.max_tasks == 0:
             return "the limit of --max-tasks is reached"
         deadline_s = self.deadline_s
@@ -123,15 +127,17 @@ def walltime_of_job() -> float:
     """Return the remaining seconds of the Slurm job in which this process runs.
 
     Raises:
-        OptionError: this is not a Slurm job, or the job has no limit; the message names an
-            alternative.
+        OptionError: the process does not run in a Slurm job, or the job has no time limit.
     """
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if is_digits(end):
         return max(0.0, int(end) - time.time())
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job:
-        msg = "--walltime auto asks Slurm, but SLURM_JOB_ID is not set; give --walltime SECONDS"
+        msg = (
+            "--walltime auto reads the time limit of a Slurm job, but SLURM_JOB_ID is not set; use "
+            "--walltime SECONDS"
+        )
         raise OptionError(msg)
     try:
         time_left = subprocess.run(
@@ -143,24 +149,23 @@ def walltime_of_job() -> float:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         msg = (
-            f"squeue did not report the time limit of job {job} ({error}); give --walltime SECONDS"
+            f"squeue did not report the remaining time of job {job} ({error}); use "
+            "--walltime SECONDS"
         )
         raise OptionError(msg) from error
     return parse_time_left(time_left)
 
 
 def parse_time_left(text: str) -> float:
-    """Parse a duration in Slurm's format: ``1-02:03:04``, ``02:03:04``, ``3:04``; return seconds.
+    """Return the seconds of a duration in Slurm's format: ``1-02:03:04``, ``02:03:04``, ``3:04``.
 
     Raises:
-        OptionError: the text is not a time, such as ``UNLIMITED``.
+        OptionError: the text is not a duration, for example ``UNLIMITED``.
     """
     days, dash, clock = text.rpartition("-")
     fields = clock.split(":")
     if not all(is_digits(each) for each in [days if dash else "0", *fields]) or len(fields) > 3:
-        msg = (
-            f"Slurm reports the time limit {text!r}, which is not a duration; leave out --walltime"
-        )
+        msg = f"Slurm reports the remaining time {text!r}, which is not a duration; omit --walltime"
         raise OptionError(msg)
     seconds = 0
     for each in fields:
@@ -172,7 +177,7 @@ def parse_time_left(text: str) -> float:
 
 
 class Bound(NamedTuple):
-    """A limit in seconds, and the reason for it: a clause that ends a message."""
+    """A limit in seconds, and a clause for the end of a message that explains the limit."""
 
     seconds: float
     why: str
@@ -183,11 +188,11 @@ class TaskLimit:
     """The run time after which a task is killed (``--task-limit``).
 
     Attributes:
-        seconds: limit of every task; infinite: no limit; ``None``: ``auto``.
+        seconds: limit of every task; infinite for no limit; ``None`` for ``auto``.
         first_s: with ``auto``, the limit until *tasks* tasks of the step have finished.
-        least_s, times: with ``auto``, the later limit is *times* the median of their durations, but
-            at least *least_s*.
-        tasks: number of finished tasks that the median needs.
+        least_s, times: with ``auto``, the limit after that: *times* the median of the durations of
+            finished tasks, but at least *least_s*.
+        tasks: number of finished tasks that are needed for the median.
     """
 
     seconds: float | None = None
@@ -198,47 +203,48 @@ class TaskLimit:
 
     @property
     def shortest_s(self) -> float:
-        """Seconds during which no task is killed, whatever the durations of other tasks."""
+        """Run time in seconds up to which no task is killed, however fast other tasks were."""
         return min(self.first_s, self.least_s) if self.seconds is None else self.seconds
 
     @property
     def start_s(self) -> float:
-        """Seconds that a process may take until it is ready for its first task."""
+        """Seconds that a worker process may take until it is ready for its first task."""
         return self.first_s if self.seconds is None else max(self.first_s, self.seconds)
 
     def after(self, durations: Sequence[float]) -> Bound:
-        """Return the limit once tasks of the step have taken *durations* seconds."""
+        """Return the limit of a task, given the durations of finished tasks in seconds."""
         remedy = "if tasks may take longer, set --task-limit SECONDS or --task-limit none"
         if self.seconds is not None:
             why = f"--task-limit allows {self.seconds:g} s; {remedy}"
             return Bound(self.seconds, why)
         if len(durations) < self.tasks:
             why = (
-                f"--task-limit auto allows {self.first_s:g} s until {self.tasks} tasks of the step "
-                f"have finished; {remedy}"
+                f"--task-limit auto allows {self.first_s:g} s per task until {self.tasks} tasks of "
+                f"the step have finished; {remedy}"
             )
             return Bound(self.first_s, why)
         middle = median(durations)
         seconds = max(self.least_s, self.times * middle)
         why = (
             f"--task-limit auto allows {seconds:.4g} s, the larger of {self.least_s:g} s and "
-            f"{self.times:g} times the median of {middle:.3g} s of {len(durations)} tasks that "
+            f"{self.times:g} times {middle:.3g} s, the median of the {len(durations)} tasks that "
             f"have finished; {remedy}"
         )
         return Bound(seconds, why)
 
 
 class TaskDurations:
-    """Durations of finished tasks of a step, from this worker or else from the ledger.
+    """Durations of finished tasks of a step, from this worker or, if these are too few, the ledger.
 
     Args:
         limit: limit of the duration of a task.
-        recorded: returns the durations of done tasks in the ledger, in seconds. It is called in a
-            separate thread, and only when a task runs longer than `TaskLimit.shortest_s`.
+        recorded: function that returns the durations of done tasks in the ledger, in seconds. It
+            is called in a separate thread, and only if a task runs longer than
+            `TaskLimit.shortest_s`.
     """
 
     def __init__(self, limit: TaskLimit, recorded: Callable[[], Iterable[float]]) -> None:
-        """Create the collection without durations."""
+        """Create an empty collection."""
         self.limit = limit
         self._recorded = recorded
         self._own: deque[float] = deque(maxlen=KEPT_DURATIONS)
@@ -247,11 +253,11 @@ class TaskDurations:
         self._reader: threading.Thread | None = None
 
     def add(self, seconds: float) -> None:
-        """Add the duration of a task that is done."""
+        """Add the duration, in seconds, of a task that is done."""
         self._own.append(seconds)
 
     def exceeded(self, seconds: float) -> Bound | None:
-        """Return the limit that a task has exceeded after *seconds*, or ``None``."""
+        """Return the limit if a task that has run for *seconds* exceeds it, else ``None``."""
         limit = self.limit
         if seconds <= limit.shortest_s:
             return None
@@ -263,7 +269,7 @@ class TaskDurations:
         return bound if seconds > bound.seconds else None
 
     def _start_reading(self) -> None:
-        """Read durations from the ledger in a thread, at most every `READ_AGAIN_S`."""
+        """Read durations from the ledger in a thread, at most once in `READ_AGAIN_S` seconds."""
         now = time.monotonic()
         is_reading = self._reader is not None and self._reader.is_alive()
         if is_reading or now < self._read_at or len(self._others) >= self.limit.tasks:
@@ -288,23 +294,25 @@ class WorkerSettings:
 
     Attributes:
         processes: number of worker processes.
-        devices: devices that the processes use in turn; empty: every process sees all devices.
-        lease_s: duration of a lease, which is renewed when a third has passed.
+        devices: devices to assign to the processes in turn; if empty, every process sees all
+            devices.
+        lease_s: duration of a lease, which is renewed when a third of it has passed.
         max_failures: number of permanent failures that end a task.
         max_transient: number of transient failures that end a task.
-        max_worker_lost: number of attempts with a lost worker that end a task.
-        retry_s: delay before a failed task is retried; doubles each time.
+        max_worker_lost: number of attempts whose whole worker disappeared that end a task.
+        retry_s: delay before a failed task is retried for the first time; each further delay is
+            twice as long.
         task_limit: limit of the time from the start of a task's first operator to the end of its
-            last.
+            last operator.
         until_complete: whether to wait for tasks that other workers have leased.
         limits: limits of time, tasks and money.
-        grace_s: time for tasks that have begun, after a request to stop.
-        receive_wait_s: longest wait of one request for messages.
-        disk_wait_s: pause after a full disk, before the first retry.
-        records_attempts: whether the ledger must record each attempt before it begins, for runs
-            whose workers compute different bytes.
+        grace_s: time in which tasks that have begun may finish after a request to stop.
+        receive_wait_s: longest time that one request to the queue waits for messages.
+        disk_wait_s: first pause after the disk was full.
+        records_attempts: whether the ledger must record each attempt before the attempt begins,
+            as in runs whose workers compute different bytes.
         watches_notices: whether to poll metadata servers of clouds for preemption notices.
-        ahead: number of tasks that each stage of the pipeline prefetches.
+        ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
     """
 
     processes: int = 1
@@ -326,9 +334,9 @@ class WorkerSettings:
 
 
 def gpu_numbers() -> tuple[str, ...]:
-    """Return the numbers of the GPUs that nvidia-smi lists; empty without nvidia-smi.
+    """Return the numbers of the GPUs that nvidia-smi lists; empty if it cannot be run.
 
-    Does not load a library that would reserve memory on a GPU.
+    No library is loaded that would reserve memory on a GPU.
     """
     try:
         listed = subprocess.run(

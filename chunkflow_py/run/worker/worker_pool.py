@@ -1,12 +1,12 @@
-"""The pool of worker processes: hands out tasks, restarts processes, and blames fatal tasks.
+"""The pool of worker processes: distributes tasks, restarts processes, and blames fatal tasks.
 
 ```
-jobs -> ready ---------> process 0: a b c     as many tasks as its pipeline can hold
+jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline can hold
         alone ---------> process 1: d         one task at a time
 ```
 
-If a worker process dies with exactly one task running, that task is blamed. With several, none is
-blamed: each is retried alone.
+If a worker process dies with exactly one task running, that task is blamed. If several tasks were
+running, no task is blamed, and each of them is retried alone.
 """
 
 from __future__ import annotations
@@ -76,10 +76,13 @@ class ProcessStart:
     """The program and environment of all worker processes of a supervisor.
 
     Attributes:
-        make_pipeline: makes and checks the pipeline of the step from its source; must be picklable.
-        environment: variables that are set before the modules of *make_pipeline* are imported.
-        threads: number of threads of compute libraries; ``None``: the environment decides. It is
-            part of the compute profile, and therefore independent of the number of processes.
+        make_pipeline: picklable function that makes and checks the pipeline of the step, given its
+            source.
+        environment: environment variables to set before the modules of *make_pipeline* are
+            imported.
+        threads: number of threads of compute libraries; ``None`` for the number that the
+            environment variables set. The number is part of the compute profile (backend, device,
+            threads and precision), and therefore does not depend on the number of processes.
     """
 
     make_pipeline: MakePipeline
@@ -96,11 +99,11 @@ class TaskSnapshot:
 
     Attributes:
         box: box of the task, as a string.
-        operator: label of the operator that works on it; empty between two operators.
+        operator: label of the operator that works on the task; empty between two operators.
         stage: stage of the operator: read, compute or write.
-        seconds: time since its first operator began.
-        done: number of parts that the operator has done, such as patches.
-        total: number of all its parts; 0 if the operator does not report parts.
+        seconds: time since the first operator began to work on the task.
+        done: number of parts of the task, such as patches, that the operator has finished.
+        total: number of all parts of the task; 0 if the operator does not report parts.
     """
 
     box: str
@@ -118,12 +121,12 @@ class ProcessSnapshot:
     Attributes:
         number: position of the process in its pool.
         pid: process id.
-        device: the device that it sees; ``None``: all.
-        seconds: time since it became ready for tasks; ``None`` before.
-        network_seconds: run time of its network; ``None`` without a network.
-        read_bytes: stored bytes that its loaders have fetched, for loaders that count them.
+        device: the only device that the process sees; ``None`` for all devices.
+        seconds: time since the process became ready for tasks; ``None`` if it is not ready yet.
+        network_seconds: total run time of the network; ``None`` if the pipeline has no network.
+        read_bytes: number of stored bytes that the loaders that count them have fetched.
         memory_bytes: resident host memory; 0 if the system does not report it.
-        tasks: tasks that it has begun, the oldest first.
+        tasks: tasks that the process has begun, the oldest first.
     """
 
     number: int
@@ -141,20 +144,20 @@ class ProcessSnapshot:
 
 @dataclass(eq=False, slots=True)
 class _Seat:
-    """One place in the pool; its process is replaced when it dies.
+    """One position in the pool; if its process dies, a new process replaces it.
 
     Attributes:
-        number: number of its processes.
-        device: device that its processes see; ``None``: all.
+        number: number of the position, and of each process at this position.
+        device: the only device that its processes see; ``None`` for all devices.
         process: the current process.
         restart_at: time at which to start the next process.
-        deaths: number of deaths in a row, with no task ended between them.
-        failed_starts: number of failed starts in a row.
+        deaths: number of consecutive deaths of its processes without an ended task in between.
+        failed_starts: number of consecutive failed starts.
         runs_alone: whether it runs tasks that must run alone, one at a time.
         kill_at: time at which to kill the process because of *verdict*.
-        verdict: slot of the task to blame (or ``None``), and the reason.
-        times_gone: number of checks that found the process dead and its pipe open.
-        idle_since: time since which the process has held tasks without beginning one.
+        verdict: slot of the task to blame (``None`` to blame no task), and the reason.
+        times_gone: number of checks that found the process dead, but its pipe still open.
+        idle_since: time since which the process has had tasks, but has not begun any of them.
     """
 
     number: int
@@ -171,21 +174,22 @@ class _Seat:
 
     @property
     def working(self) -> WorkerProcess | None:
-        """The process if it accepts tasks, else ``None``."""
+        """The current process if it accepts tasks, else ``None``."""
         process = self.process
         return process if process and process.window and not process.is_ending else None
 
 
 class WorkerPool:
-    """The worker processes of a supervisor; used in its thread only.
+    """The worker processes of a supervisor; to be used only in the supervisor's thread.
 
     Args:
         start: program and environment of the processes.
-        settings: number of processes, and their devices.
-        post: called in other threads with a process and its messages, see `WorkerProcess`.
-        on_blamed: called with a task that has killed its process or was killed with it, the fault,
-            and the seconds that the task had run.
-        durations: durations of done tasks, and the limit that follows from them.
+        settings: settings of the worker, with the number of processes and their devices.
+        post: function that is called in other threads with a process and its messages, see
+            `WorkerProcess`.
+        on_blamed: function that is called with a task that has killed its process or exceeded its
+            time limit, the fault, and the seconds that the task had run.
+        durations: durations of done tasks, and the time limit that is derived from them.
 
     Attributes:
         mean_s, longest_s: mean and longest duration of the tasks so far, in seconds.
@@ -220,25 +224,25 @@ class WorkerPool:
     # --- tasks -----------------------------------------------------------------------------------
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Add tasks; `feed` hands them to processes."""
+        """Add tasks, which `feed` will send to processes."""
         self._ready.extend(jobs)
 
     def run_alone(self, job: Job) -> None:
-        """Run a task as the only one in its process."""
+        """Run a task in a process that runs no other task at the same time."""
         self._alone.append(job)
         if not any(seat.runs_alone for seat in self._seats):
             self._seats[job.number % len(self._seats)].runs_alone = True
 
     @property
     def target(self) -> int:
-        """Number of tasks that the pool needs, so that no process waits for one."""
+        """Number of tasks that the pool needs so that no process waits for a task."""
         windows = [self._window(seat.working) for seat in self._seats if seat.working]
         if not windows or self.mean_s is None:
             return sum(windows)
         return sum(windows) + min(MOST_RESERVED, int(RESERVE_S / self.mean_s * len(windows)))
 
     def ready_s(self, now: float) -> float:
-        """Return the seconds since the first process became ready; 0 if none is."""
+        """Return the seconds since the first process became ready; 0 if no process is ready."""
         processes = [seat.working for seat in self._seats]
         since = [each.ready_at for each in processes if each and each.ready_at is not None]
         return now - min(since, default=now)
@@ -248,7 +252,7 @@ class WorkerPool:
         return min(MOST_TASKS, process.window + queued)
 
     def feed(self) -> None:
-        """Hand tasks to processes that have room."""
+        """Send tasks to the processes that can take more of them."""
         if not self._ready and not self._alone:
             return
         open_processes = []
@@ -282,7 +286,7 @@ class WorkerPool:
         return None
 
     def ended(self, process: WorkerProcess, ended: TaskEnded) -> Job | None:
-        """Return the job of a task that has ended, or ``None`` if it was given up earlier."""
+        """Return the job of a task that has ended, or ``None`` if the job was given up."""
         job = process.take(ended.slot)
         if job is None or job.is_given_up:
             return None
@@ -301,7 +305,7 @@ class WorkerPool:
         return tuple(process.snapshot() for process in self._processes())
 
     def given_up(self) -> set[int]:
-        """Return the numbers of tasks that were given up, but are still in a process."""
+        """Return the numbers of the tasks that were given up but are still in a process."""
         jobs = (job for process in self._processes() for job in process.jobs.values())
         return {job.number for job in jobs if job.is_given_up}
 
@@ -330,7 +334,7 @@ class WorkerPool:
             process.cancel([(slot, job.number)])
 
     def abandon(self, job: Job, why: str) -> None:
-        """Kill the process that works on a task, because of *why*; its other tasks are retried."""
+        """Kill the process that has a task, for the reason *why*; retry its other tasks."""
         for process, _ in self._holders(job):
             seat = self._seats[process.number]
             if seat.kill_at is None:
@@ -338,7 +342,7 @@ class WorkerPool:
                 seat.verdict = (None, why)
 
     def holds(self, job: Job) -> bool:
-        """Return whether a process still works on a task."""
+        """Return whether a process still has the task of *job*."""
         return any(True for _ in self._holders(job))
 
     def _holders(self, job: Job) -> Iterator[tuple[WorkerProcess, int]]:
@@ -351,10 +355,10 @@ class WorkerPool:
     # --- processes -------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Start missing processes, and kill those that exceed a limit.
+        """Start missing processes, and kill processes in which a time limit is exceeded.
 
         Raises:
-            ChunkflowError: a process has failed to start several times in a row.
+            ChunkflowError: processes have failed to start, or died, several times in a row.
         """
         is_due = now >= self._watch_at
         if is_due:
@@ -397,7 +401,10 @@ class WorkerPool:
     def _hanging(
         self, seat: _Seat, process: WorkerProcess, now: float
     ) -> tuple[int | None, str] | None:
-        """Return the slot of a task that exceeds its limit (``None``: the process), and why."""
+        """Return the slot of the task to blame for an exceeded time limit, and the reason.
+
+        The slot is ``None`` if the process is to blame. Return ``None`` if no limit is exceeded.
+        """
         if not process.window:
             limit_s = self._durations.limit.start_s
             if now - process.began <= limit_s:
@@ -414,11 +421,14 @@ class WorkerPool:
         if bound is None:
             return None
         if slot is None:
-            return None, f"the process had tasks for {taken_s:.0f} s, but began none: {bound.why}"
+            return None, (
+                f"the process has had tasks for {taken_s:.0f} s, but has not begun any of them: "
+                f"{bound.why}"
+            )
         return slot, f"cut off after {taken_s:.0f} s in {process.place(slot)}: {bound.why}"
 
     def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
-        """Note that a process can take tasks."""
+        """Note that a process is ready for tasks."""
         process.operators = ready.operators
         process.stages = ready.stages
         process.window = ready.window
@@ -427,11 +437,11 @@ class WorkerPool:
         process.poll()
 
     def exited(self, process: WorkerProcess) -> None:
-        """Determine why a process has ended, blame a task if one is at fault, retry the others.
+        """Determine why a process has ended, blame a task if it is at fault, and retry the others.
 
         Raises:
             OptionError: the command line is wrong.
-            ChunkflowError: several processes in a row have failed to start.
+            ChunkflowError: processes have failed to start, or died, several times in a row.
         """
         seat = self._seats[process.number]
         if seat.process is not process:
@@ -498,7 +508,7 @@ class WorkerPool:
             raise ChunkflowError(msg)
 
     def end(self) -> None:
-        """Ask all processes to end, and kill those that do not end within `END_S`."""
+        """Ask all processes to end, and kill those that have not ended after `END_S` seconds."""
         processes = self._processes()
         for process in processes:
             if process.window:
@@ -511,7 +521,7 @@ class WorkerPool:
         self.kill()
 
     def kill(self) -> None:
-        """Kill all processes at once."""
+        """Kill all processes immediately."""
         processes = self._processes()
         for process in processes:
             process.is_ending = True
@@ -526,25 +536,26 @@ class WorkerPool:
 
 
 class WorkerProcess:
-    """The supervisor's handle of a worker process, and the tasks that the process was given.
+    """The supervisor's handle of a worker process, and the tasks that were sent to the process.
 
     Args:
-        number: position in the pool.
+        number: position of the process in the pool.
         start: program and environment of the process.
-        device: the device that it sees; ``None``: all.
-        post: called in another thread with the process and a list of its messages, or ``None`` when
-            its pipe is closed.
+        device: the only device that the process sees; ``None`` for all devices.
+        post: function that is called in another thread with the process and a list of messages
+            from it, or with the process and ``None`` when its pipe is closed.
 
     Attributes:
-        jobs: slot of the progress board -> job of its task.
-        operators: labels of the pipeline's operators; empty before it is ready.
-        stages: stage of each of these operators.
-        began: time at which it was started, in seconds of the monotonic clock.
-        ready_at: time at which it became ready for tasks, by the same clock.
-        device: the device that it sees; ``None``: all.
-        window: number of tasks that its pipeline can hold; 0 before it is ready.
-        broken: why its pipeline cannot continue, if the process has reported that.
-        is_ending: whether it was asked to end.
+        jobs: jobs of the tasks in the process, with the slot on the progress board as key.
+        operators: labels of the pipeline's operators; empty until the process is ready.
+        stages: stage of each operator: read, compute or write.
+        began: time at which the process was started, in seconds of the monotonic clock.
+        ready_at: time at which the process became ready for tasks, in seconds of the monotonic
+            clock; ``None`` until then.
+        device: the only device that the process sees; ``None`` for all devices.
+        window: number of tasks that the pipeline can hold; 0 until the process is ready.
+        broken: why the pipeline cannot continue, if the process has reported this.
+        is_ending: whether the process was asked to end.
     """
 
     def __init__(
@@ -554,7 +565,7 @@ class WorkerProcess:
         device: str | None,
         post: Callable[[WorkerProcess, Sequence[object] | None], None],
     ) -> None:
-        """Start the process; the kernel kills it when the calling thread ends."""
+        """Start the process; on Linux, the kernel kills it when the calling thread ends."""
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.jobs: dict[int, Job] = {}
@@ -617,7 +628,7 @@ class WorkerProcess:
     # --- tasks -----------------------------------------------------------------------------------
 
     def give(self, jobs: Iterable[Job]) -> None:
-        """Send tasks to the process, which accepts at most `MOST_TASKS` at a time."""
+        """Send tasks to the process, which holds at most `MOST_TASKS` tasks at a time."""
         rows = []
         for job in jobs:
             slot = self._free.pop()
@@ -627,33 +638,33 @@ class WorkerProcess:
         send(self._connection, ("tasks", rows))
 
     def take(self, slot: int) -> Job | None:
-        """Free a slot, and return its task."""
+        """Free a slot, and return the job that was in it; ``None`` if the slot was free."""
         job = self.jobs.pop(slot, None)
         if job is not None:
             self._free.append(slot)
         return job
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks, given as (slot, number), before their next operator.
+        """Stop tasks before their next operator; each task is given as (slot, number).
 
-        They stay in `jobs` until they have ended.
+        The tasks stay in `jobs` until they have ended.
         """
         send(self._connection, ("cancel", list(tasks)))
 
     def progress(self, slot: int) -> TaskProgress | None:
-        """Return the progress of a task, or ``None`` if it has not begun, or has ended."""
+        """Return the progress of the task in a slot; ``None`` if it has not begun or has ended."""
         return self._board.progress(slot)
 
     def is_untouched(self, slot: int) -> bool:
-        """Return whether a task has not begun."""
+        """Return whether the task in a slot has not begun."""
         return self._board.is_untouched(slot)
 
     def begun(self) -> list[int]:
-        """Return the slots of the tasks that have begun and not ended."""
+        """Return the slots of the tasks that have begun but not ended."""
         return [slot for slot in self.jobs if self._board.progress(slot) is not None]
 
     def place(self, slot: int) -> str:
-        """Return the operator that works on a task, for messages."""
+        """Return a phrase that names the operator that works on a task, for messages."""
         progress = self.progress(slot)
         if progress is None or progress.operator is None:
             return "between two operators"
@@ -688,7 +699,7 @@ class WorkerProcess:
     # --- life cycle ------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Read the memory use of the process; return whether it is alive."""
+        """Update the memory use of the process; return whether the process is alive."""
         with suppress(OSError, ValueError, IndexError):  # no /proc, or the process has ended
             status = Path(f"/proc/{self.process.pid}/status").read_text()
             peak, self._memory_bytes = (
@@ -699,21 +710,21 @@ class WorkerProcess:
         return self.process.is_alive()
 
     def end(self) -> None:
-        """Ask the process to end after the tasks that it was given."""
+        """Ask the process to end after the tasks that were sent to it."""
         self.is_ending = True
         send(self._connection, ("end", None))
 
     def dump_stacks(self) -> None:
-        """Make the process print the stacks of its threads; it continues."""
+        """Make the process print the stacks of its threads; the process continues."""
         with suppress(OSError, TypeError):  # it has ended
             os.kill(self.process.pid, STACKS_SIGNAL)  # type: ignore[arg-type]
 
     def kill(self) -> None:
-        """Kill the process; returns before its pipe has ended."""
+        """Kill the process, without waiting until its pipe is closed."""
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait for a process whose pipe has ended, and close the pipe; `cause` still works.
+        """Wait until a process has ended, and close our end of the pipe; `cause` still works.
 
         A process that is blocked in the kernel, for example by a file server that does not answer,
         cannot be killed, and is abandoned.
@@ -728,7 +739,7 @@ class WorkerProcess:
         self._connection.close()
 
     def cause(self) -> tuple[str, str]:
-        """Return the cause of the process's death, and Python's output at the crash."""
+        """Return why the process has ended, and what Python printed when it crashed."""
         output = self._crash_file.text()
         if self.broken is not None:
             return self.broken.fault.reason, self.broken.fault.traceback or output
@@ -747,13 +758,13 @@ class WorkerProcess:
         return f"killed by {number.name}{meaning}", output
 
     def _killer(self) -> str:
-        peak = f"; its peak was {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
+        peak = f"; peak memory {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
         if memory_kills() > self._memory_kills:
             return f"by the system for lack of memory{peak}"
         return f"probably for lack of memory, or by a user{peak}"
 
     def close(self) -> None:
-        """Close the files of the process."""
+        """Close the files that belong to the process."""
         self._crash_file.file.close()
         with suppress(ValueError):  # it cannot be killed
             self.process.close()
@@ -789,7 +800,7 @@ def memory_kills() -> int:
 
 
 def _memory_kill_files() -> list[Path]:
-    """Return the kernel's counters of these kills, for the machine and our control group."""
+    """Return the files with the counts of processes killed for lack of memory."""
     files = [Path("/proc/vmstat")]
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

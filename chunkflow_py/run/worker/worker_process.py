@@ -6,8 +6,8 @@ supervisor -- tasks, cancel, end --> TaskFeed -> pipeline (main thread) -> Sende
                                              ProgressBoard (shared memory)
 ```
 
-A worker process makes no decisions. It ignores signals that ask a worker to stop, and never
-outlives its supervisor: on Linux the kernel kills it, elsewhere it exits when its pipe ends.
+A worker process makes no decisions. It ignores signals that ask a worker to stop. It never outlives
+its supervisor: on Linux, the kernel kills it; on other systems, it exits when its pipe is closed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,15 @@ class ProcessOptions:
     """Options of a worker process.
 
     Attributes:
-        board: shared memory for its progress.
+        board: shared memory for the progress of the process.
         crash_file: descriptor of the file for the stacks that Python prints at a crash.
         supervisor: process id of the supervisor.
-        device: the only device that it sees (``CUDA_VISIBLE_DEVICES``); ``None``: all.
-        threads: number of threads of compute libraries; ``None``: the environment decides.
+        device: the only device that the process sees (``CUDA_VISIBLE_DEVICES``); ``None`` for all
+            devices.
+        threads: number of threads of compute libraries; ``None`` for the number that the
+            environment variables set.
         environment: further environment variables.
-        log_level: lowest level of the log messages to forward.
+        log_level: lowest level of the log messages to forward to the supervisor.
     """
 
     board: ProgressBoard
@@ -86,10 +88,10 @@ class ProcessOptions:
 
 
 class PipelineReady(NamedTuple):
-    """Message: all operators have been entered, so that the process accepts tasks.
+    """Message: all operators have been entered, so the process accepts tasks.
 
     Attributes:
-        profile: compute profile of all operators; ``None`` if none has one.
+        profile: compute profile of all operators; ``None`` if no operator has a profile.
         operators: labels of the operators.
         window: number of tasks that the pipeline can hold.
         stages: stage of each operator: read, compute or write.
@@ -107,10 +109,10 @@ class TaskEnded(NamedTuple):
     Attributes:
         slot: slot of the task on the board.
         number: number of the task in the plan.
-        state: ``done``, ``skipped``, ``failed``, or ``lost`` if its lease was lost.
-        reason: why it was skipped.
-        fault: why it failed.
-        seconds: run time by operator.
+        state: ``done``, ``skipped``, ``failed``, or ``lost`` if the lease of the task was lost.
+        reason: why the task was skipped; ``None`` if it was not.
+        fault: why the task failed; ``None`` if it did not.
+        seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
         missing_blocks: number of blocks that were read as the fill value, see `Task`.
     """
@@ -129,8 +131,8 @@ class LogMessage(NamedTuple):
     """Message: an entry of the process's log.
 
     Attributes:
-        level: level of `logging`.
-        text: one or more lines.
+        level: level of the entry, as in the module `logging`.
+        text: text of the entry, one or more lines.
     """
 
     level: int
@@ -138,11 +140,11 @@ class LogMessage(NamedTuple):
 
 
 class PipelineBroken(NamedTuple):
-    """Message: the pipeline cannot be made, or cannot continue.
+    """Message: the pipeline cannot be created, or cannot continue.
 
     Attributes:
         fault: the reason.
-        is_usage: whether the command line is wrong, so that a retry would not help.
+        is_usage: whether the command line is wrong, in which case a retry would not help.
     """
 
     fault: Fault
@@ -157,10 +159,11 @@ class TaskProgress:
     """The progress of a task that has begun and not ended.
 
     Attributes:
-        operator: position of the operator that works on it; ``None`` between two operators.
-        seconds: time since its first operator began.
-        done: number of parts that the operator has done, such as patches.
-        total: number of all its parts; 0 if the operator does not report parts.
+        operator: position in the pipeline of the operator that works on the task; ``None`` between
+            two operators.
+        seconds: time since the first operator began to work on the task.
+        done: number of parts of the task, such as patches, that the operator has finished.
+        total: number of all parts of the task; 0 if the operator does not report parts.
     """
 
     operator: int | None
@@ -172,13 +175,13 @@ class TaskProgress:
 class ProgressBoard:
     """Progress of the tasks of a worker process, in memory shared with its supervisor.
 
-    Messages would not be enough, as a process can crash before it sends one. The process writes to
-    the board before an operator begins and after it ends, by one memory store each. So after a
-    crash the board shows exactly which tasks had begun, in which operator, and when. It has a slot
-    for each task. A pickled board refers to the same shared memory.
+    Messages would not be enough, because a process can crash before it sends a message. The process
+    writes to the board before an operator begins and after it ends, each time with one memory
+    store. After a crash, the board therefore shows which tasks had begun, in which operator, and
+    when. The board has one slot for each task. A pickled board refers to the same shared memory.
 
     Args:
-        context: context of the processes that share it.
+        context: multiprocessing context of the processes that share the board.
     """
 
     def __init__(self, context: SpawnContext) -> None:
@@ -197,7 +200,7 @@ class ProgressBoard:
         self._state[slot] = 0
 
     def progress(self, slot: int) -> TaskProgress | None:
-        """Return the progress of a slot's task, or ``None`` if it has not begun, or has ended."""
+        """Return the progress of the task in a slot; ``None`` if it has not begun or has ended."""
         state = self._state[slot]
         if state in (0, _ENDED):
             return None
@@ -206,45 +209,45 @@ class ProgressBoard:
         return TaskProgress(state - 1 if state > 0 else None, seconds, *parts)
 
     def is_untouched(self, slot: int) -> bool:
-        """Return whether the task of a slot has not begun."""
+        """Return whether the task in a slot has not begun."""
         return not self._state[slot]
 
     @property
     def network_seconds(self) -> float | None:
-        """Run time of the network in seconds; ``None`` without a network."""
+        """Run time of the network in seconds; ``None`` if the pipeline has no network."""
         seconds: float = self._sums[0]
         return None if seconds < 0 else seconds
 
     @property
     def read_bytes(self) -> int:
-        """Number of stored bytes that loaders have fetched, for loaders that count them."""
+        """Number of stored bytes that the loaders that count them have fetched."""
         return int(self._sums[1])
 
     # Called by the worker process
 
     def begin(self, slot: int, operator: int) -> None:
-        """Note that the operator at position *operator* begins to work on the task."""
+        """Note that the operator at position *operator* begins to work on the task in *slot*."""
         if not self._since[slot]:
             self._since[slot] = time.monotonic()
         self._total[slot] = 0
         self._state[slot] = operator + 1
 
     def advance(self, slot: int, done: int, total: int) -> None:
-        """Note the number of the operator's parts that are done, and their total."""
+        """Note how many of the *total* parts of the task in *slot* the operator has finished."""
         self._done[slot] = done
         self._total[slot] = total
 
     def count(self, network_seconds: float | None, read_bytes: int) -> None:
-        """Note the run time of the network, and the number of bytes read."""
+        """Note the total run time of the network, and the total number of bytes read."""
         self._sums[0] = -1.0 if network_seconds is None else network_seconds
         self._sums[1] = read_bytes
 
     def leave_operator(self, slot: int) -> None:
-        """Note that the task is between two operators."""
+        """Note that the task in *slot* is between two operators."""
         self._state[slot] = _BETWEEN_OPERATORS
 
     def end(self, slot: int) -> None:
-        """Note that the task has reached the end of the pipeline."""
+        """Note that the task in *slot* has reached the end of the pipeline."""
         self._state[slot] = _ENDED
 
 
@@ -256,8 +259,8 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
 
     Args:
         connection: pipe to the supervisor.
-        pickled: pickled function that makes the pipeline from its source. Unpickling imports its
-            modules, and happens after the environment is set.
+        pickled: pickled function that makes the pipeline from its source. It is unpickled, which
+            imports its modules, after the environment variables are set.
         options: options of the process.
     """
     _set_up(options)
@@ -280,7 +283,7 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
 
 
 def _set_up(options: ProcessOptions) -> None:
-    """Ignore stop signals, die with the supervisor, report crashes, and set the environment."""
+    """Set up the process: signals, death of the supervisor, crash reports, and environment."""
     # Terminals and Slurm send these signals to every process, but only the supervisor handles them.
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
@@ -320,17 +323,17 @@ def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: Progres
 
 @dataclass(slots=True, eq=False)
 class ProcessLease:
-    """A stand-in for a task's lease in a worker process; the supervisor holds the real one."""
+    """A stand-in for the lease of a task in a worker process; the supervisor has the real lease."""
 
     slot: int
     number: int
     lost: bool = False
 
     def acknowledge(self) -> None:
-        """Do nothing; the supervisor acknowledges the message once the task is recorded."""
+        """Do nothing, because the supervisor acknowledges the message of a recorded task."""
 
     def release(self) -> None:
-        """Do nothing; the supervisor releases the message once the failure is counted."""
+        """Do nothing, because the supervisor releases the message of a failed task."""
 
 
 class TaskFeed(SourceBase):
@@ -350,7 +353,7 @@ class TaskFeed(SourceBase):
         self._leases: dict[tuple[int, int], ProcessLease] = {}
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield tasks until `end` is called and all tasks added before are yielded."""
+        """Yield tasks until `end` is called and all tasks that were added earlier are yielded."""
         while (item := self._waiting.get()) is not None:
             lease, box = item
             if lease.lost:
@@ -360,33 +363,33 @@ class TaskFeed(SourceBase):
             yield Task(Region.parse(box), lease=lease)
 
     def add(self, tasks: Iterable[tuple[int, int, str]]) -> None:
-        """Add tasks, given as (slot, number, box)."""
+        """Add tasks to yield; each task is given as (slot, number, box)."""
         for slot, number, box in tasks:
             lease = self._leases[slot, number] = ProcessLease(slot, number)
             self._waiting.put((lease, box))
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks, given as (slot, number), before their next operator."""
+        """Stop tasks before their next operator; each task is given as (slot, number)."""
         for key in tasks:
             if lease := self._leases.get(key):
                 lease.lost = True
 
     def forget(self, lease: ProcessLease) -> None:
-        """Drop a task that has ended."""
+        """Drop the lease of a task that has ended."""
         self._leases.pop((lease.slot, lease.number), None)
 
     def end(self) -> None:
-        """End the iteration after the tasks that were added."""
+        """End the iteration after all tasks that were added."""
         self._waiting.put(None)
 
     @hook
     def stop(self) -> None:
-        """Yield no more tasks, so that a failed pipeline does not wait for another one."""
+        """End the iteration, so that a failed pipeline does not wait for another task."""
         self.end()
 
 
 class _BoardListener(Listener):
-    """Writes the progress of a pipeline on the board."""
+    """Writes the progress of the pipeline to the board."""
 
     def __init__(
         self, board: ProgressBoard, pipeline: Pipeline, send: Callable[[object], None]
@@ -431,7 +434,7 @@ class _BoardListener(Listener):
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Return the outcome of a task; if describing it raises an error, the task has failed."""
+    """Return the outcome of a task; ``failed`` if the outcome cannot be described."""
     try:
         return _task_ended(task, lease)
     except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
@@ -454,7 +457,7 @@ def _task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
 
 
 def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
-    """Return URL, size and checksum as built-in types, which can be pickled."""
+    """Return URL, size and checksum of an object as built-in types, which can be pickled."""
     size, checksum = stored.size, stored.checksum
     return (
         str(stored.url),
@@ -464,7 +467,7 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 
 
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
-    """Join the compute profiles of operators; where they differ, the key names the operator."""
+    """Join the compute profiles of operators; if two differ in a key, name the operator in it."""
     merged: dict[str, str] = {}
     for each in operators:
         for name, content in (each.hooks.profile or {}).items():
@@ -485,9 +488,9 @@ def send(connection: Connection, messages: object) -> None:
 
 
 class Sender:
-    """Sends messages in its own thread, batching those that arrive together.
+    """Sends messages in its own thread; messages that arrive together are sent in one batch.
 
-    If sending fails, the process exits; otherwise its supervisor would wait forever for outcomes.
+    If sending fails, the process exits. Otherwise, the supervisor would wait forever for outcomes.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -498,11 +501,11 @@ class Sender:
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Queue a message; returns at once."""
+        """Add a message to those that the thread will send; return immediately."""
         self._waiting.put(message)
 
     def close(self) -> None:
-        """Wait until all messages are sent, or `SEND_S` have passed."""
+        """Wait until all messages are sent, but at most `SEND_S` seconds."""
         self._waiting.put(None)
         self._thread.join(SEND_S)
 
@@ -544,7 +547,7 @@ def _receive(connection: Connection, feed: TaskFeed) -> None:
 
 @contextlib.contextmanager
 def _ends_process() -> Iterator[None]:
-    """Exit the process if its link to the supervisor fails; the supervisor notices the exit."""
+    """Exit the process if an error in the ``with`` block breaks the link to the supervisor."""
     try:
         yield
     except BaseException:  # noqa: BLE001
@@ -553,7 +556,7 @@ def _ends_process() -> Iterator[None]:
 
 
 def _forward_log(level: int, send: Callable[[object], None]) -> None:
-    """Send log messages and warnings, including those of libraries, to the supervisor."""
+    """Forward log messages and warnings, including those of libraries, to the supervisor."""
     logging.getLogger().addHandler(_LogForwarder(send))
     logging.getLogger("chunkflow_py").setLevel(level)
     logging.captureWarnings(capture=True)

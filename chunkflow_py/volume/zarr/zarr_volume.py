@@ -266,8 +266,8 @@ def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: s
         raise VolumeError(msg)
     if any(s % b for s, b in zip(shard, block, strict=True)):
         msg = (
-            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); use "
-            f"{-(-shard // block) * block}"
+            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); the "
+            f"nearest size is {-(-shard // block) * block}"
         )
         raise VolumeError(msg)
 

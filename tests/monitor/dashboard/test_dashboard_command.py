@@ -52,7 +52,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
     ("more", "said"),
     [
         ("", "create the run with chunkflow submit"),
-        ("--instance g5.xlrge", "no instance type 'g5.xlrge'; similar ones are g5.xlarge"),
+        ("--instance g5.xlrge", "g5.xlarge, g5.2xlarge, g6.xlarge; give one of these types"),
         ("--spot", "add --instance, such as g5.xlarge, or give --price"),
     ],
 )
