@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class Accuracy:
     """Absolute differences between two outputs, in the units of the output.
 
-    All three are NaN if an output contains NaN, so every comparison with a limit fails.
+    If an output contains NaN, all attributes are NaN, so every comparison with a limit is false.
 
     Attributes:
-        largest: largest difference of all values.
+        largest: largest difference.
         percentile_999: 99.9th percentile of the differences.
-        mean: mean difference of all values.
+        mean: mean of the differences.
     """
 
     largest: float
@@ -49,11 +49,11 @@ class Accuracy:
 
 
 def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
-    """Return the absolute differences between *measured* and *reference*.
+    """Return a summary of the absolute differences between *measured* and *reference*.
 
     Args:
         reference: array of any shape and floating dtype.
-        measured: array of the same shape, any floating dtype, on any device.
+        measured: array of the shape of *reference*, any floating dtype, on any device.
 
     Raises:
         ChunkError: the shapes differ, or the arrays are empty.
@@ -69,13 +69,13 @@ def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
 
 
 def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor]) -> Accuracy:
-    """Return the absolute differences between the results of *backend* and *reference*.
+    """Return a summary of the absolute differences between the results of two backends.
 
     Args:
         backend: backend to measure.
-        reference: backend that runs the same network by PyTorch in float32, not compiled.
-        batches: (n, c, z, y, x) float32 each, of the shape that both backends were made for.
-            Patches of zeros are of no use: all backends agree on them.
+        reference: backend that runs the same network with PyTorch in float32, not compiled.
+        batches: batches (n, c, z, y, x) of float32, of the shape that both backends were created
+            for. Patches of zeros are of no use, because all backends agree on them.
 
     Raises:
         ChunkError: *batches* is empty, or the results differ in shape.
@@ -89,7 +89,7 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
             return error_against(expected, found)  # raises: the shapes differ
         differences.append((found - expected).abs().flatten())
     if not differences:
-        msg = "all patches are empty, so two backends cannot be compared; give a non-empty patch"
+        msg = "all patches are empty, so backends cannot be compared; give a patch that is not"
         raise ChunkError(msg)
     return _summary(differences)
 
@@ -101,7 +101,7 @@ def non_empty_batches(
 
     Args:
         patches: (k, c, z, y, x) float32, normalised.
-        batch_size: patches in a batch; the last batch is padded with zeros.
+        batch_size: number of patches in a batch; the last batch is padded with zeros.
         most: largest number of patches to use.
 
     Returns:
@@ -143,10 +143,12 @@ class BackendTrial:
 
     Attributes:
         name: name of the backend.
-        seconds: median time of a batch in the requested dtype; ``None`` if it did not run.
-        error: largest difference from PyTorch, both in float32, divided by the largest value if
-            that is above 1; ``None`` if it did not run.
-        reason: why the backend cannot be chosen; empty if it can.
+        seconds: median time of a forward pass in seconds, with the requested dtype; ``None`` if
+            the backend did not run.
+        error: largest difference from the result of PyTorch, both in float32, divided by the
+            largest absolute value of that result if it is above 1; ``None`` if the backend did
+            not run.
+        reason: why the backend cannot be chosen; empty if it can be.
     """
 
     name: str
@@ -163,7 +165,7 @@ class BackendTrial:
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """The backend that was chosen, with the measurements of all that were tried.
+    """The backend that was chosen, with the measurements of all backends that were tried.
 
     Attributes:
         name: name of the chosen backend.
@@ -184,19 +186,20 @@ def choose_backend(
 ) -> BackendChoice:
     """Time each backend on a few batches; return the fastest whose error is within *tolerance*.
 
-    Only one backend at a time is in memory. Of two that are equally fast, the first one wins.
+    Only one backend at a time is in memory. If two backends are equally fast, the first is chosen.
 
     Args:
-        make: called as (name, dtype), returns a backend. If it raises, the backend is not chosen
-            and the error is recorded as the reason.
-        names: names of the backends to try. The others are compared with the first, PyTorch.
+        make: called with the name of a backend and a dtype, returns the backend. If the call
+            raises an error, the backend is not chosen, and its trial records the error.
+        names: names of the backends to try. The first must be PyTorch, with which the results of
+            the others are compared.
         patches: non-empty batches (n, c, z, y, x) float32, on the device.
         dtype: dtype of the production run, used for timing; errors are measured in float32.
         tolerance: largest error allowed in float32.
 
     Raises:
-        ModelError: no backend runs the network.
-        ChunkflowError: the first backend failed; its own error is raised.
+        ModelError: no backend can run the network.
+        ChunkflowError: the first backend failed; its error is passed on.
     """
     wanted: list[torch.Tensor] = []
     trials: list[BackendTrial] = []
@@ -212,7 +215,7 @@ def choose_backend(
         else:
             error_found = trial.error if trial.error is not None else float("inf")
             if not error_found <= tolerance:
-                why = f"the error is above {tolerance:.0e}"
+                why = f"the error is above the tolerance, {tolerance:.0e}"
                 trial = BackendTrial(name, trial.seconds, trial.error, why)
         gc.collect()
         logger.info("--backend auto tried %s", trial)
@@ -223,7 +226,7 @@ def choose_backend(
 
 
 def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
-    """Return the first usable trial that no later one beats by more than 2 %.
+    """Return the fastest usable trial; of trials within 2 %, the first.
 
     Raises:
         ModelError: no trial is usable.
@@ -235,7 +238,7 @@ def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
         if best is None or best.seconds is None or each.seconds * _TIE < best.seconds:
             best = each
     if best is None:
-        msg = f"no backend runs the network: {'; '.join(map(str, trials))}"
+        msg = f"no backend can run the network: {'; '.join(map(str, trials))}"
         raise ModelError(msg)
     return best
 
@@ -243,11 +246,11 @@ def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
 def example_patches(
     shape: Sequence[int], *, number: int = 2, seed: int = 0, device: torch.device | None = None
 ) -> list[torch.Tensor]:
-    """Return synthetic batches in [0, 1] with blobs, edges and noise.
+    """Return synthetic batches with blobs, edges and noise, values in [0, 1].
 
     Args:
         shape: shape of a batch, (n, c, z, y, x).
-        number: number of batches; all differ.
+        number: number of batches, which all differ.
         seed: seed of the random numbers.
         device: device of the batches (default: the CPU).
     """
@@ -269,7 +272,7 @@ def _measure(
     dtype: str,
     wanted: list[torch.Tensor],
 ) -> BackendTrial:
-    """Return error and seconds of one backend; the first one fills *wanted*."""
+    """Measure one backend; if *wanted* is empty, store the results of this backend in it."""
     error = 0.0
 
     def compare(index: int, found: torch.Tensor) -> None:
@@ -298,13 +301,16 @@ def seconds_per_batch(
     enough_s: float = 0.0,
     on_output: Callable[[int, torch.Tensor], None] | None = None,
 ) -> float:
-    """Return the median time of a forward pass in seconds; run one pass before, to warm up.
+    """Return the median time of a forward pass in seconds.
+
+    The first pass of a backend is slow, so run one before this call.
 
     Args:
         backend: backend to measure.
         batches: batches to run in turn, each at least once.
-        most: number of forward passes if there are fewer batches.
-        enough_s: stop after this many seconds, but not before the third pass; 0 for no limit.
+        most: number of forward passes; if there are more batches, one pass for each batch.
+        enough_s: stop when the passes have taken this many seconds, but not before the third pass
+            and one pass for each batch; 0 for no limit.
         on_output: called once for each batch, with its index and output.
     """
     seconds: list[float] = []

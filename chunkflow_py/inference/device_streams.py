@@ -26,7 +26,7 @@ def _has_ended(event: Any) -> bool:
 
 
 class Stopwatch:
-    """Sums the durations of blocks of work; on a GPU it does not wait for them."""
+    """Sums the durations of blocks of work, on a GPU without waiting for the work to finish."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -37,7 +37,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the duration of the ``with`` block."""
+        """Add the duration of the work that the ``with`` block starts."""
         if not self._cuda:
             self._since = start = perf_counter()
             try:
@@ -54,7 +54,7 @@ class Stopwatch:
         self._pairs.append((first, last))
 
     def seconds(self) -> float:
-        """Return the sum, after waiting for unfinished work."""
+        """Wait for unfinished work, then return the sum in seconds."""
         with self._lock:
             while self._pairs:
                 first, last = self._pairs.popleft()
@@ -63,7 +63,7 @@ class Stopwatch:
             return self._seconds
 
     def so_far(self) -> float:
-        """Return the sum of the finished work, without waiting."""
+        """Return the sum in seconds so far, without waiting for unfinished work."""
         # Graphs are captured per thread, so this query does not disturb a capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
@@ -74,19 +74,19 @@ class Stopwatch:
 
 
 class Mark:
-    """A point in the stream of a device, for which other streams or the host can wait.
+    """A point in the stream of a device, which other streams or the host can wait for.
 
-    On the CPU, work is finished when a call returns, so all methods do nothing.
+    On the CPU, work is finished when a call returns, so the methods of this class do nothing.
     """
 
     def record(self) -> None:
         """Place the mark after the work queued on the current stream."""
 
     def hold(self) -> None:
-        """Let the current stream continue only after the mark; does not block the host."""
+        """Make the current stream wait for the mark, without blocking the host."""
 
     def wait(self) -> None:
-        """Block the host until the mark is reached; returns at once if nothing was recorded."""
+        """Block the host until the mark is reached; do not block if it was never recorded."""
 
 
 class _CudaMark(Mark):
@@ -109,11 +109,11 @@ class SideStream:
     """A separate CUDA stream for copies; does nothing on the CPU."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """Return a context in which work is queued on this stream."""
+        """Return a context manager; inside its ``with`` block, work is queued on this stream."""
         return nullcontext()
 
     def uses(self, tensor: torch.Tensor) -> None:
-        """Prevent reuse of the memory of *tensor* until this stream is done with it."""
+        """Keep the memory of *tensor* from being reused until this stream has finished its work."""
 
 
 class _CudaStream(SideStream):
@@ -148,14 +148,14 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this the current device of the calling thread; its marks belong to that device."""
+        """Make this device the current one of the calling thread, so its marks belong to it."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
-        """Return a pool of one thread that uses this device; the engine starts all threads here."""
+        """Return a new pool with one thread, which uses this device."""
         return ThreadPoolExecutor(1, thread_name_prefix=name, initializer=self.enter)
 
     def mark(self) -> Mark:
-        """Return a mark that has not been recorded."""
+        """Return a new mark, which has not been recorded yet."""
         return Mark()
 
     def side_stream(self) -> SideStream:
@@ -167,15 +167,15 @@ class Device:
         return Stopwatch(self.torch)
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return host memory, pinned for CUDA, so that copies overlap with other work."""
+        """Return an uninitialised host tensor, pinned for CUDA, so copies can overlap work."""
         return torch.empty(shape, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return uninitialised float32 memory of the device."""
+        """Return an uninitialised float32 tensor on the device."""
         return torch.empty(shape, dtype=torch.float32, device=self.torch)
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return *tensor* on the device."""
+        """Return *tensor*, copied to the device unless it is there already."""
         return tensor.to(self.torch)
 
 

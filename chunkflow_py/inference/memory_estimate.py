@@ -1,6 +1,7 @@
-"""Estimate the peak memory of a network over one task, and refuse a task that does not fit.
+"""Estimate the peak memory of inference on one task, and refuse a task that does not fit.
 
-`chunkflow_py.pipeline.forecast` adds the rest of the pipeline, with several tasks in flight.
+`chunkflow_py.pipeline.forecast` adds the other operators of the pipeline and the other tasks that
+are in memory at the same time.
 
 ```
 host    interpreter and libraries | weights | activations | chunks | engine | batches    on the CPU
@@ -59,20 +60,22 @@ _SLACK = {"torch": 1.35, "cuda": 1.1, "openvino": 0.7}
 
 @dataclass(frozen=True)
 class Workload:
-    """The quantities that decide the memory of a run.
+    """The quantities that decide how much memory inference needs.
 
     Attributes:
         settings: engine settings.
-        activations: memory of the network on a batch, or ``None`` if unknown.
-        weight_bytes: memory of the network's weights.
+        activations: memory of the network's feature maps on a batch, or ``None`` if unknown.
+        weight_bytes: memory of the network's weights, in bytes.
         input_size: size of the largest input chunk with its margin, voxels, zyx.
         output_size: size of the largest output chunk, voxels, zyx.
         input_dtype: dtype of the input's voxels.
         device: device that the network runs on.
-        backend: library that runs it: ``torch``, ``openvino``, ``onnxruntime``.
-        divisor: numbers (zyx) that patch sizes must be multiples of, if known.
-        other_bytes: memory of the other operators of the pipeline, for chunks of this size.
-        resident_bytes: memory of this process now, including weights that are on the host.
+        backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime``.
+        divisor: numbers (zyx) of which patch sizes must be multiples, if known.
+        other_bytes: memory that the other operators of the pipeline need for chunks of
+            *output_size*.
+        resident_bytes: memory that this process uses now, including network weights in host
+            memory.
     """
 
     settings: EngineSettings
@@ -89,20 +92,20 @@ class Workload:
 
     @property
     def margin(self) -> Zyx:
-        """Voxels by which the input chunk exceeds the output chunk, on both sides together."""
+        """Voxels by which the input chunk exceeds the output chunk, both sides together, zyx."""
         return self.input_size - self.output_size
 
     def with_output_size(self, size: Zyx) -> Workload:
-        """Return this workload with another size of output chunks."""
+        """Return this workload with output chunks of *size* (voxels, zyx)."""
         others = self.other_bytes * size.product() // self.output_size.product()
         return replace(self, output_size=size, input_size=size + self.margin, other_bytes=others)
 
     def with_batch_size(self, batch_size: int) -> Workload:
-        """Return this workload with another batch size."""
+        """Return this workload with batches of *batch_size* patches."""
         return self._with(replace(self.settings, batch_size=batch_size))
 
     def with_patch(self, geometry: PatchGeometry) -> Workload:
-        """Return this workload with other patch sizes."""
+        """Return this workload with the patch sizes of *geometry*."""
         return self._with(replace(self.settings, geometry=geometry))
 
     def _with(self, settings: EngineSettings) -> Workload:
@@ -113,12 +116,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Expected peak memory of a workload, by purpose.
+    """Expected peak memory of a workload, listed by purpose, such as weights or input chunk.
 
     Attributes:
         workload: the workload that was estimated.
-        host: bytes of each purpose in host memory.
-        device: bytes of each purpose in GPU memory; empty on the CPU.
+        host: bytes of host memory for each purpose.
+        device: bytes of GPU memory for each purpose; empty on the CPU.
         complete: whether the network's activations are known and included.
     """
 
@@ -129,16 +132,16 @@ class MemoryEstimate:
 
     @property
     def host_bytes(self) -> int:
-        """Total host memory."""
+        """Total host memory, in bytes."""
         return sum(self.host.values())
 
     @property
     def device_bytes(self) -> int:
-        """Total GPU memory; 0 on the CPU."""
+        """Total GPU memory, in bytes; 0 on the CPU."""
         return sum(self.device.values())
 
     def __str__(self) -> str:
-        """Return both sums and their parts in one line."""
+        """Format the totals of host and GPU memory and their parts in one line."""
         line = " and ".join(
             f"{describe_bytes(sum(parts.values()))} of {name} memory ("
             + ", ".join(f"{part} {describe_bytes(size)}" for part, size in parts.items() if size)
@@ -149,7 +152,7 @@ class MemoryEstimate:
         return line if self.complete else f"at least {line}, plus the network's activations"
 
     def table(self) -> str:
-        """Format a table with one line for each part."""
+        """Format a table with one line for each purpose of host and of GPU memory."""
         width = max(map(len, self.host))
         lines = []
         for name, parts in (("host", self.host), ("device", self.device)):
@@ -164,7 +167,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(workload: Workload) -> MemoryEstimate:
-    """Return the expected peak memory of *workload*; computed without allocating any of it."""
+    """Return the expected peak memory of *workload*, without allocating any of it."""
     settings, device = workload.settings, workload.device
     cuda = device.type == "cuda"
     found = workload.activations
@@ -207,19 +210,19 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
 def engine_workspace(
     geometry: PatchGeometry, channels: int, cover: Zyx, at_once: int | None = None
 ) -> int:
-    """Return the memory of blending in bytes; it does not depend on the depth of a chunk.
+    """Return the bytes that blending needs, which do not depend on the depth of a chunk.
 
     ```
     strip   patch height x patch length x width        sums of the current row of patches
     carry   planes shared by two layers x length x width
-    and a patch multiplied by the window, the window, and a few regions of weights
+    other   a patch multiplied by the window, the window, and a few regions of weights
     ```
 
     Args:
         geometry: sizes of the patches.
         channels: number of channels that the network returns.
         cover: size of the box that the patches of a chunk cover, voxels, zyx.
-        at_once: number of channels multiplied by the window at once (default: all).
+        at_once: number of channels that are multiplied by the window at a time (default: all).
     """
     at_once = channels if at_once is None else at_once
     height, length, width = geometry.output_patch_size
@@ -253,7 +256,7 @@ _NEARLY = 0.9  # part of the available memory above which to warn
 def check_fits(
     expected: MemoryEstimate, host_available: int | None = None, device_available: int | None = None
 ) -> None:
-    """Refuse a run that does not fit into memory; warn of one that needs more than 90 % of it.
+    """Refuse a run that does not fit into memory; warn if it needs more than 90 % of the memory.
 
     Args:
         expected: estimate of the memory needed.
@@ -263,8 +266,8 @@ def check_fits(
             device).
 
     Raises:
-        OptionError: it does not fit; the message names the largest chunk, batch and patch that
-            would.
+        OptionError: the run does not fit; the message names the largest chunk, batch and patch
+            sizes that would fit.
     """
     limits = _limits(expected.workload, host_available, device_available)
     for name, need, limit in _compared(expected, limits):
@@ -283,18 +286,22 @@ def check_fits(
 def largest_batch(
     workload: Workload, host_available: int | None = None, device_available: int | None = None
 ) -> int:
-    """Return the largest batch size, up to the configured one, that should fit; 0 if none does."""
+    """Return the largest batch size that should fit into memory; 0 if none should.
+
+    The result is at most the batch size of *workload*. For the other arguments, see `check_fits`.
+    """
     limits = _limits(workload, host_available, device_available)
     sizes = range(workload.settings.batch_size, 0, -1)
     return next((n for n in sizes if _fits(workload.with_batch_size(n), limits)), 0)
 
 
 def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
-    """Return the batch size to try after one did not fit; ``None`` if it was a single patch.
+    """Return the batch size to try next after *batch_size* did not fit; ``None`` if it was 1.
 
     Args:
-        batch_size: batch size that did not fit.
-        estimated: result of `largest_batch`; at most half of *batch_size* is returned.
+        batch_size: batch size that did not fit into memory.
+        estimated: result of `largest_batch`, if known. The batch size returned is at most this
+            one, and at most half of *batch_size*.
     """
     if batch_size <= 1:
         return None
@@ -313,8 +320,9 @@ def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) ->
 def lowered_batch(batch_size: int, smaller: int) -> str:
     """Return the warning for a run that continues with smaller batches."""
     return (
-        f"--batch-size {batch_size} did not fit; continuing with {smaller}. The compute profile "
-        "has changed, so results may differ by rounding from those already computed"
+        f"--batch-size {batch_size} did not fit into memory; continuing with batches of {smaller}. "
+        "The compute profile has changed, so results may differ by rounding from those already "
+        "computed"
     )
 
 
@@ -352,7 +360,7 @@ def _remedies(expected: MemoryEstimate, limits: _Limits) -> str:
     if patch := _largest(_patches(workload), lambda size: fits(_with_patch(workload, size))):
         found.append(f"--input-patch-size {' '.join(map(str, patch))}")
     if not found:
-        return "neither smaller chunks nor a smaller batch or patch alone would fit"
+        return "smaller chunks, batches or patches alone would not fit; combine several of them"
     return f"these would fit: {', or '.join(found)}"
 
 
@@ -361,7 +369,7 @@ def _largest(sizes: Iterator[Zyx], fits: Callable[[Zyx], bool]) -> Zyx | None:
 
 
 def _chunks(workload: Workload) -> Iterator[Zyx]:
-    """Yield smaller and smaller chunk sizes, whole strides along the axes that shrink."""
+    """Yield smaller and smaller chunk sizes; axes that shrink become multiples of the stride."""
     geometry = workload.settings.geometry
     size, patch, stride = workload.output_size, geometry.output_patch_size, geometry.stride
     while any(a > b for a, b in zip(size, stride, strict=True)):
@@ -376,7 +384,7 @@ def _chunks(workload: Workload) -> Iterator[Zyx]:
 
 
 def _patches(workload: Workload) -> Iterator[Zyx]:
-    """Yield smaller and smaller input patches: in plane first, then along z."""
+    """Yield smaller and smaller sizes of input patches, which shrink first in plane, then in z."""
     geometry = workload.settings.geometry
     step = workload.divisor or Zyx(4, 4, 4)
     least = geometry.output_patch_overlap + geometry.margin * 2 + 1

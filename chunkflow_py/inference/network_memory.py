@@ -1,4 +1,4 @@
-"""Measure the memory of a network's activations, without allocating them."""
+"""Measure the memory that a network needs for its activations, without allocating it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _SMALL = 16  # voxels along an axis: with fewer, maps would be mostly padding
 
 @dataclass(frozen=True)
 class Activations:
-    """Memory of a network during a forward pass, beyond its weights and the batch.
+    """Memory that the feature maps of a network need during a forward pass.
 
     Attributes:
-        peak_bytes: most bytes of feature maps alive at once, including the result.
-        voxels: n·z·y·x of the batch.
-        exact: whether the batch itself was measured; otherwise scaled from a small one.
+        peak_bytes: most bytes that feature maps occupy at any one time, including the result, but
+            without the weights and the batch.
+        voxels: number of voxels of the batch, n·z·y·x.
+        exact: whether a batch of this size was measured; if not, *peak_bytes* was scaled from a
+            smaller batch.
     """
 
     peak_bytes: int
@@ -38,7 +40,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Return the activations of a batch with *voxels* voxels, scaled in proportion."""
+        """Return the activations of a batch of *voxels* voxels, scaled in proportion to them."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)
@@ -54,21 +56,21 @@ def peak_activations(
 ) -> Activations | None:
     """Return the peak memory of the feature maps in a forward pass of *network*.
 
-    A module is run without data: its tensors have shapes but no values (milliseconds, no memory).
-    A network that cannot run this way, such as TorchScript or one whose forward pass depends on
-    values, is run once on a small patch, and the result is scaled.
+    A module is run on tensors that have shapes but no values, which takes milliseconds and no
+    memory. A network that cannot run this way, such as TorchScript or a network whose forward pass
+    depends on values, is run once on a small patch, and the measured memory is scaled.
 
     The internal workspace of convolutions is not counted; on the CPU it is negligible.
 
     Args:
         network: network in float32, on its device, in evaluation mode; not changed.
         shape: shape of the batch, (n, c, z, y, x) or (n, c, y, x).
-        dtype: dtype to autocast to; float32 for none.
+        dtype: dtype to autocast to; float32 for no autocast.
         device: device that the network runs on (default: the CPU).
-        divisor: numbers (z, y, x) that sizes must be multiples of, if known.
+        divisor: numbers (zyx) of which patch sizes must be multiples, if known.
 
     Returns:
-        The activations, or ``None`` if the network cannot be run on a small patch either.
+        The activations, or ``None`` if the network cannot be run, not even on a small patch.
     """
     device = torch.device("cpu") if device is None else device
     shape = tuple(shape)
@@ -77,12 +79,12 @@ def peak_activations(
         with quiet_torch(), FakeTensorMode(allow_non_fake_inputs=True):
             return Activations(_peak(network, shape, dtype, device), voxels)
     except Exception as error:  # noqa: BLE001  (a user's forward may raise anything)
-        logger.debug("no run without data: %s: %s", type(error).__name__, error)
+        logger.debug("the network cannot run without data: %s: %s", type(error).__name__, error)
     for small in _small_shapes(shape, divisor):
         try:
             peak = _peak(network, small, dtype, device)
         except Exception as error:  # noqa: BLE001
-            logger.debug("no run on %s: %s: %s", small, type(error).__name__, error)
+            logger.debug("the network failed on %s: %s: %s", small, type(error).__name__, error)
             continue
         return Activations(peak, prod(small) // small[1], exact=False).scaled(voxels)
     return None
@@ -92,8 +94,8 @@ class NetworkMemory(NamedTuple):
     """Memory of a network.
 
     Attributes:
-        activations: memory of its feature maps, or ``None`` if it cannot be measured.
-        weight_bytes: memory of its weights.
+        activations: memory of the feature maps, or ``None`` if it cannot be measured.
+        weight_bytes: memory of the weights and the other stored tensors, in bytes.
     """
 
     activations: Activations | None
@@ -107,7 +109,7 @@ def network_memory(
     device: torch.device,
     divisor: Any = None,
 ) -> NetworkMemory:
-    """Return the memory of a loaded *network*; see `peak_activations`."""
+    """Return the memory of a loaded *network*; for the arguments, see `peak_activations`."""
     steps = (divisor,) * 3 if isinstance(divisor, int) else divisor
     found = peak_activations(
         network, shape, dtype=getattr(torch, dtype), device=device, divisor=steps
@@ -116,7 +118,7 @@ def network_memory(
 
 
 def _small_shapes(shape: tuple[int, ...], divisor: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """Return batch shapes of one small patch to try, smallest first."""
+    """Return the shapes of batches with one small patch, to be tried in turn, smallest first."""
     sizes = shape[2:]
     steps = tuple(divisor)[-len(sizes) :] if divisor else (1,) * len(sizes)
     shapes = []
@@ -152,15 +154,15 @@ def _tensors(network: object) -> list[torch.Tensor]:
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sums the sizes of storages that are allocated inside the ``with`` block and still alive.
+    """Counts the bytes of tensors that are allocated inside the ``with`` block.
 
     Attributes:
-        live_bytes: bytes of the storages alive now.
-        peak_bytes: largest value of *live_bytes*.
+        live_bytes: bytes of the counted tensors that have not been freed yet.
+        peak_bytes: largest value that *live_bytes* has had.
     """
 
     def __init__(self, *known: torch.Tensor) -> None:
-        """Do not count the storages of *known*."""
+        """Start at zero; the memory of the tensors *known* is not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = self.peak_bytes = 0
         self._known = {tensor.untyped_storage()._cdata for tensor in known}
@@ -172,7 +174,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call *func* and record the storages that it allocated."""
+        """Call *func* and count the memory that it allocated."""
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor):

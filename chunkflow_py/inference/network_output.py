@@ -1,15 +1,15 @@
 """Kinds of network output, and activations.
 
-| kind          | values    | channels | uint8 | a flip along an axis | y and x swapped   |
-|---------------|-----------|----------|-------|----------------------|-------------------|
-| `probability` | in [0, 1] | any      | yes   | moves voxels         | moves voxels      |
-| `affinity`    | in [0, 1] | x, y, z  | yes   | also moves links     | and swaps y and x |
-| `logit`       | any       | any      | no    | moves voxels         | moves voxels      |
-| `vector`      | any       | x, y, z  | no    | and negates that one | and swaps y and x |
-| `embedding`   | any       | any      | no    | moves voxels         | moves voxels      |
+| kind          | values    | channels | uint8 | flip along an axis     | swap of y and x         |
+|---------------|-----------|----------|-------|------------------------|-------------------------|
+| `probability` | in [0, 1] | any      | yes   | moves voxels           | moves voxels            |
+| `affinity`    | in [0, 1] | x, y, z  | yes   | moves voxels and links | also swaps two channels |
+| `logit`       | unbounded | any      | no    | moves voxels           | moves voxels            |
+| `vector`      | unbounded | x, y, z  | no    | also negates component | also swaps two channels |
+| `embedding`   | unbounded | any      | no    | moves voxels           | moves voxels            |
 
-All kinds may be averaged, but the activation of mean logits differs from the mean of activations:
-`--activate` chooses between the two.
+Outputs of all kinds may be averaged over patches. The activation of the mean of logits differs from
+the mean of their activations; `--activate` chooses between the two.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ def activated(
     *,
     in_place: bool = False,
 ) -> torch.Tensor:
-    """Apply an activation to *values*.
+    """Return *values* after an activation function.
 
     Args:
         values: logits, (c, z, y, x) or (n, c, z, y, x), floating point.
         activation: ``none``; ``sigmoid``, of each value; ``softmax``, over the channels.
-        channels: number of channels of each of several consecutive outputs; softmax is computed
-            over each output separately (default: over all channels).
+        channels: number of channels of each output, if *values* contain several outputs, one
+            after the other. Softmax is then computed over each output separately (default: over
+            all channels).
         in_place: overwrite *values* if they are float32, instead of making a copy.
 
     Returns:
-        float32 in [0, 1], of the same shape; *values* unchanged with ``none``.
+        Array of the shape of *values*, float32 in [0, 1]; with ``none``, *values* themselves.
 
     Raises:
-        OptionError: the activation is unknown, or *channels* do not add up to those of *values*.
+        OptionError: the activation is unknown, or the sum of *channels* is not the number of
+            channels of *values*.
     """
     if activation == "none":
         return values
@@ -56,9 +58,9 @@ def activated(
     parts = channels or (values.shape[_CHANNEL],)
     if sum(parts) != values.shape[_CHANNEL]:
         msg = (
-            f"outputs of {' + '.join(map(str, parts))} channels make {sum(parts)}, but the "
-            f"network returned {values.shape[_CHANNEL]}; correct --output-channels and "
-            "--num-output-channels"
+            f"the outputs have {' + '.join(map(str, parts))} channels, {sum(parts)} in all, but "
+            f"the network returned {values.shape[_CHANNEL]} channels; correct --output-channels "
+            "and --num-output-channels"
         )
         raise OptionError(msg)
     result = values.to(torch.float32, copy=not in_place)
@@ -85,9 +87,9 @@ class Meaning(NamedTuple):
     """Properties of the output that follow from its kind.
 
     Attributes:
-        bounded: whether values are in [0, 1], so that they can be checked and stored as uint8.
-        axes: whether the channels belong to the axes x, y and z. Then there are three, and a flip
-            or transpose of a patch changes the values as well as their positions.
+        bounded: whether values are in [0, 1]. Such values can be checked, and stored as uint8.
+        axes: whether there are three channels, which belong to the axes x, y and z. A flip or
+            transpose of a patch then changes the values as well as their positions.
     """
 
     bounded: bool
@@ -109,8 +111,8 @@ class NetworkOutput(NamedTuple):
     Attributes:
         name: key of the output in the dict that the network returns (any name if it returns a
             tuple); also the name of the resulting chunk.
-        channels: number of channels.
-        kind: kind of its values.
+        channels: number of channels of the output.
+        kind: kind of the output, which decides what its values mean.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Write complete regions to the result: divide by weights, convert on the device, copy."""
+"""Write blended regions to the result: divide by weights, convert on the device, copy."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class OutputWriter:
     def __init__(
         self, settings: EngineSettings, device: Device, *, staged: bool | None = None
     ) -> None:
-        """Open the copy stream.
+        """Open the copy stream and start the thread that copies, if one is needed.
 
         Args:
-            settings: engine settings; decide activation, mask and dtype of the output.
+            settings: engine settings, which decide activation, mask and dtype of the output.
             device: device of the regions.
-            staged: copy through buffers, in a separate thread (default: only on a GPU).
+            staged: copy through host buffers, in a separate thread (default: only for a GPU).
         """
         self.clamped = 0
         self._settings, self._device = settings, device
@@ -71,17 +71,20 @@ class OutputWriter:
             self._free.put(torch.empty(0, dtype=torch.uint8))
 
     def put(self, region: BlendedRegion, target: torch.Tensor) -> Future[None] | None:
-        """Write one region.
+        """Divide the sums of a region by the weights, convert them, and write them to *target*.
 
         Args:
-            region: complete sums; overwritten.
-            target: (c, z, y, x) of the output dtype on the host, of the region's size.
+            region: region with complete sums, which are overwritten.
+            target: array (c, z, y, x) in host memory, with the output dtype and the size of the
+                region.
 
         Returns:
-            A future that ends when *target* has been written, or ``None`` if it already has.
+            A future that is done when *target* has been written, or ``None`` if *target* has
+            already been written.
 
         Raises:
-            NonFiniteError: values are NaN or infinite; with a future, its result raises this.
+            NonFiniteError: values are NaN, infinite, or too large for float16. If a future is
+                returned, the future raises this error.
         """
         if self._thread is None:
             _check_finite(region)
@@ -119,7 +122,7 @@ class OutputWriter:
         return self._thread.submit(self._empty, buffer, copied, region.box, target)
 
     def close(self) -> None:
-        """End the thread."""
+        """Wait until all regions are written, and end the thread."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -147,23 +150,24 @@ class OutputWriter:
             self._free.put(buffer)
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
-        """Return whether *values* fit into float16; other types clamp them."""
+        """Return whether *values* fit into float16; true for any other output dtype."""
         if self._dtype is not torch.float16:
             return values.new_ones((), dtype=torch.bool)
         return torch.isfinite(values).all()
 
     def _count(self, clamped: int) -> None:
         if clamped and not self.clamped:
-            logger.warning("%d output values outside [0, 1] were clamped", clamped)
+            logger.warning("%d output values outside [0, 1] were clamped to that range", clamped)
         self.clamped += clamped
 
     def _converted(
         self, values: torch.Tensor, share: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means as (c, z, y, x) of the output dtype, and the number of clamped values.
+        """Return the means in the output dtype, (c, z, y, x), and the number of clamped values.
 
         Args:
-            values: (c, z, y, x) float32; overwritten, and returned if no conversion is needed.
+            values: means, (c, z, y, x) float32; overwritten, and returned if no conversion is
+                needed.
             share: see `BlendedRegion`.
         """
         settings = self._settings
@@ -209,7 +213,7 @@ def _check_finite(region: BlendedRegion) -> None:
 def non_finite(what: str, where: object) -> str:
     """Return the error message for values that are not finite."""
     return (
-        f"the network returned {what} that are NaN or infinite in {where}; check weights, "
+        f"the network returned {what} that are NaN or infinite in {where}; check the weights, "
         "--normalize and --dtype"
     )
 
@@ -222,7 +226,7 @@ class ResultMemory:
     """Allocates arrays whose memory is reused after their last view is deleted.
 
     The first access to fresh memory costs more than all the arithmetic of blending: 0.7 s per GB,
-    against nothing for reused memory (measured, 2 threads; large pages took longer).
+    against nothing for reused memory (measured with 2 threads; large pages took longer).
     """
 
     def __init__(self) -> None:
@@ -243,7 +247,7 @@ class ResultMemory:
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Release idle memory now, and the memory of other arrays as soon as they are deleted."""
+        """Free idle memory now, and the memory of arrays that are in use when they are deleted."""
         with self._lock:
             self._open = False
             self._idle.clear()

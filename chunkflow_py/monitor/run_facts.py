@@ -1,4 +1,4 @@
-"""Compute the facts about a run that status, report and dashboard share.
+"""Compute the facts about a run that the commands status, report and dashboard share.
 
 Status, report and dashboard answer the same questions; this module answers each in one place:
 
@@ -10,8 +10,8 @@ Status, report and dashboard answer the same questions; this module answers each
 | Which attempts failed in the same way         | `ErrorGroups`: one group per kind and reason |
 | What are the totals over all records          | `StepFacts`: one pass, in constant memory    |
 
-Reading the sums in the ledger costs one read per segment. `StepFacts` reads every record, because
-only records contain voxels, workers and reasons.
+To read the sums in the ledger, one read per segment of the ledger is enough. `StepFacts` reads
+every record, because only records contain boxes, workers and reasons.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ _TASKS_AT_ONCE = 256  # tasks looked up in one request to the ledger
 
 @dataclass(frozen=True)
 class StepStatus:
-    """Progress of a step, from the sums in its ledger.
+    """Progress of a step, computed from the sums in the step's ledger.
 
     Attributes:
         name: name of the step.
-        hash: hash of the step, which its messages and records contain.
+        hash: hash of the step; queue messages and records of the step contain this hash.
         tasks: number of all tasks of the step.
-        totals: sums over the ended tasks and the failed attempts.
-        closed: whether all tasks ended without failure, so that the next step is open.
-        taken_from: URL of the run whose output was taken over; ``None``: this run does the step.
+        totals: sums over the tasks that have ended and over the failed attempts.
+        closed: whether all tasks have ended and none was given up; the next step is then open.
+        taken_from: URL of the run whose output is used for this step; ``None``: this run executes
+            the step.
     """
 
     name: str
@@ -71,7 +72,7 @@ class StepStatus:
     def of(
         cls, step: RunStep, totals: LedgerCounts, *, closed: bool, taken_from: str | None
     ) -> StepStatus:
-        """Create the status from a step of a spec and its totals."""
+        """Create the status from a step of the spec and the totals of the step."""
         return cls(step.name, step.hash, step.tasks, totals, closed, taken_from)
 
     @property
@@ -81,19 +82,19 @@ class StepStatus:
 
     @property
     def tasks_per_s(self) -> float:
-        """Tasks that ended per second in the last minutes; 0 if none ended or none is left."""
+        """Tasks that ended per second in the last minutes; 0 if no task ended or is left."""
         return self.totals.recent if self.left else 0.0
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds until the step ends at its recent speed; ``None`` if no task ended recently."""
+        """Seconds until the step ends at the recent speed; ``None`` if no task ended recently."""
         return self.left / self.totals.recent if self.totals.recent else None
 
 
 def run_state(steps: Iterable[StepStatus]) -> str:
-    """Return ``complete``, ``complete but for failures``, or ``unfinished``.
+    """Return the state of a run: ``complete``, ``complete but for failures``, or ``unfinished``.
 
-    A run is complete but for failures if no task is left, but some tasks were given up.
+    A run is complete but for failures if no task is left, and some tasks were given up.
     """
     for step in steps:
         if not step.closed and step.left + step.totals.dead:
@@ -106,14 +107,14 @@ def run_state(steps: Iterable[StepStatus]) -> str:
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A task with failed attempts.
+    """A task of which attempts have failed.
 
     Attributes:
-        stage: name of the step of the task.
+        stage: name of the step that the task belongs to.
         number: number of the task in the plan.
-        box: box string of the task.
+        box: text of the task's box.
         reason: why the task was given up; ``None``: the task will be tried again.
-        attempts: failed attempts, the oldest first; empty unless they were requested.
+        attempts: failed attempts, the oldest first; empty if they were not requested.
     """
 
     stage: str
@@ -126,13 +127,13 @@ class FailedTask:
 def failed_tasks(
     step: str, ledger: Ledger, most: int, *, attempts: bool = True
 ) -> list[FailedTask]:
-    """Return the first *most* tasks that were given up.
+    """Return the first tasks of a step that were given up, in the order of the ledger.
 
     Args:
         step: name of the step.
         ledger: ledger of the step.
         most: largest number of tasks to return.
-        attempts: also read the failed attempts of these tasks.
+        attempts: whether to read the failed attempts of these tasks.
     """
     if most <= 0:
         return []
@@ -149,7 +150,7 @@ def failed_tasks(
 
 
 def failing_tasks(step: str, ledger: Ledger, most: int) -> list[FailedTask]:
-    """Return the first *most* tasks with failed attempts that will be tried again."""
+    """Return at most *most* tasks with failed attempts that will be tried again."""
     boxes = {failure.number: failure.box for failure in ledger.failures()}
     numbers = iter(boxes)
     failing: list[int] = []
@@ -172,10 +173,11 @@ class ErrorGroup:
 
     Attributes:
         kind: kind of the failures, such as ``permanent``; see `FailureKind`.
-        reason: reason of the failures, with placeholders for the box of the task and for numbers.
-        count: number of attempts.
+        reason: reason of the failures, in which placeholders replace the box of the task and
+            numbers.
+        count: number of attempts in the group.
         last: time of the last failure, in seconds since 1970.
-        examples: some of the latest failures, the latest first.
+        examples: some of the failed attempts, the latest first.
     """
 
     kind: str
@@ -188,12 +190,13 @@ class ErrorGroup:
 class ErrorGroups:
     """Failed attempts, grouped by kind and reason.
 
-    Two reasons are the same if they differ only in the box of their task and in other numbers.
-    Once there are `REASONS` groups, attempts with a new reason are counted in one group per kind.
+    Two reasons belong to one group if they differ only in the box of the task and in numbers. If
+    there are `REASONS` groups, attempts with further reasons are counted in one more group for each
+    kind.
     """
 
     def __init__(self, failures: Iterable[FailedAttempt] = ()) -> None:
-        """Create the groups of *failures*."""
+        """Group *failures* by kind and reason."""
         self._groups: dict[tuple[str, str], ErrorGroup] = {}
         for failure in failures:
             self.add(failure)
@@ -203,7 +206,7 @@ class ErrorGroups:
         return len(self._groups)
 
     def add(self, failure: FailedAttempt) -> None:
-        """Add one failed attempt to its group."""
+        """Add one failed attempt to the group of its kind and reason."""
         reason = failure.reason.replace(failure.box, "(box)") if failure.box else failure.reason
         reason = re.sub(r"(?<![A-Za-z])[0-9]+", "#", reason)[:_LONGEST_REASON]
         self._count(ErrorGroup(failure.kind, reason, 1, failure.when, [failure]))
@@ -214,13 +217,13 @@ class ErrorGroups:
             self._count(group)
 
     def ranked(self) -> list[ErrorGroup]:
-        """Return all groups, the largest first."""
+        """Return all groups, the group with the most attempts first."""
         return sorted(
             self._groups.values(), key=lambda group: (-group.count, group.reason, group.kind)
         )
 
     def kinds(self) -> Counter[str]:
-        """Return the number of attempts by kind."""
+        """Return the number of failed attempts of each kind."""
         kinds: Counter[str] = Counter()
         for group in self._groups.values():
             kinds[group.kind] += group.count
@@ -242,12 +245,12 @@ class ErrorGroups:
 
 @dataclass
 class OverTime:
-    """Amounts over time in at most `BINS` bins, which become wider as the time span grows.
+    """Sums of an amount in at most `BINS` time bins, which become wider as the time span grows.
 
     Attributes:
-        width_s: width of a bin in seconds; a power of two, so that wider bins consist of whole
-            narrower ones.
-        bins: time of a bin (seconds since 1970, divided by the width) -> amount.
+        width_s: width of a bin in seconds. The width is a power of two, so a wider bin consists of
+            whole narrower bins.
+        bins: start of a bin (seconds since 1970, divided by the width) -> sum of the amount.
     """
 
     width_s: float = 1 / 64
@@ -271,13 +274,13 @@ class OverTime:
 
 @dataclass
 class WorkerFacts:
-    """Work of one worker.
+    """Work that one worker has recorded.
 
     Attributes:
         tasks: number of tasks that the worker recorded, with any outcome.
-        start: latest time at which its first task can have begun, in seconds since 1970 by the
-            clock of the worker.
-        stop: time at which its last task ended, by the same clock.
+        start: start of the worker's first task, in seconds since 1970 by the clock of the worker;
+            the smallest of end minus seconds of all operators over the worker's tasks.
+        stop: end of the worker's last task, in seconds since 1970 by the clock of the worker.
     """
 
     tasks: int = 0
@@ -287,22 +290,22 @@ class WorkerFacts:
 
 @dataclass
 class StepFacts(Totals):
-    """Facts about a step that need all its records and failures, not only the sums of a ledger.
+    """Facts about a step, computed from all records and failed attempts in its ledger.
 
     Attributes:
         voxels: number of voxels in the boxes of done tasks.
-        most_s: operator -> seconds that it took in its slowest task.
-        objects: protocol of the store -> number of objects written.
-        stored: protocol of the store -> bytes written.
+        most_s: operator -> seconds that the operator took in its slowest task.
+        objects: protocol of a store, such as ``s3`` -> number of objects written.
+        stored: protocol of a store, such as ``s3`` -> number of bytes written.
         missing_tasks: number of tasks that have read missing blocks as the fill value.
-        missing_boxes: boxes of some of these tasks.
-        over_time: voxels of done tasks over time.
-        workers: name of a worker -> its work.
-        profiles: compute profile -> number of tasks.
-        skip_reasons: reason for skipping tasks -> number of tasks.
+        missing_boxes: boxes of some of the tasks that have read missing blocks.
+        over_time: number of voxels in done tasks, by the time at which the tasks ended.
+        workers: name of a worker -> work that the worker has recorded.
+        profiles: compute profile (backend, device, threads and precision) -> number of tasks.
+        skip_reasons: reason for skipping a task -> number of tasks.
         slowest: seconds and box of the slowest tasks, the slowest first.
         untimed: number of failed attempts of unknown duration.
-        errors: groups of the failed attempts.
+        errors: failed attempts, grouped by kind and reason.
         failed: the first tasks that were given up.
     """
 
@@ -323,14 +326,14 @@ class StepFacts(Totals):
 
     @classmethod
     def of_step(cls, step: str, ledger: Ledger, most: int) -> StepFacts:
-        """Collect the facts from the ledger of a step; list at most *most* given-up tasks."""
+        """Collect the facts from the ledger of a step, with at most *most* given-up tasks."""
         facts = cls.of(ledger.records(), ledger.failures())
         facts.failed = failed_tasks(step, ledger, most)
         return facts
 
     @classmethod
     def of(cls, records: Iterable[Record], failures: Iterable[FailedAttempt] = ()) -> StepFacts:
-        """Collect the facts from *records* and *failures*, which may be in any order."""
+        """Collect the facts from records and failed attempts, which may be in any order."""
         facts = cls()
         for record in records:
             facts._add_record(record)
@@ -343,30 +346,30 @@ class StepFacts(Totals):
 
     @property
     def start(self) -> float | None:
-        """Time at which the first task began, in seconds since 1970; ``None`` if no task ended."""
+        """Start of the first task, in seconds since 1970; ``None`` if no task has ended."""
         return min((each.start for each in self.workers.values()), default=None)
 
     @property
     def wall_s(self) -> float:
-        """Seconds from the start of the first task to the end of the last one."""
+        """Seconds from the start of the first task to the end of the last task."""
         return 0.0 if self.start is None or self.last is None else self.last - self.start
 
     @property
     def machine_s(self) -> float:
-        """Seconds from the start of each worker's first task to the end of its last, added up."""
+        """Seconds from the start of a worker's first task to the end of its last, added up."""
         return sum(each.stop - each.start for each in self.workers.values())
 
     @property
     def mean_s(self) -> float:
-        """Mean seconds of all operators together on a done task."""
+        """Mean seconds that all operators together took for a done task."""
         return sum(self.seconds.values()) / self.done if self.done else 0.0
 
     @property
     def wasted_s(self) -> float:
-        """Seconds of all operators on failed attempts.
+        """Seconds that all operators together spent on failed attempts.
 
-        An attempt of unknown duration, such as one whose worker died, counts as the mean duration
-        of a done task.
+        An attempt of unknown duration, such as an attempt whose worker died, counts as the mean
+        duration of a done task.
         """
         return self.failed_s + self.untimed * self.mean_s
 
@@ -402,11 +405,11 @@ class StepFacts(Totals):
 
 
 def voxels_of(record: Record) -> int:
-    """Return the number of voxels in the box of a task."""
+    """Return the number of voxels in the box of a record's task."""
     return Region.parse(record.box).bbox.voxels
 
 
 def count_bounded(counter: Counter[str], text: str) -> None:
-    """Count *text*; once *counter* has `REASONS` texts, count each new one as `OTHERS`."""
+    """Count *text*; if *counter* has `REASONS` texts, count each new text as `OTHERS`."""
     known = text in counter or len(counter) < REASONS
     counter[text if known else OTHERS] += 1

@@ -1,4 +1,4 @@
-"""The status of a run: finished tasks from its ledger, waiting tasks from its queue."""
+"""The status of a run: finished tasks as in the ledger, waiting tasks as in the queue."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ class RunStatus:
 
     Attributes:
         address: address of the run, with the hash of its spec.
-        stages: status of each step.
-        queue: number of messages in the queue; ``None`` if there is no queue or it cannot be read.
-        queue_url: URL of the queue; empty if there is none.
+        stages: progress of each step.
+        queue: numbers of messages in the queue; ``None`` if the run has no queue, or the queue
+            cannot be read.
+        queue_url: URL of the queue; empty if the run has no queue.
         failures: the first tasks that were given up.
-        failing: the first tasks with failed attempts that will be tried again; empty unless they
-            were requested.
+        failing: the first tasks with failed attempts that will be tried again; empty if these tasks
+            were not requested.
     """
 
     address: str
@@ -54,7 +55,7 @@ class RunStatus:
         return run_state(self.stages)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as values for JSON."""
+        """Return the status as a dictionary that can be written as JSON."""
         return {
             "address": self.address,
             "stages": [_step_json(step) for step in self.stages],
@@ -77,7 +78,7 @@ class RunStatus:
                 f"flight{dead}"
             )
         elif self.queue_url:
-            yield f"  queue {self.queue_url}: cannot be read; a warning on stderr says why"
+            yield f"  queue {self.queue_url}: cannot be read; a warning on stderr gives the reason"
         for task in (*self.failures, *self.failing):
             yield from _task_lines(task)
 
@@ -87,9 +88,9 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
     Args:
         home: run directory.
-        most: largest number of failed tasks to list.
-        attempts: also read the failed attempts of each task, and list the tasks that will be tried
-            again.
+        most: largest number of tasks to list that were given up, and of tasks to be tried again.
+        attempts: whether to read the failed attempts of each task, and to list the tasks that will
+            be tried again.
     """
     steps: list[StepStatus] = []
     failures: list[FailedTask] = []
@@ -111,7 +112,7 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
 
 def _queue_counts(url: str) -> Counts | None:
-    """Return the counts of a queue, or ``None`` if this machine cannot read the queue."""
+    """Return the numbers of messages in a queue; ``None`` if this machine cannot read it."""
     try:
         with closing(open_queue(url)) as queue:
             return queue.counts()
@@ -165,7 +166,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
 
 
 def _task_lines(task: FailedTask) -> Iterator[str]:
-    """Yield the lines about a failed task, and about its attempts with their tracebacks."""
+    """Yield the lines about a failed task: its reason, then each attempt with its traceback."""
     if task.reason is None:
         yield f"  to be tried again {task.stage} {task.box}"
     else:

@@ -1,7 +1,8 @@
 """Prometheus metrics of a worker, and the server that exposes them.
 
-docs/progress.md lists their names and meanings. The response has text format 0.0.4, or OpenMetrics
-if the client accepts it. The module prometheus_client is imported only if metrics are enabled.
+docs/progress.md lists the names and meanings of the metrics. The server answers in the Prometheus
+text format 0.0.4, or in OpenMetrics if the client accepts this format. The module prometheus_client
+is imported only if metrics are enabled.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 class Metrics:
-    """The counters of one worker; safe to read from other threads.
+    """The Prometheus metrics of one worker, which other threads may read at any time.
 
     Args:
-        run: address of the run, without secrets.
+        run: address of the run, which must not contain secrets.
         worker: name of the worker.
 
     Raises:
@@ -39,7 +40,7 @@ class Metrics:
     """
 
     def __init__(self, run: str, worker: str) -> None:
-        """Create all metrics with the value zero."""
+        """Create all metrics, with the value zero."""
         with needs_extra("metrics", "--metrics-port"):
             import prometheus_client as prometheus
         disable: Any = prometheus.disable_created_metrics  # unused time series
@@ -47,56 +48,83 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         kept: dict[str, Any] = {"registry": self.registry, "namespace": "chunkflow"}
         counter, gauge, histogram = prometheus.Counter, prometheus.Gauge, prometheus.Histogram
-        info = prometheus.Info("worker", "Identity of the worker.", **kept)
+        info = prometheus.Info("worker", "Run, name and version of the worker.", **kept)
         info.info({"run": run, "worker": worker, "version": version("chunkflow_py")})
         stage = ["stage"]
         self._planned = gauge("stage_tasks", "Number of tasks of the step.", stage, **kept)
         self._tasks = counter(
-            "tasks", "Tasks that this worker has recorded.", ["stage", "outcome"], **kept
+            "tasks", "Number of tasks that this worker has recorded.", ["stage", "outcome"], **kept
         )
-        self._failures = counter("failures", "Failed attempts.", ["stage", "kind"], **kept)
+        self._failures = counter(
+            "failures", "Number of failed attempts of this worker.", ["stage", "kind"], **kept
+        )
         self._seconds = histogram(
             "operator_seconds",
-            "Seconds of one operator on one recorded task.",
+            "Seconds that an operator took for a recorded task.",
             ["stage", "operator"],
             buckets=BUCKETS,
             **kept,
         )
-        self._voxels = counter("voxels", "Voxels of the boxes of recorded tasks.", stage, **kept)
+        self._voxels = counter(
+            "voxels", "Number of voxels in the boxes of recorded tasks.", stage, **kept
+        )
         self._written = counter(
-            "written_bytes", "Bytes that recorded tasks have stored.", stage, **kept
+            "written_bytes", "Number of bytes that recorded tasks have stored.", stage, **kept
         )
         self._read = counter(
-            "read_bytes", "Stored bytes that loaders have read, if they count them.", stage, **kept
+            "read_bytes",
+            "Number of stored bytes that loaders have read; some loaders do not count.",
+            stage,
+            **kept,
         )
         self._network = counter(
-            "network_seconds", "Seconds in which the networks of all processes ran.", stage, **kept
+            "network_seconds",
+            "Seconds during which networks ran, added up over processes.",
+            stage,
+            **kept,
         )
         self._ready = counter(
-            "process_seconds", "Seconds in which processes could take tasks.", stage, **kept
+            "process_seconds",
+            "Seconds during which processes could take tasks, added up over processes.",
+            stage,
+            **kept,
         )
-        self._leases = gauge("leases_held", "Current leases of the worker.", **kept)
-        self._renewed = counter("leases_renewed", "Renewals of leases.", **kept)
-        self._lost = counter("leases_lost", "Lost leases.", **kept)
+        self._leases = gauge("leases_held", "Number of leases that the worker holds.", **kept)
+        self._renewed = counter(
+            "leases_renewed", "Number of times that the worker has renewed a lease.", **kept
+        )
+        self._lost = counter("leases_lost", "Number of leases that the worker has lost.", **kept)
         self._visible = gauge(
             "queue_visible",
-            "Waiting messages at the last query of the queue; NaN before the first query.",
+            "Number of waiting messages at the last query of the queue; NaN before the first "
+            "query.",
             **kept,
         )
         self._in_flight = gauge(
-            "queue_in_flight", "Messages leased by any worker at the last query.", **kept
+            "queue_in_flight",
+            "Number of messages that any worker had leased at the last query of the queue.",
+            **kept,
         )
         for each in (self._visible, self._in_flight):
             each.set(math.nan)
-        self._processes = gauge("processes", "Processes that can take tasks.", **kept)
+        self._processes = gauge("processes", "Number of processes that can take tasks.", **kept)
         process = ["process"]
-        self._memory = gauge("process_memory_bytes", "Host memory of a process.", process, **kept)
-        self._begun = gauge("process_tasks", "Tasks that a process has begun.", process, **kept)
+        self._memory = gauge(
+            "process_memory_bytes", "Host memory that a process uses, bytes.", process, **kept
+        )
+        self._begun = gauge(
+            "process_tasks",
+            "Number of tasks that a process has begun and not ended.",
+            process,
+            **kept,
+        )
         gpu = ["gpu"]
         self._busy = gauge(
-            "gpu_busy_ratio", "Share of the time in which a kernel ran.", gpu, **kept
+            "gpu_busy_ratio", "Share of the time during which a kernel ran on the GPU.", gpu, **kept
         )
-        self._gpu_memory = gauge("gpu_memory_bytes", "Memory of the GPU in use.", gpu, **kept)
+        self._gpu_memory = gauge(
+            "gpu_memory_bytes", "Memory of the GPU in use, bytes.", gpu, **kept
+        )
         self._stage = ""
         self._counted: dict[int, tuple[float, float, float]] = {}  # process id -> its last totals
         self._leases_of_stage = (0, 0)  # renewed, lost
@@ -104,7 +132,7 @@ class Metrics:
     # --- events of the worker ----------------------------------------------------------------
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Start counting for a step of *tasks* tasks."""
+        """Count from now on for the step *stage*, which has *tasks* tasks."""
         self._stage = stage
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):
@@ -116,7 +144,7 @@ class Metrics:
         self._leases_of_stage = (0, 0)
 
     def task_ended(self, record: Record) -> None:
-        """Count a task whose outcome is in the ledger."""
+        """Count a task that has ended and whose outcome is in the ledger."""
         outcome = "given up" if record.state == "dead" else record.state
         self._tasks.labels(self._stage, outcome).inc()
         if record.state == "dead":
@@ -131,7 +159,7 @@ class Metrics:
         self._failures.labels(self._stage, failure.kind).inc()
 
     def update(self, snapshot: WorkerSnapshot) -> None:
-        """Update the metrics from a snapshot of the worker."""
+        """Update the metrics of leases, queue and processes from a snapshot of the worker."""
         renewed, lost = self._leases_of_stage
         self._leases_of_stage = snapshot.renewed, snapshot.lost
         self._renewed.inc(snapshot.renewed - renewed)
@@ -147,13 +175,13 @@ class Metrics:
             self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
-        """Set the gauges of GPUs, given the number, busy share of time and used bytes of each."""
+        """Set the metrics of GPUs: number, busy share of time and used bytes of each GPU."""
         for number, busy, used in found:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)
 
     def _count(self, process: ProcessSnapshot) -> None:
-        """Add the progress of a process since the last snapshot; a new process starts at zero."""
+        """Add what a process has done since the last snapshot; a new process starts at zero."""
         now = (process.read_bytes, process.network_seconds or 0.0, process.seconds or 0.0)
         before = self._counted.get(process.pid, (0.0, 0.0, 0.0))
         self._counted[process.pid] = now
@@ -165,14 +193,14 @@ class Metrics:
 
     @contextmanager
     def served(self, port: int, address: str = "127.0.0.1") -> Iterator[str]:
-        """Serve the metrics while the context is open, and yield their URL.
+        """Serve the metrics while the context is open, and yield the URL of the metrics.
 
         On a loopback address, the server answers only requests to loopback host names, as a
         protection against DNS rebinding.
 
         Args:
             port: port to listen on; 0 selects a free port.
-            address: address to listen on; only this machine can reach the default.
+            address: address to listen on; with 127.0.0.1, only this machine can connect.
 
         Raises:
             OptionError: the server cannot listen on the port; the message names port and address.
@@ -183,8 +211,8 @@ class Metrics:
             server, thread = start_http_server(port, address, self.registry)
         except OSError as error:
             msg = (
-                f"--metrics-port {port} at {address} cannot be used: {error}; choose another port, "
-                "or 0 to select a free one"
+                f"cannot listen on --metrics-port {port} of {address}: {error}; give another port, "
+                "or --metrics-port 0 to use any free port"
             )
             raise OptionError(msg) from error
         if is_loopback(address):

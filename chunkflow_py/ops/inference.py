@@ -52,21 +52,21 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Patches per forward pass.",
+    help="Number of patches per forward pass.",
 )
 @click.option(
     "--lower-batch/--no-lower-batch",
     default=False,
     show_default=True,
-    help="Continue with smaller batches, with a warning, if a GPU runs out of memory.",
+    help="If a GPU runs out of memory, continue with smaller batches and log a warning.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["torch", "openvino", "onnxruntime", "auto"]),
     default="torch",
     show_default=True,
-    help="Library that runs the network; auto: the fastest installed one whose error in "
-    "float32 is below 1e-5.",
+    help="Library that runs the network; auto: the fastest installed library whose float32 "
+    "output differs from PyTorch's by at most 1e-5.",
 )
 @click.option(
     "--dtype",
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     default="float32",
     show_default=True,
-    help="Precision of the network; its error against float32 is logged.",
+    help="Precision of the network; the difference from float32 is measured and logged.",
 )
 @click.option(
     "--compile/--no-compile",
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     "--tf32/--no-tf32",
     default=False,
     show_default=True,
-    help="On a GPU, multiply float32 with a 10-bit mantissa (TF32).",
+    help="On a GPU, multiply float32 numbers as TF32, with a mantissa of 10 bits.",
 )
 @click.option(
     "--cuda-graphs/--no-cuda-graphs",
@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     type=click.Choice(["float32", "float16", "uint8", "argmax"]),
     default="float32",
     show_default=True,
-    help="Type of the result; uint8 is 255 p, clamped, rounded half to even; argmax is "
-    "the channel with the largest value.",
+    help="Type of the result; uint8: 255 p, clamped and rounded half to even; argmax: the "
+    "number of the channel with the largest value, as uint8.",
 )
 @click.option(
     "--output-kind",
@@ -111,11 +111,13 @@ if TYPE_CHECKING:
 @click.option(
     "--output-names",
     type=ItemNames("out"),
-    help="Names of several outputs, one chunk each: keys of the dict that the network returns, or "
-    "names for the items of its tuple, such as affinity,myelin.",
+    help="Names of the outputs of a network that returns several, such as affinity,myelin: keys of "
+    "a dict, or names for the items of a tuple. Each output becomes a chunk.",
 )
 @click.option(
-    "--output-channels", type=NUMBERS, help="Channels of each of --output-names, such as 3,1."
+    "--output-channels",
+    type=NUMBERS,
+    help="Number of channels of each of --output-names, such as 3,1.",
 )
 @click.option(
     "--activation",
@@ -129,18 +131,18 @@ if TYPE_CHECKING:
     type=click.Choice(["before", "after"]),
     default="before",
     show_default=True,
-    help="Apply the activation to each patch before blending, or after it.",
+    help="Apply the activation to each patch before blending, or to the blended result.",
 )
 @click.option(
     "--normalize",
     type=click.Choice(["dtype", "none", "zscore", "percentile"]),
-    help="Divide integers by the maximum of their type (dtype), or use statistics of the "
-    "whole dataset.  [default: dtype]",
+    help="Divide integers by the maximum of their type (dtype), do nothing (none), or use "
+    "statistics of the whole dataset (zscore, percentile).  [default: dtype]",
 )
 @click.option(
     "--normalize-statistics",
     metavar="FILE",
-    help="Statistics of the whole dataset, JSON; see docs/inference.md.",
+    help="JSON file with statistics of the whole dataset; see docs/inference.md.",
 )
 @click.option(
     "--normalize-percentiles",
@@ -149,30 +151,30 @@ if TYPE_CHECKING:
     metavar="LOW HIGH",
     default=(1.0, 99.0),
     show_default=True,
-    help="Percentiles that become 0 and 1.",
+    help="Percentiles that --normalize percentile maps to 0 and 1.",
 )
 @floats_option(
     "--model-voxel-size-nm",
-    help="Voxel size that the network was trained with, nanometres, zyx; refuse images more "
-    "than 10 % off.",
+    help="Voxel size that the network was trained with, nanometres, zyx; stop with an error if "
+    "the voxel size of the image differs by more than 10 %.",
 )
 @click.option(
     "--skip-empty-patches/--no-skip-empty-patches",
     default=False,
     show_default=True,
-    help="Skip patches whose input is all zero; their output is zero.",
+    help="Do not run the network on patches whose input is all zero; their output is zero.",
 )
 @click.option(
     "--patch-mask",
     metavar="URL",
-    help="Volume of a coarse mask; skip patches outside of it, whose output is zero.",
+    help="URL of a coarse mask; patches outside of the mask are skipped, and their output is zero.",
 )
 @click.option(
     "--patch-mask-mip",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Resolution level of the mask.",
+    help="Resolution level of --patch-mask.",
 )
 @click.option(
     "--bump",
@@ -186,16 +188,16 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "anchored", "padded", "chunk"]),
     default="auto",
     show_default=True,
-    help="Origin of the patch grid: the volume (anchored; padded: the last patch reaches into the "
-    "padding), or the corner of the chunk as in chunkflow 1.x (chunk); auto: anchored "
-    "if the chunk's margin suffices.",
+    help="Origin of the patch grid: the corner of the volume (anchored; padded: also let the last "
+    "patch reach into the padding), or of each chunk, as in chunkflow 1.x (chunk); auto: anchored "
+    "if the chunk's margin suffices, else chunk with a warning.",
 )
 @click.option(
     "--pad",
     type=click.Choice(["reflect", "edge", "zero", "none"]),
     default="reflect",
     show_default=True,
-    help="Padding outside of the volume.",
+    help="How to fill the parts of patches that lie outside of the volume.",
 )
 @zyx_option(
     "--patch-divisor",
@@ -208,37 +210,42 @@ if TYPE_CHECKING:
     default=(0, 0, 0),
     show_default=True,
     minimum=0,
-    help="Voxels to compute around the task's box, zyx.",
+    help="Voxels to compute beyond the task's box on each side, zyx.",
 )
 @zyx_option(
     "--output-crop-margin",
     minimum=0,
-    help="Legacy: voxels to crop around the region that the patches of the chunk cover, zyx.",
+    help="Legacy: voxels to crop on each side of the region that the patches of the chunk cover, "
+    "zyx.",
 )
 @zyx_option(
-    "--patch-num", "-n", minimum=1, help="Legacy: number of patches that the chunk must hold, zyx."
+    "--patch-num",
+    "-n",
+    minimum=1,
+    help="Legacy: number of patches that the chunk must contain along each axis, zyx.",
 )
 @click.option(
     "--mask-output-chunk/--no-mask-output-chunk",
     default=False,
     show_default=True,
-    help="Legacy: with --grid chunk, keep everything that the patches cover, including the "
-    "overlap.",
+    help="Legacy: with --grid chunk, keep the whole region that the patches cover, instead of "
+    "cropping the overlap at its borders.",
 )
 @click.option(
     "--mask-myelin-threshold",
     "-y",
     type=float,
-    help="Zero all channels where the last one (myelin) is not below this, then drop the last one.",
+    help="Set all channels to zero where the last channel (myelin) is not below this value, then "
+    "drop the last channel.",
 )
 @click.option(
     "--augment/--no-augment",
     default=False,
     show_default=True,
-    help="Average the outputs for 16 flips and transposes of each patch.",
+    help="Run the network on 16 flips and transposes of each patch, and average the outputs.",
 )
 def command(**options: Any) -> Inferencer:
-    """Check sizes and options, and return the operator, which loads the network when it starts."""
+    """Check the options, and return the operator, which loads the network when it starts."""
     from chunkflow_py.inference.command_options import (
         backend_arguments,
         engine_settings,

@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 @makes(lambda read: read, is_local=True)
 def inverse(chunk: Chunk) -> Chunk:
-    """Return the largest value of the type, or 1 for floating point, minus each voxel.
+    """Return *chunk* inverted: the largest value of its type (1 for floats) minus each voxel.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), unsigned integers (255 - v for uint8), or floating point
-            in [0, 1].
+        chunk: (z, y, x) or (c, z, y, x), unsigned integers (a uint8 voxel v becomes 255 - v), or
+            floating point in [0, 1].
 
     Returns:
         A chunk of the same shape and dtype.
 
     Raises:
-        ChunkError: the chunk is a segmentation, has signed integers, or values outside of [0, 1].
+        ChunkError: the chunk is a segmentation, holds signed integers, or holds floating point
+            outside of [0, 1].
     """
     import numpy as np
 
@@ -47,8 +48,9 @@ def inverse(chunk: Chunk) -> Chunk:
     low, high = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
     if not (low >= 0 and high <= 1):  # NaN is neither
         msg = (
-            f"inverse takes floating point in [0, 1], but chunk {chunk.bbox} has {low:g} to "
-            f"{high:g}; use rescale-intensity --low --high --out-low 0 --out-high 1 before it"
+            f"inverse takes floating point in [0, 1], but chunk {chunk.bbox} has values from "
+            f"{low:g} to {high:g}; put rescale-intensity --low --high --out-low 0 --out-high 1 "
+            "in front of inverse"
         )
         raise ChunkError(msg)
     return chunk.with_array(np.subtract(1, chunk.array, dtype=chunk.dtype))

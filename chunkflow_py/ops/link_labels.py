@@ -3,13 +3,14 @@ r"""Find labels of neighbouring tasks to join.
 Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 256 \
   link-labels --volume-path parts.zarr --links-path links
 
-This is the second phase of labelling a whole volume; solve-labels comes next. The tasks must be the
-ones that made the labels, whose ids are unique in the volume (connected-components --global-ids).
+This is the second phase of labelling a whole volume; solve-labels comes next. The boxes of the
+tasks must be those with which the labels were made, and the ids of the labels must be unique in the
+volume (connected-components --global-ids).
 
 With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
 at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared:
-two segments are linked if each overlaps the other most, and by at least --minimum-overlap. Each
-task stores one small object.
+two segments are linked if each has its largest overlap with the other, and if this overlap is at
+least --minimum-overlap. Each task stores one small object.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ SECTION = "segment"
 
 @dataclass
 class LabelLinker(OperatorBase):
-    """Stores the links that a linker of `segmentation.labels.linking` finds in each task."""
+    """Stores the links between labels that a linker finds at the boundaries of each task.
+
+    Attributes:
+        links_path: URL of a folder or prefix for the links.
+        linker: `TouchLinker` or `OverlapLinker` of `segmentation.labels.linking`.
+        access: access options of the store.
+    """
 
     links_path: str
     linker: Any
@@ -53,7 +60,7 @@ class LabelLinker(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """URL of the links."""
+        """URL of the folder or prefix to which the links are written."""
         return place_of(self.links_path)
 
     @hook
@@ -63,25 +70,28 @@ class LabelLinker(OperatorBase):
         Raises:
             VolumeNotFoundError: the volume of labels does not exist.
             ChunkError: the voxels of the volume are not labels.
-            OptionError: tasks have no boxes.
+            OptionError: the tasks have no boxes.
         """
         if not outline.has_tasks:
             msg = (
-                "link-labels links labels across task boundaries, but no task has a box; put "
-                "the same generate-tasks in front of it that made the labels"
+                "link-labels links labels across task boundaries, but no task has a box; put the "
+                "generate-tasks with which the labels were made in front of link-labels"
             )
             raise OptionError(msg)
         self.linker.prepare()
 
     def __call__(self, task: Task) -> Task:
-        """Find and store the links of a task."""
+        """Find and store the links between labels at the boundaries of a task."""
         from chunkflow_py.segmentation.labels.links import encoded_links, link_key
         from chunkflow_py.store import open_store
         from chunkflow_py.store.recording_store import RecordingStore
         from chunkflow_py.store.store_protocol import Access
 
         if task.region is None:
-            msg = "a task without a box has no boundary; put generate-tasks in front of it"
+            msg = (
+                "link-labels links labels across task boundaries, but this task has no box; put "
+                "generate-tasks in front of link-labels"
+            )
             raise OptionError(msg)
         pairs = self.linker(task.region)
         store = RecordingStore(open_store(self.destination, self.access or Access()))
@@ -93,16 +103,17 @@ class LabelLinker(OperatorBase):
 # fmt: off
 @operator("write")
 @click.option("--links-path", "-l", required=True, metavar="URL",
-              help="Folder or prefix for the links.")
-@click.option("--volume-path", "-v", help="Volume of labels: link labels that touch.")
+              help="Folder or prefix to write the links to.")
+@click.option("--volume-path", "-v",
+              help="Volume of labels; labels that touch across a task boundary are linked.")
 @mip_option()
 @connectivity_option()
 @click.option("--values-path", metavar="URL",
-              help="Segmentation whose components the labels are: link labels only where its "
-                   "values are equal. Not needed for the components of a mask.")
+              help="Segmentation from which the labels were made: labels are linked only where its "
+                   "values are equal. Not needed if the labels were made from a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
-              help="Address of the overlaps that save-overlap stored: link segments by the voxels "
-                   "they share.")
+              help="Overlaps that save-overlap stored; segments that share enough voxels are "
+                   "linked.")
 @overlap_options()
 @access_options()
 def command(
@@ -110,7 +121,7 @@ def command(
     values_path: str | None, overlap_path: str | None, minimum_overlap: float,
     minimum_overlap_voxels: int, **options: Any,
 ) -> LabelLinker:
-    """Return the operator with a linker by touching labels or by overlaps."""
+    """Return the operator, which links labels that touch, or segments that overlap."""
     # fmt: on
     from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
     from chunkflow_py.volume.protocol import VolumeOptions
@@ -118,8 +129,8 @@ def command(
     access = access_from(options)
     if (volume_path is None) == (overlap_path is None):
         msg = (
-            "link-labels reads labels at --volume-path or overlaps of save-overlap at "
-            "--overlap-path; give one of the two"
+            "link-labels needs either the labels (--volume-path) or the overlaps that "
+            "save-overlap stored (--overlap-path); give one of these options"
         )
         raise OptionError(msg)
     linker: Any = None

@@ -3,8 +3,8 @@
 Example: chunkflow load-h5 --file-name raw.h5 --cutout-size 64 256 256 save-h5 --file-name corner.h5
 
 A name without an extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
-raw_0-64_0-256_0-256.h5. An empty file, which save-h5 writes for a task without a result, is loaded
-as None.
+raw_0-64_0-256_0-256.h5. If a task has no result, save-h5 writes a file of 0 bytes; for such a file,
+load-h5 adds None to the task.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ def load_h5(
 
     Args:
         path: path of the file.
-        dataset_path: path of the dataset (default: ``main``, else the first 3D or 4D dataset).
+        dataset_path: path of the dataset in the file (default: ``main``; if there is no ``main``,
+            the first 3D or 4D dataset).
         bbox: box to read, in global voxels (default: all).
         channels: channels to read of a (c, z, y, x) dataset, in this order (default: all).
-        dtype: type of the voxels (default: that of the file).
+        dtype: type to convert the voxels to (default: the type in the file).
 
     Raises:
         VolumeError: the file or the dataset cannot be read.
-        ChunkError: the dataset is neither 3D nor 4D, lacks one of the channels, or does not fit
-            into *dtype*.
+        ChunkError: the dataset is neither 3D nor 4D, lacks one of the channels, or has a voxel that
+            does not fit into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.hdf5 import open_hdf5
@@ -85,13 +86,13 @@ def load_h5(
     "--set-bbox/--no-set-bbox",
     default=False,
     show_default=True,
-    help="Set the task's box to that of the chunk.",
+    help="Set the task's box to the box of the loaded chunk.",
 )
 @click.option(
     "--remove-empty/--do-not-remove",
     default=False,
     show_default=True,
-    help="Delete the file if it was read whole and is empty or all zero.",
+    help="Delete the file if it has 0 bytes, or if it was read completely and is all zero.",
 )
 @output_option()
 def command(
@@ -102,7 +103,7 @@ def command(
     remove_empty: bool,
     **options: Any,
 ) -> VolumeLoader:
-    """Return the operator that loads the file, or a part of it."""
+    """Return the operator that loads the file, or the part that the options select."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.hdf5 import EXTENSIONS, open_hdf5

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def parse_json(data: bytes, what: str) -> Any:
-    """Parse a JSON file into dictionaries, lists, numbers and strings.
+    """Return the content of a JSON file as dictionaries, lists, numbers and strings.
 
     Args:
-        data: the whole file.
+        data: content of the whole file.
         what: name of the file, for messages.
 
     Raises:
-        VolumeError: the data are not JSON; the message gives the position of the error.
+        VolumeError: *data* is not JSON; the message gives the position of the error.
     """
     try:
         return parse_document(data, None)
@@ -42,7 +42,7 @@ def parse_json(data: bytes, what: str) -> Any:
 
 @dataclass
 class JsonLoader(OperatorBase):
-    """Puts the content of a JSON file into every task."""
+    """Adds the content of a JSON file to every task, as an item."""
 
     files: TaskFiles
     output_name: str = "dict"
@@ -51,7 +51,7 @@ class JsonLoader(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """The input files, which no other operator may overwrite."""
+        """Path or prefix of the input files, which no other operator may overwrite."""
         return self.files.place
 
     def __call__(self, task: Task) -> Task:
@@ -63,7 +63,7 @@ class JsonLoader(OperatorBase):
 
 @operator("read")
 @file_path_option()
-@output_option("--output-name", "-o", default="dict", help="Name of the content.")
+@output_option("--output-name", "-o", default="dict", help="Name of the item for the content.")
 def command(file_path: str, output_name: str) -> JsonLoader:
     """Return the operator that loads the file."""
     from chunkflow_py.store.task_files import TaskFiles

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-mrc --file-name tomogram.mrc save-h5 --file-name tomogram.h5
 
-The voxel size is that of the header, converted from ångström to nm. Only the part that a task needs
-is read, unless the file is compressed (.mrc.gz). A name without an extension is a prefix: for the
-task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.mrc.
+The voxel size is taken from the header and converted from ångström to nm. Only the part that a task
+needs is read, unless the file is compressed (.mrc.gz). A name without an extension is a prefix: for
+the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.mrc.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ def load_mrc(
     """Return the array of an MRC file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
-        path: path of the file: a volume (z, y, x), an image, or a stack of volumes (c, z, y, x).
+        path: path of the file, which holds a volume (z, y, x), a single image, or a stack of
+            volumes (c, z, y, x).
         bbox: box to read, in global voxels (default: all).
-        dtype: type of the voxels (default: that of the file).
-        place: voxel_offset, voxel_size_nm and stored_bytes of `volume.files.mrc.open_mrc`.
+        dtype: type to convert the voxels to (default: the type in the file).
+        place: arguments voxel_offset, voxel_size_nm and stored_bytes of
+            `volume.files.mrc.open_mrc`.
 
     Raises:
         VolumeError: the file cannot be read.
-        ChunkError: it holds complex numbers, or does not fit into *dtype*.
+        ChunkError: the file holds complex numbers, or a voxel does not fit into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.mrc import open_mrc
@@ -63,7 +65,8 @@ def load_mrc(
     type=click.Choice(["auto", "signed", "unsigned"]),
     default="auto",
     show_default=True,
-    help="Sign of bytes (mode 0); auto: IMOD's flag, else the largest value in the header.",
+    help="Whether bytes (mode 0) are signed; auto: as IMOD's flag says, or, if there is none, "
+    "judged from the largest value in the header.",
 )
 @expand_margin_option()
 @output_option()

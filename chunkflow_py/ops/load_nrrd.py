@@ -2,9 +2,10 @@
 
 Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
-A header lists the fastest axis first. It is taken as x, unless the labels, the space directions or
---order name another. Lengths without a unit are nanometres. A name without an extension is a
-prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.nrrd.
+The header of a file lists the fastest axis first. This axis is taken as x, unless the labels or the
+space directions in the header, or --order, name another. Lengths without a unit are nanometres. A
+name without an extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
+raw_0-64_0-256_0-256.nrrd.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def load_nrrd(
         path: path of the file.
         bbox: box to read, in global voxels (default: all).
         channels: channels to read, in this order (default: all).
-        dtype: type of the voxels (default: that of the file).
-        place: *voxel_offset*, *voxel_size_nm*, *kind* and *order*, arguments of
+        dtype: type to convert the voxels to (default: the type in the file).
+        place: arguments voxel_offset, voxel_size_nm, kind and order of
             `volume.files.nrrd.open_nrrd`.
 
     Raises:
@@ -71,7 +72,7 @@ def load_nrrd(
     type=click.Choice(["xyz", "zyx"]),
     default="xyz",
     show_default=True,
-    help="Axis order of a file without axis names, fastest first.",
+    help="Order of the axes in a file that does not name them, the fastest axis first.",
 )
 @chunk_options("-c")
 def command(file_name: str, **options: Any) -> VolumeLoader:

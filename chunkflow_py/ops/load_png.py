@@ -3,9 +3,9 @@
 Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 The path is a folder, one file, or a prefix: `--path pngs/raw_` reads pngs/raw_00000.png and so on.
-The number of a slice is its z: the box of a task, or --chunk-size, selects slices by number. If all
-slices are loaded, the first one is at --voxel-offset, whatever its number. If --voxel-offset is
-given, the same holds for tasks.
+The number in the name of a slice is its z: the box of a task, or --chunk-size, selects slices by
+their numbers. If all slices are loaded, or if --voxel-offset is given, the first slice is at
+--voxel-offset, whatever its number.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def load_png(
     channels: tuple[int, ...] | None = None,
     dtype: str | None = None,
 ) -> Chunk:
-    """Return PNG slices as a chunk.
+    """Return PNG slices as a chunk, one slice per z.
 
     Args:
-        path: a folder, one file, or a prefix.
+        path: path of a folder or of one file, or a prefix of the paths of files.
         bbox: box to read, in global voxels (default: all).
-        voxel_offset: position of the first slice (default: 0; with *bbox* the number of a slice is
-            its z).
-        channels: channels to read of colour images, in this order (default: all).
-        dtype: type of the voxels (default: that of the files).
+        voxel_offset: global position of the first slice, zyx (default: 0, 0, 0; if *bbox* is given,
+            the z of a slice is the number in its name).
+        channels: numbers of the colour channels to read, in this order (default: all).
+        dtype: type to convert the voxels to (default: the type in the files).
 
     Raises:
         VolumeError: a slice is missing or cannot be read.
-        ChunkError: slices differ in size or type, or do not fit into *dtype*.
+        ChunkError: slices differ in size or type, or a voxel does not fit into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.file_volume import ORIGIN
@@ -70,10 +70,10 @@ def load_png(
     "-c",
     default=(0, 0, 0),
     show_default=True,
-    help="First voxel of the part of --chunk-size, global, zyx.",
+    help="With --chunk-size: global position of the first voxel to read, zyx.",
 )
 @assumed_placement_options(
-    "Global position of the first voxel.  [default: 0 0 0; in tasks, z is a slice's number]", "-x"
+    "Global position of the first voxel.  [default: 0 0 0; in tasks, z is the slice's number]", "-x"
 )
 @click.option(
     "--digit-num",
@@ -81,7 +81,8 @@ def load_png(
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Digits of the number in the file names, if they vary.",
+    help="Number of digits in the name of the file to read if several files have the same number, "
+    "such as 7.png and 00007.png.",
 )
 @zyx_option("--chunk-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
 @dtype_option(DTYPES)

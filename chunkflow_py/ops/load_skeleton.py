@@ -2,9 +2,10 @@
 
 Example: chunkflow load-skeleton --path swc/ save-swc --output-prefix copies/
 
---path is an SWC file, a folder of SWC files, or a precomputed volume or folder of skeletons, on
-disk or in a bucket. The last number in the name of an SWC file is the id of its object. Coordinates
-are nanometres. A MapBuffer of igneous cannot be read: write SWC or precomputed files instead.
+--path is an SWC file, a folder of SWC files, a precomputed volume that has skeletons, or a
+precomputed folder of skeletons, on disk or in a bucket. The last number in the name of an SWC file
+is the id of its object. Coordinates are in nanometres. MapBuffer files of igneous cannot be read:
+convert them to SWC or precomputed files.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ SECTION = "objects"
 def load_skeleton(
     path: str, offset_nm: tuple[float, float, float] = (0.0, 0.0, 0.0)
 ) -> dict[int, Skeleton]:
-    """Return skeletons by the ids of their objects.
+    """Return the skeletons in a file or folder, keyed by the ids of their objects.
 
     Args:
-        path: path or URL of an SWC file, of a folder of them, or of a precomputed volume or folder.
+        path: path or URL of an SWC file, of a folder of SWC files, of a precomputed volume that has
+            skeletons, or of a precomputed folder of skeletons.
         offset_nm: offset to add to all coordinates, nanometres, zyx.
 
     Raises:
-        VolumeNotFoundError: there are no skeletons.
+        VolumeNotFoundError: there are no skeletons at *path*.
         VolumeError: a file cannot be read.
     """
     from chunkflow_py.segmentation.skeleton_files import read_skeletons
@@ -48,7 +50,7 @@ def load_skeleton(
     "--path",
     "-p",
     required=True,
-    help="Path or URL of an SWC file, a folder of them, or precomputed skeletons.",
+    help="Path or URL of an SWC file, a folder of SWC files, or precomputed skeletons.",
 )
 @click.option(
     "--offset",
@@ -57,9 +59,11 @@ def load_skeleton(
     metavar="Z Y X",
     help="Offset to add to all coordinates, nm, zyx.",
 )
-@zyx_option("--voxel-offset", "-t", help="Offset to add, in voxels of --voxel-size, zyx.")
-@floats_option("--voxel-size", "-s", help="Edge lengths of a voxel, nm, for --voxel-offset.")
-@output_option(default="skels", help="Name of the skeletons in the task.")
+@zyx_option(
+    "--voxel-offset", "-t", help="Offset to add to all coordinates, voxels of --voxel-size, zyx."
+)
+@floats_option("--voxel-size", "-s", help="Edge lengths of a voxel of --voxel-offset, nm, zyx.")
+@output_option(default="skels", help="Name of the item that holds the skeletons.")
 def command(
     path: str,
     offset: tuple[float, float, float] | None,
@@ -67,19 +71,22 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     output_name: str,
 ) -> SkeletonLoader:
-    """Compute the offset, and return the operator that loads the files."""
+    """Compute the offset in nanometres, and return the operator that loads the skeletons."""
     from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
     from chunkflow_py.volume.location import FORMATS
 
     if offset is not None and voxel_offset is not None:
         msg = (
-            f"--offset {offset} nm and --voxel-offset {voxel_offset} both move the skeletons; "
-            "give one"
+            f"--offset {offset} nm and --voxel-offset {voxel_offset} both move the skeletons; give "
+            "only one of these options"
         )
         raise OptionError(msg)
     if voxel_offset is not None:
         if voxel_size is None:
-            msg = f"--voxel-offset {voxel_offset} is in voxels of unknown size; give --voxel-size"
+            msg = (
+                f"--voxel-offset {voxel_offset} (zyx) is in voxels, but the size of a voxel is "
+                "unknown; give --voxel-size"
+            )
             raise OptionError(msg)
         z, y, x = (count * nm for count, nm in zip(voxel_offset, voxel_size, strict=True))
         offset = (z, y, x)

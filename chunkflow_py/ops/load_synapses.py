@@ -5,8 +5,8 @@ Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
 
 A name without .h5, .hdf5 or .json is a prefix or a folder: for the task 0-64_0-512_0-512,
 `--file-path syns_` reads syns_0-64_0-512_0-512.h5; --suffix replaces .h5. The operator reads files
-of save-synapses, files of chunkflow 1.x, and lists of elements from DVID. An empty file, or one
-without synapses, is loaded as None, which skip-none skips.
+of save-synapses, files of chunkflow 1.x, and lists of elements from DVID. For an empty file, or a
+file without synapses, the operator adds None to the task, and skip-none then skips the task.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _BOX_IN_NAME = re.compile(r"(?:t[0-9]+_)?(?:(?<![0-9])-)?[0-9]+--?[0-9]+(?:_-?[0
 
 @dataclass
 class SynapseLoader(OperatorBase):
-    """Puts the synapses of a file into every task.
+    """Adds the synapses of a file to every task.
 
     Attributes:
-        files: input files.
-        is_xyz: whether positions are xyz in a file that does not name its axis order.
-        voxel_size_nm: voxel size, nanometres, zyx (default: that of the file).
+        files: input file of each task.
+        is_xyz: whether the positions in a file that does not name its axis order are xyz, not zyx.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size in the file).
         remove_outside: keep only synapses whose T-bar lies in the task's box.
-        set_bbox: give the task the box in the file's name.
-        output_name: name of the item.
+        set_bbox: set the task's box to the box in the file's name.
+        output_name: name of the synapses in the task.
     """
 
     files: TaskFiles
@@ -59,16 +59,20 @@ class SynapseLoader(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """The input files, which no other operator may overwrite."""
+        """Path or prefix of the input files, which no other operator may overwrite."""
         return self.files.place
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Check that tasks have the boxes that the options need."""
+        """Check that the tasks have boxes if --remove-outside needs them.
+
+        Raises:
+            OptionError: --remove-outside is given, but no task has a box.
+        """
         if self.remove_outside and not (outline.has_tasks or self.set_bbox):
             msg = (
-                "--remove-outside keeps the synapses in the task's box, but no task has one; begin "
-                "the pipeline with create-bbox or generate-tasks, or give --set-bbox"
+                "--remove-outside keeps the synapses in the task's box, but no task has a box; "
+                "begin the pipeline with create-bbox or generate-tasks, or give --set-bbox"
             )
             raise OptionError(msg)
 
@@ -76,8 +80,9 @@ class SynapseLoader(OperatorBase):
         """Add the synapses of the file to the task.
 
         Raises:
-            VolumeError: the file is missing, or holds no synapses.
-            GeometryError: the task or the file name lacks a box that is needed.
+            VolumeError: the file is missing, or is not a file of synapses.
+            GeometryError: the options need a box of the task or in the file name, but there is
+                none.
         """
         from chunkflow_py.core.synapses import Synapses
 
@@ -95,15 +100,15 @@ class SynapseLoader(OperatorBase):
 
 
 def region_in(name: str) -> Region:
-    """Parse the region in a file name, such as ``syns_0-64_0-512_0-512.h5``.
+    """Return the region that a file name, such as ``syns_0-64_0-512_0-512.h5``, contains.
 
     Raises:
-        GeometryError: the name has no box.
+        GeometryError: the name contains no box.
     """
     boxes = _BOX_IN_NAME.findall(name.rpartition("/")[2])
     if not boxes:
         msg = (
-            f"--set-bbox finds no box in the name of {name}; rename it, such as to "
+            f"--set-bbox finds no box in the name of {name}; give the file a name such as "
             "syns_0-64_0-512_0-512.h5"
         )
         raise GeometryError(msg)
@@ -119,22 +124,22 @@ def region_in(name: str) -> Region:
     "--c-order/--f-order",
     default=True,
     show_default=True,
-    help="Axis order of positions in a file that does not name it.",
+    help="Order of the axes in a file that does not name it: zyx (--c-order) or xyz (--f-order).",
 )
 @floats_option(
-    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
+    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, instead of those in the file."
 )
 @click.option(
     "--remove-outside/--keep-all",
     default=False,
     show_default=True,
-    help="Keep only synapses whose T-bar lies in the task's box, or all.",
+    help="Keep only synapses whose T-bar lies in the task's box, or keep all synapses.",
 )
 @click.option(
     "--set-bbox/--not-set-bbox",
     default=False,
     show_default=True,
-    help="Set the task's box to the one in the file name.",
+    help="Set the task's box to the box in the file name.",
 )
 @output_option("--output-name", "-o", default="syns", help="Name of the synapses.")
 def command(

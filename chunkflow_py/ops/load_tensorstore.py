@@ -3,9 +3,9 @@ r"""Load any array that TensorStore opens, or a part of it.
 Example: chunkflow load-tensorstore --driver zarr3 --kvstore gs://bucket/em --chunk-start 0 0 0 \
   --chunk-size 64 512 512
 
-Describe the array by --spec, a TensorStore spec in JSON or a file of it, or by --driver and
---kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are read from the
-dimensions of the array.
+Describe the array with --spec, a TensorStore spec as JSON text or as a JSON file, or with --driver
+and --kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are read from
+the dimensions of the array.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
 
 
 @operator("read")
-@click.option("--spec", "-f", help="TensorStore spec: JSON, a file of JSON, or an address.")
+@click.option("--spec", "-f", help="TensorStore spec: JSON text, a JSON file, or an address.")
 @click.option("--driver", "-d", help="Format of the array, such as zarr3 or n5.")
 @click.option("--kvstore", "-k", help="Folder or address of the array.")
 @click.option(
     "--cache",
     type=click.IntRange(min=0),
-    help="Bytes of decoded blocks to cache.  [default: the blocks that tasks share]",
+    help="Size of the cache of decoded blocks, bytes.  [default: as large as the blocks that "
+    "tasks share]",
 )
-@click.option("--axes", help="Names of the dimensions, such as xyzc.  [default: their labels]")
+@click.option(
+    "--axes", help="Names of the dimensions, such as xyzc.  [default: the array's labels]"
+)
 @voxel_size_option("-v", instead_of="the array's")
 @layer_type_option(default="as in the array")
 @region_options()

@@ -40,8 +40,8 @@ def load_tif(
     Args:
         path: path of the file or folder.
         bbox: box to read, in global voxels (default: all).
-        channels: channels to read, in this order (default: all).
-        dtype: type of the voxels (default: that of the file).
+        channels: numbers of the channels to read, in this order (default: all).
+        dtype: type to convert the voxels to (default: the type in the file).
 
     Raises:
         VolumeError: the file cannot be read.

@@ -3,8 +3,8 @@ r"""Load a zarr array or OME-Zarr image, or a part of it.
 Example: chunkflow load-zarr --store em.zarr --chunk-start 0 0 0 --chunk-size 64 512 512 \
   save-h5 --file-name cut.h5
 
-Axes, voxel size and offset are read from the metadata: those of OME-Zarr 0.4 and 0.5, or the
-attributes of a plain array.
+Axes, voxel size and offset are read from the OME-Zarr metadata (version 0.4 or 0.5) or, if the
+store holds an array without such metadata, from the attributes of the array.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ DRIVERS = {"local": "zarr", "n5": "n5", "NestedDirectoryStore": "zarr"}
 
 
 @operator("read")
-@click.option("--store", "-f", required=True, help="Folder or address of the array or image.")
-@click.option("--path", "-p", help="Array or image inside the store.")
+@click.option("--store", "-f", required=True, help="Folder or address of the zarr store.")
+@click.option("--path", "-p", help="Path of the array or image inside the store.")
 @reading_options()
 @voxel_size_option("-v", instead_of="the store's")
 @click.option(
     "--driver",
     "-b",
     type=click.Choice(list(DRIVERS)),
-    help="Kind of store.  [default: detected]",
+    help="Format of the store.  [default: detected]",
 )
 def command(
     store: str,

@@ -2,10 +2,11 @@
 
 Example: chunkflow log-summary --log-dir volume/log --plot times.png
 
-A saver with --upload-log writes these logs to log/ in its volume, in any store. For each device and
-operator, the table lists the number of tasks, their total time and its share, the mean, minimum and
-maximum seconds per task, and millions of voxels per second (of the task's box, or of
---output-size). A file that is not a log is skipped with a warning.
+A saver with --upload-log writes these logs to the folder log/ of its volume, in any store. For each
+device and operator, the table lists the number of tasks, the total time and its share of the time
+of all operators, the mean, minimum and maximum seconds per task, and millions of voxels per second,
+counting the voxels of the task's box or of --output-size. A file that is not a log is skipped with
+a warning.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ SECTION = "view"
 
 
 def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
-    """Return the times by device and operator.
+    """Return the times of operators in the logs of a folder, grouped by device and operator.
 
     Args:
         log_dir: URL of the folder of the logs.
-        output_size: voxels of a task, zyx, for the speed (default: the box of each log).
+        output_size: output extent of a task, voxels, zyx, to compute the speed (default: extent of
+            the box in each log).
 
     Raises:
-        VolumeNotFoundError: there are no logs.
+        VolumeNotFoundError: there are no logs in *log_dir*.
         VolumeError: none of the files is a log, or the store cannot be read.
     """
     from chunkflow_py.ops.viewing.run_log import read_logs
@@ -47,12 +49,12 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
 
 @dataclass
 class LogSummary:
-    """Source that prints the summary and makes one empty task for later operators.
+    """Prints the summary, and then yields one empty task for the operators that follow.
 
     Attributes:
         log_dir: URL of the folder of the logs.
-        output_size: voxels of a task, zyx.
-        plot: URL of a PNG file to draw, or ``None``.
+        output_size: output extent of a task, voxels, zyx; ``None``: extent of the box in each log.
+        plot: URL of a PNG file for a plot of the times; ``None``: draw no plot.
     """
 
     log_dir: str = "./log"
@@ -60,7 +62,7 @@ class LogSummary:
     plot: str | None = None
 
     def __iter__(self) -> Iterator[Task]:
-        """Print the table and save the plot, then yield the task."""
+        """Print the table, draw the plot, and yield the empty task."""
         from chunkflow_py.ops.viewing import run_log
         from chunkflow_py.store.task_files import TaskFiles
 
@@ -77,15 +79,16 @@ class LogSummary:
     "-l",
     default="./log",
     show_default=True,
-    help="Folder of the logs (any store that can be listed).",
+    help="Folder of the logs, in any store that can be listed.",
 )
 @zyx_option(
     "--output-size",
     "-s",
     minimum=1,
-    help="Output extent of a task, zyx, to compute the speed.  [default: its box]",
+    help="Output extent of a task, voxels, zyx, to compute the speed.  [default: the box in each "
+    "log]",
 )
-@click.option("--plot", help="PNG file (any store) to plot the times to.")
+@click.option("--plot", help="PNG file, in any store, to draw a plot of the times to.")
 def command(log_dir: str, output_size: Zyx | None, plot: str | None) -> LogSummary:
-    """Return the source; a dry run draws no plot."""
+    """Return the source that prints the summary; a dry run draws no plot."""
     return LogSummary(log_dir, output_size, None if is_dry_run() else plot)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @makes(lambda read: read, is_local=True)
 def mapto01(chunk: Chunk) -> Chunk:
-    """Return (v + 1) / 2 of every voxel v.
+    """Return *chunk* with each voxel v replaced by (v + 1) / 2.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), floating point in [-1, 1].
@@ -30,19 +30,19 @@ def mapto01(chunk: Chunk) -> Chunk:
         A chunk of the same shape and dtype, in [0, 1].
 
     Raises:
-        ChunkError: the voxels are integers, or lie outside of [-1, 1].
+        ChunkError: the voxels are not floating point, or lie outside of [-1, 1].
     """
     if chunk.dtype.kind != "f":
         msg = (
             f"mapto01 takes floating point in [-1, 1], but chunk {chunk.bbox} is {chunk.dtype}; "
-            "put normalize-intensity before it"
+            "put normalize-intensity before mapto01"
         )
         raise ChunkError(msg)
     low, high = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
     if not (low >= -1 and high <= 1):  # NaN is neither
         msg = (
-            f"mapto01 takes values in [-1, 1], but chunk {chunk.bbox} has {low:g} to {high:g}; "
-            "use rescale-intensity --low --high --out-low 0 --out-high 1"
+            f"mapto01 takes values in [-1, 1], but chunk {chunk.bbox} has values from {low:g} to "
+            f"{high:g}; use rescale-intensity --low --high --out-low 0 --out-high 1 instead"
         )
         raise ChunkError(msg)
     array = chunk.array + 1

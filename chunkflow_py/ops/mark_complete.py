@@ -6,8 +6,8 @@ Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 51
 The file name is the prefix, the task's box and the suffix; the prefix may be a URL, such as
 s3://bucket/done/. The file is written only after the outputs of all earlier savers are durable. A
 task that fails or is skipped gets no file. An existing file keeps its content. skip-task-by-file
-looks for such files. A run (submit, work) does not need them: its ledger records the finished
-tasks.
+skips tasks that have such a file. A run (submit, work) does not need these files, because its
+ledger records the finished tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ SECTION = "steer"
 
 @dataclass
 class Marker(OperatorBase):
-    """Writes an empty file for each task that reaches this operator."""
+    """Writes an empty file for each task that reaches this operator.
+
+    Attributes:
+        files: file of each task.
+    """
 
     files: TaskFiles
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
@@ -40,12 +44,12 @@ class Marker(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Prefix of the files."""
+        """Prefix of the files that mark tasks as done."""
         return self.files.place
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the file of every task."""
+        """Return the output of this operator: one file for each task."""
         return (self.files.output,)
 
     @hook
@@ -57,13 +61,13 @@ class Marker(OperatorBase):
         """
         if not outline.has_tasks:
             msg = (
-                "mark-complete names its file after the task's box, but no task has one; begin the "
-                "pipeline with generate-tasks or create-bbox"
+                "mark-complete names its files after the boxes of tasks, but no task has a box; "
+                "begin the pipeline with generate-tasks or create-bbox"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Write the file durably.
+        """Write the file that marks the task as done, durably.
 
         Raises:
             VolumeError: the file cannot be written.

@@ -3,9 +3,9 @@ r"""Set chunks to zero where a mask volume is zero.
 Example: chunkflow load-h5 --file-name raw.h5 mask --volume-path zarr://mask.zarr --mip 0 \
   save-h5 --file-name out.h5
 
-The mask may be coarser, by any factor: each voxel uses the mask voxel that contains its centre, so
-that the result does not depend on how a volume is cut into tasks. Outside of its bounds the mask
-counts as zero.
+The mask may be coarser than the chunk, by any factor: for each voxel, the mask voxel that contains
+its centre is used. The result therefore does not depend on how a volume is divided into tasks.
+Outside of the bounds of the mask, the mask counts as zero.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ _CACHE_BYTES = 1 << 26  # of decoded blocks of the mask, which neighbouring task
 
 
 def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
-    """Return *chunk* with voxels set to zero, including NaN, where *keep* is false.
+    """Return *chunk* with all voxels, including NaN, set to zero where *keep* is false.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype.
-        keep: (z, y, x) bool of the chunk's extent, or the result of
+        keep: (z, y, x) bool, of the same extent as the chunk; or the result of
             `chunkflow_py.volume.mask.box_mask`, which takes less time and memory.
 
     Returns:
-        A chunk of the same shape and dtype, which shares its voxels with *chunk* if all are kept.
+        A chunk of the same shape and dtype. If all voxels are kept, it shares its array with
+        *chunk*.
     """
     import numpy as np
 
@@ -54,7 +55,16 @@ def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
 
 @dataclass
 class Masker(OperatorBase):
-    """Masks several chunks of a task by one volume, which is opened once."""
+    """Masks chunks of a task with a volume, which is opened once.
+
+    Attributes:
+        volume_path: URL of the mask.
+        mip: resolution level of the mask.
+        inverse: keep voxels where the mask is zero, instead of those where it is not zero.
+        fill_missing: count missing blocks of the mask as zero, instead of stopping with an error.
+        input_names: names of the chunks to mask.
+        output_names: names of the masked chunks, in the same order.
+    """
 
     volume_path: str
     mip: int = 5
@@ -69,7 +79,7 @@ class Masker(OperatorBase):
     @property
     @hook
     def keeps_voxels(self) -> bool:
-        """Whether dtype, kind and channels of the output are those of the first input."""
+        """Whether all outputs have the dtype, the kind and the channels of the first input."""
         return len(self.input_names) == 1
 
     @property
@@ -94,7 +104,7 @@ class Masker(OperatorBase):
         self._volume = None
 
     def __call__(self, task: Task) -> Task:
-        """Mask the chunks; the mask is read once for all chunks of one box and voxel size."""
+        """Mask the chunks; if several have the same box and voxel size, read the mask only once."""
         if self._volume is None:
             with self:
                 return self(task)
@@ -115,9 +125,9 @@ class Masker(OperatorBase):
 @several_names_options
 @click.option("--volume-path", "-v", required=True, help="URL of the mask.")
 @click.option("--mip", "-m", type=click.IntRange(min=0), default=5, show_default=True,
-              help="Level of the mask.")  # fmt: skip
+              help="Resolution level of the mask.")  # fmt: skip
 @click.option("--inverse/--no-inverse", default=False, show_default=True,
-              help="Invert the mask: keep voxels where it is zero.")  # fmt: skip
+              help="Invert the mask: keep the voxels where the mask is zero.")  # fmt: skip
 @fill_missing_option("Count missing blocks of the mask as zero, or stop with an error.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> Masker:

@@ -3,8 +3,9 @@ r"""Remove objects that are small or not selected.
 Example: chunkflow load-h5 --file-name seg.h5 mask-out-objects --dust-size-threshold 100 \
   save-h5 --file-name kept.h5
 
-Voxels are counted in the chunk, so an object that extends beyond it may count as small. Ids to keep
-are a list (34,56,78), or the path or URL of a JSON file that holds a list.
+Voxels are counted within the chunk, so an object that extends beyond the chunk may count as small.
+--selected-obj-ids takes a list of ids (34,56,78), or the path or URL of a JSON file that holds a
+list of ids.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ def mask_out_objects(
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels of any integer type; 0 is background.
-        dust_size_threshold: objects of fewer voxels become 0.
-        selected: ids to keep (default: all).
+        dust_size_threshold: objects with fewer voxels in the chunk than this become 0 (default:
+            none).
+        selected: ids of the objects to keep (default: all).
 
     Returns:
         A chunk of the same shape and type.
 
     Raises:
-        ChunkError: the voxels are not labels, or have several channels.
+        ChunkError: the voxels are not labels, or the chunk has several channels.
         MissingExtraError: the library fastremap is not installed.
     """
     from chunkflow_py.segmentation.labels.components import single_channel
@@ -54,7 +56,14 @@ def mask_out_objects(
 
 @dataclass
 class ObjectMasker(OperatorBase):
-    """Removes objects from the chunk of every task."""
+    """Removes objects that are small or not selected from the chunk of every task.
+
+    Attributes:
+        dust_size_threshold: objects with fewer voxels in the chunk than this are removed.
+        selected_obj_ids: ids to keep, separated by commas, or path or URL of a JSON file that holds
+            a list of ids; ``None``: keep all.
+        keeps_voxels: whether the output has the dtype, the channels and the kind of the input.
+    """
 
     dust_size_threshold: int | None = None
     selected_obj_ids: str | None = None
@@ -64,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Remedy for objects that look small because the volume is cut into tasks."""
+        """Remedy if objects are removed by size; ``None`` if they are removed only by id."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"
@@ -72,21 +81,21 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether objects are removed by id alone."""
+        """Whether objects are removed only by id, which does not depend on task boundaries."""
         return not self.dust_size_threshold
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """The file of ids, if it is on this machine."""
+        """File with the ids to keep, if it is on this machine."""
         path = self.selected_obj_ids or ""
         return {path: "data"} if path.endswith(".json") and "://" not in path else {}
 
     def __enter__(self) -> ObjectMasker:
-        """Read the ids.
+        """Read the ids to keep.
 
         Raises:
-            VolumeError: the file is missing, or holds no list of ids.
+            VolumeError: the file of ids is missing, or does not hold a list of ids.
         """
         text = self.selected_obj_ids
         if text is not None:
@@ -112,11 +121,12 @@ class ObjectMasker(OperatorBase):
 
 @transform
 @click.option("--dust-size-threshold", "-d", type=click.IntRange(min=0),
-              help="Remove objects of fewer voxels.  [default: none]")  # fmt: skip
+              help="Remove objects with fewer voxels in the chunk.  [default: none]")  # fmt: skip
 @click.option("--selected-obj-ids", "-s",
-              help="Ids to keep: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
+              help="Ids to keep: a list such as 34,56,78, or a JSON file that holds a list.  "
+                   "[default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
-    """Check a list of ids, and return the operator, which reads a file of ids when it starts."""
+    """Check the ids if they are a list, and return the operator, which reads a file of ids."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.labels.objects import ids_of_text

@@ -2,8 +2,9 @@
 
 Example: chunkflow load-h5 --file-name em.h5 median-filter --size 3 1 1 save-h5 --file-name clean.h5
 
-The default, 3 1 1, removes artefacts of a single slice. On a mask the median is the majority. Tasks
-of a larger volume need a margin of half the size: give the loader --expand-margin-size auto.
+The default, --size 3 1 1, removes artefacts that affect a single slice. On a mask, the median is
+the majority value. If a volume is divided into tasks, each task needs a margin of half of --size:
+give the loader --expand-margin-size auto.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ MODES = ("reflect", "nearest", "mirror", "constant", "wrap")
 
 
 def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "reflect") -> Chunk:
-    """Return the medians of boxes around each voxel of *chunk*.
+    """Return *chunk* with each voxel replaced by the median of the box around it.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        size: extent of the box, voxels, zyx; with an even number of voxels the upper median is
-            taken.
-        mode: values beyond the borders of the chunk: its mirror image (``reflect``, or
-            ``mirror`` without the outermost voxels twice), the ``nearest`` voxel, zeros
-            (``constant``), or the opposite side (``wrap``, for whole volumes only).
+        size: extent of the box, voxels, zyx; if the box has an even number of voxels, the median is
+            the upper of the two middle values.
+        mode: values to assume beyond the borders of the chunk: a mirror image (``reflect``, or
+            ``mirror``, which does not repeat the outermost voxels), the ``nearest`` voxel, zeros
+            (``constant``), or the voxels of the opposite side (``wrap``, for whole volumes only).
 
     Returns:
         A chunk of the same dtype.
 
     Raises:
-        OptionError: the mode is none of these, or the size is not three positive numbers.
-        ChunkError: ``wrap`` is requested for a part of a volume.
+        OptionError: *mode* is none of these, or *size* is not three positive numbers.
+        ChunkError: *mode* is ``wrap``, but the chunk is only a part of a volume.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -60,8 +61,8 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
         raise OptionError(msg)
     if mode == "wrap" and chunk.bbox != chunk.domain:
         msg = (
-            f"mode wrap needs the opposite side of the volume {chunk.domain}, but the chunk is "
-            f"{chunk.bbox}; choose another mode, or load the whole volume"
+            f"median-filter --mode wrap needs the whole volume {chunk.domain}, but the chunk "
+            f"covers only {chunk.bbox}; choose another mode, or load the whole volume"
         )
         raise ChunkError(msg)
     volumes = chunk.array.reshape(chunk.channels, *chunk.size)
@@ -76,7 +77,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     minimum=1,
     default=(3, 1, 1),
     show_default=True,
-    help="Extent of the neighbourhood, voxels, zyx.",
+    help="Extent of the box around each voxel, voxels, zyx.",
 )
 @click.option(
     "--mode",
@@ -84,10 +85,10 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     type=click.Choice(MODES),
     default="reflect",
     show_default=True,
-    help="Values beyond the border of the volume.",
+    help="Values to assume beyond the border of the volume.",
 )
 def command(size: Zyx, mode: Mode) -> HaloFilter:
-    """Return the operator, with a margin of half the size."""
+    """Return the operator, which needs a margin of half of *size* around each task."""
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 
     check_extra("segmentation", "median-filter", "scipy")

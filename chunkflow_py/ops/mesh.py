@@ -4,14 +4,15 @@ Example: chunkflow submit generate-tasks --volume-path seg --chunk-size 64 512 5
   load-precomputed --volume-path seg --expand-margin-size auto mesh --output-path seg \
   then mesh-manifest --volume-path seg
 
-Each task writes a fragment for each of its objects. With a margin of one voxel, which the loader
-reads with --expand-margin-size auto, fragments of neighbouring tasks join without a gap; surfaces
-are closed where the volume ends. --output-path is a precomputed volume or a folder of meshes; in
-the info of a volume, the operator enters the name of its mesh folder. Coordinates are global, in
-nanometres, xyz, as in Neuroglancer and igneous.
+Each task writes a mesh fragment for each of its objects. With a margin of one voxel, which the
+loader reads with --expand-margin-size auto, fragments of neighbouring tasks join without a gap.
+Surfaces are closed where the volume ends. --output-path is a precomputed volume or a folder of
+meshes; for a volume, the operator enters the name of the mesh folder in the info file. Coordinates
+are global, in nanometres, in the order xyz, as in Neuroglancer and igneous.
 
-The files are named ID:0:BOX (precomputed), which mesh-manifest lists for Neuroglancer, or
-ID_BOX.ply and ID_BOX.obj; if one task covers the whole volume, ID.ply and ID.obj.
+Precomputed fragments are named ID:0:BOX, and mesh-manifest lists them for Neuroglancer. Other
+formats are named ID_BOX.ply and ID_BOX.obj, or ID.ply and ID.obj if one task covers the whole
+volume.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ SECTION = "objects"
 
 
 def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
-    """Return the marching-cubes surface of each object of a chunk, keyed by id.
+    """Return the marching-cubes surface of each object of a chunk, keyed by object id.
 
     Args:
-        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
+        chunk: labels, (z, y, x) or (1, z, y, x); 0 is background.
         settings: arguments of `segmentation.mesh_creation.create_meshes`: ``box``,
             ``voxel_size_nm``, ``simplification_factor``, ``max_simplification_error``, ``ids``,
             ``skip_ids``, ``dust_threshold``.
@@ -56,8 +57,8 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--mip",
     "-m",
     type=click.IntRange(min=0),
-    help="Level of the volume at --output-path that has the chunk's voxel size.  [default: chosen "
-    "by voxel size]",
+    help="Level of the volume at --output-path that has the chunk's voxel size.  [default: found "
+    "from the voxel size]",
 )
 @floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm.  [default: the chunk's]")
 @click.option(
@@ -65,7 +66,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "-o",
     default="file:///tmp/mesh/",
     show_default=True,
-    help="URL of a precomputed volume, or of a folder for the files.",
+    help="URL of a precomputed volume, or of a folder for the mesh files.",
 )
 @click.option(
     "--output-format",
@@ -73,7 +74,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     type=click.Choice(["ply", "obj", "precomputed"]),
     default="precomputed",
     show_default=True,
-    help="Format of the files.",
+    help="Format of the mesh files.",
 )
 @click.option(
     "--simplification-factor",
@@ -81,7 +82,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="Factor by which to reduce the number of triangles; 0 keeps all.",
+    help="Factor by which to reduce the number of triangles; 0 keeps all triangles.",
 )
 @click.option(
     "--max-simplification-error",
@@ -89,7 +90,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     type=click.FloatRange(min=0),
     default=40,
     show_default=True,
-    help="Largest error of the simplified surface, nm.",
+    help="Largest distance of the simplified surface from the original, nm.",
 )
 @click.option("--skip-ids", "-s", type=NUMBERS, help="Ids of objects to skip, such as 7,12.")
 @click.option("--ids", type=NUMBERS, help="Ids of objects to mesh, such as 7,12.  [default: all]")
@@ -98,7 +99,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Skip objects with fewer voxels in the task.",
+    help="Skip objects with fewer voxels than this in the task.",
 )
 @click.option(
     "--manifest/--no-manifest",
@@ -132,13 +133,16 @@ def command(
 
     if shard:
         msg = (
-            "--shard would make files that only igneous can read, with its package mapbuffer; "
-            "leave it out and use mesh-manifest --multires, which joins the fragments of each "
-            "object into one file with levels of detail"
+            "--shard is not supported, because only igneous can read such files; leave --shard out "
+            "and run mesh-manifest --multires, which joins the fragments of each object into one "
+            "file with levels of detail"
         )
         raise OptionError(msg)
     if manifest and output_format != "precomputed":
-        msg = f"--manifest lists fragments of --output-format precomputed, not of {output_format}"
+        msg = (
+            "--manifest needs --output-format precomputed, but the format is "
+            f"{output_format}; leave --manifest out, or change the format"
+        )
         raise OptionError(msg)
     check_extra("mesh", "mesh", "zmesh")
     if settings["dust_threshold"]:

@@ -2,12 +2,14 @@
 
 Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --digits 2
 
-After mesh, each object needs a manifest, a list of its fragments in the file ID:0. Tasks divide the
-objects by the first digits of their ids: with --digits 2 there are 100 tasks; --prefix 7 is the
-task of object 7, and --prefix 70 that of objects 70, 700, 7012 and so on.
+After the command mesh, each object needs a manifest: the file ID:0, which lists the fragments of
+the object. The objects are divided into tasks by the first digits of their ids: with --digits 2
+there are 100 tasks, of which --prefix 7 runs the task of object 7, and --prefix 70 the task of
+objects 70, 700, 7012 and so on.
 
---multires instead writes meshes with several levels of detail (Draco), which a viewer loads in
-parts, and names their folder in the info of the volume; the fragments do not change.
+With --multires, the tasks write meshes with several levels of detail (Draco) instead, which a
+viewer loads in parts, and enter their folder in the info file of the volume. The fragments do not
+change.
 
 In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
 """
@@ -31,13 +33,14 @@ SECTION = "objects"
 def mesh_manifest(
     url: str, digits: int = 1, prefix: int | None = None, *, multires: bool = False
 ) -> ManifestTasks:
-    """Return the tasks that write manifests; call ``tasks.work(task)`` for each, in any order.
+    """Return the tasks that write manifests; call ``tasks.work(task)`` for each task.
 
     Args:
         url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
-        digits: number of leading digits of an id that determine its task.
-        prefix: number of the only task to run (default: all tasks).
-        multires: write meshes with several levels of detail.
+        digits: number of leading digits of an object id that determine the task of the object.
+        prefix: number of the only task to run, which is the first digits of its object ids
+            (default: all tasks).
+        multires: write meshes with several levels of detail instead of manifests.
 
     Raises:
         OptionError: the prefix has more than *digits* digits.
@@ -51,13 +54,17 @@ def mesh_manifest(
 
 @source
 @click.option(
-    "--prefix", "-p", type=click.IntRange(min=0), help="Run only the task of this number."
+    "--prefix",
+    "-p",
+    type=click.IntRange(min=0),
+    help="Run only the task of this number, which is the first digits of its object ids.  "
+    "[default: all tasks]",
 )
 @click.option(
     "--disbatch/--no-disbatch",
     default=False,
     show_default=True,
-    help="Run only the task with the number that disBatch gives this process.",
+    help="Run only the task whose number disBatch gives to this process.",
 )
 @click.option(
     "--digits",
@@ -65,7 +72,7 @@ def mesh_manifest(
     type=click.IntRange(1, 18),
     default=1,
     show_default=True,
-    help="Leading digits of an id that determine its task.",
+    help="Number of leading digits of an object id that determine its task.",
 )
 @click.option(
     "--volume-path",
@@ -77,12 +84,12 @@ def mesh_manifest(
     "--multires/--legacy",
     default=False,
     show_default=True,
-    help="Write meshes with several levels of detail, or lists of fragments.",
+    help="Write meshes with several levels of detail, or write manifests.",
 )
 def command(
     prefix: int | None, disbatch: bool, digits: int, volume_path: str, multires: bool
 ) -> ManifestTasks:
-    """Return the source of the tasks; the volume is opened when the pipeline starts."""
+    """Return the source of the tasks; the volume is not opened until the pipeline starts."""
     from chunkflow_py.volume.location import Location
 
     if multires:
@@ -90,7 +97,7 @@ def command(
         check_extra("mesh", "mesh-manifest --multires", "zmesh")
     if disbatch:
         if prefix is not None:
-            msg = f"--prefix {prefix} and --disbatch both select a task; give one"
+            msg = f"--prefix {prefix} and --disbatch both select a task; give only one of them"
             raise OptionError(msg)
         prefix = environment_number("DISBATCH_REPEAT_INDEX", "--disbatch")
     return mesh_manifest(Location.parse(volume_path).store_url, digits, prefix, multires=multires)

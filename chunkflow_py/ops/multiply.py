@@ -26,29 +26,30 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        multiplier: (z, y, x), applied to all channels, or with as many channels as *chunk*; its
-            box must contain that of *chunk*.
+        multiplier: (z, y, x), applied to all channels of *chunk*, or (c, z, y, x) with as many
+            channels as *chunk*; its box must contain the box of *chunk*.
 
     Returns:
-        A chunk of the box of *chunk*; of its dtype if both hold integers, else of the dtype that
-        NumPy chooses for the product.
+        A chunk with the box of *chunk*. If both chunks hold integers, the result has the dtype of
+        *chunk*, else the dtype that NumPy chooses for the product.
 
     Raises:
-        ChunkError: *multiplier* does not cover *chunk* or has another number of channels, or an
-            integer product could overflow.
+        ChunkError: *multiplier* does not cover *chunk*, or has neither 1 channel nor as many as
+            *chunk*, or a product of integers could overflow.
     """
     import numpy as np
 
     if multiplier.bbox.intersection(chunk.bbox) != chunk.bbox:
         msg = (
-            f"multiplier {multiplier.bbox} does not cover chunk {chunk.bbox}; only "
-            f"{multiplier.bbox.intersection(chunk.bbox)} lies in both"
+            f"the multiplier covers {multiplier.bbox}, which does not contain the chunk's box "
+            f"{chunk.bbox}; load a larger multiplier, or cut the chunk to "
+            f"{multiplier.bbox.intersection(chunk.bbox)}, their common part"
         )
         raise ChunkError(msg)
     if multiplier.channels not in (1, chunk.channels):
         msg = (
-            f"a multiplier of {multiplier.channels} channels does not fit a chunk of "
-            f"{chunk.channels}; it must have 1 or {chunk.channels}"
+            f"the multiplier has {multiplier.channels} channels and the chunk {chunk.channels}; "
+            f"load a multiplier with 1 or {chunk.channels} channels"
         )
         raise ChunkError(msg)
     other = multiplier.cut(chunk.bbox).array
@@ -63,8 +64,9 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
     products = [a * b for a in extremes[:2] for b in extremes[2:]]
     if min(products) < limits.min or max(products) > limits.max:
         msg = (
-            f"products from {min(products)} to {max(products)} do not fit into the chunk's "
-            f"{chunk.dtype}; scale the multiplier to [0, 1] or load the chunk as float32"
+            f"products could range from {min(products)} to {max(products)}, which does not fit "
+            f"into {chunk.dtype}, the type of the chunk; scale the multiplier to [0, 1] or load "
+            "the chunk as float32"
         )
         raise ChunkError(msg)
     return chunk.with_array(np.multiply(chunk.array, other, dtype=chunk.dtype, casting="unsafe"))
@@ -90,7 +92,7 @@ class Multiplier(OperatorBase):
 @operator("compute")
 @several_names_options
 @click.option(
-    "--multiplier-name", "-m", type=ItemName("in"), required=True, help="Chunk to multiply by."
+    "--multiplier-name", "-m", type=ItemName("in"), required=True, help="Name of the multiplier."
 )
 @click.pass_context
 def command(ctx: click.Context, /, multiplier_name: str, **_: tuple[str, ...] | None) -> Multiplier:

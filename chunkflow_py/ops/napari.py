@@ -27,11 +27,11 @@ SECTION = "view"
 def napari(
     items: dict[str, Any], voxel_size_nm: tuple[float, float, float] | None = None
 ) -> list[tuple[Any, dict[str, Any], str]]:
-    """Return layers for napari, each as (data, settings, kind of layer).
+    """Return the napari layers of items, each as (data, settings, kind of layer).
 
     Args:
-        items: items by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons.
-        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
+        items: name of an item -> chunk (z, y, x) or (c, z, y, x), points, synapses or skeletons.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
 
     Raises:
         ChunkError: an item cannot be shown.
@@ -46,8 +46,8 @@ class NapariWindow(OperatorBase):
     """Opens a window with the items of each task.
 
     Attributes:
-        inputs: names of the items.
-        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
+        inputs: names of the items to show.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
     """
 
     inputs: tuple[str, ...]
@@ -75,7 +75,7 @@ class NapariWindow(OperatorBase):
         return napari
 
     def __call__(self, task: Task) -> Task:
-        """Show the items until the window is closed.
+        """Show the items of the task until the user closes the window.
 
         Raises:
             ChunkError: an item cannot be shown.
@@ -103,5 +103,5 @@ class NapariWindow(OperatorBase):
     help="Names of the items to show, separated by commas.",
 )
 def command(voxel_size: tuple[float, float, float] | None, inputs: tuple[str, ...]) -> NapariWindow:
-    """Return the operator; a window opens for each task."""
+    """Return the operator, which opens a window for each task."""
     return NapariWindow(inputs, voxel_size)

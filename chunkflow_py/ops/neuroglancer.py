@@ -4,8 +4,8 @@ Example: chunkflow load-h5 --file-name raw.h5 neuroglancer --inputs chunk --open
 
 The operator prints the address of the viewer; Ctrl-C ends the view, and the pipeline continues.
 Only this machine can connect, unless --bind-address allows others. Affinities x, y, z are red,
-green and blue. A double click selects a segment and shows its mesh, which is computed from the
-chunk or read from --mesh-path.
+green and blue. A double click on a segment selects the segment and shows its mesh, which is
+computed from the chunk or read from --mesh-path.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Neuroglancer(OperatorBase):
     """Serves the items of one task at a time to Neuroglancer.
 
     Attributes:
-        inputs: names of the items: chunks, points, synapses, skeletons.
-        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
-        port: port to listen on; 0 chooses a free one.
-        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
-        open: whether to open the page in the browser.
+        inputs: names of the items to show: chunks, points, synapses or skeletons.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
+        port: port to listen on; 0 selects a free port.
+        bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
+        open: whether to open the viewer in the browser.
         segments: ids of segments to select initially.
-        mesh_path: URL of a folder of meshes, or ``None``.
+        mesh_path: URL of a folder of meshes; ``None``: compute meshes from the chunk.
     """
 
     inputs: tuple[str, ...]
@@ -101,11 +101,12 @@ class Neuroglancer(OperatorBase):
 @click.option(
     "--segments",
     type=NUMBERS,
-    help="Segments to select initially, such as 3,17, with their meshes.",
+    help="Ids of segments to select initially, such as 3,17; their meshes are shown.",
 )
 @click.option(
     "--mesh-path",
-    help="Folder of meshes (any store), for the first segmentation or a layer of their own.",
+    help="Folder of meshes, in any store; shown in the first segmentation or, if there is none, in "
+    "a separate layer.",
 )
 @server_options()
 def command(
@@ -117,7 +118,7 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Neuroglancer:
-    """Return the operator; the server starts with the pipeline."""
+    """Return the operator, which starts the server when the pipeline starts."""
     return Neuroglancer(
         inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path
     )

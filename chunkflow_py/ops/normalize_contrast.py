@@ -3,10 +3,10 @@ r"""Clip histogram tails of slices; stretch the rest.
 Example: chunkflow load-h5 --file-name raw.h5 normalize-contrast --lower-clip-fraction 0.01 \
   save-h5 --file-name n.h5
 
-Without --levels the histograms are those of the chunk, so a slice looks different from chunk to
-chunk. For a volume in chunks, first run compute-statistics --statistics-path URL and give that URL
-as --levels: the histograms of whole slices do not depend on how the volume is cut. Luminance levels
-of igneous (LAYER/levels/MIP) work as well.
+Without --levels, the histograms are computed from each chunk, so the chunks of one slice differ in
+contrast. If a volume is divided into chunks, first run compute-statistics --statistics-path URL and
+give this URL as --levels: the histograms of whole slices do not depend on how the volume is
+divided. Luminance levels of igneous (LAYER/levels/MIP) work as well.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def normalize_contrast(
     result = clip((value - lower) * maxval / (upper - lower), minval, maxval)
     ```
 
-    These are the quantiles and the formula of igneous and chunkflow 1.x. Voxels of value 0 lie
-    outside of the tissue and are not counted. A slice whose lower equals its upper, such as a slice
-    of zeros, is not changed.
+    The quantiles and the formula are those of igneous and chunkflow 1.x. Voxels of value 0 are
+    taken to lie outside of the tissue and are not counted. A slice in which *lower* equals *upper*,
+    such as a slice of zeros, is not changed.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16; each channel has its own histograms.
         lower_clip_fraction: fraction of the darkest counted voxels to clip, in [0, 1).
         upper_clip_fraction: fraction of the brightest counted voxels to clip, in [0, 1).
         minval: lower limit of the result.
-        maxval: result for the upper quantile, and upper limit.
-        per_section: one histogram per slice (z), or one for the whole chunk or volume.
-        levels: histograms of whole slices, with their own fractions, or their URL (default: the
-            histograms of the chunk).
+        maxval: upper limit of the result, to which the upper quantile is mapped.
+        per_section: use one histogram per slice (z), instead of one for the whole chunk or volume.
+        levels: histograms of whole slices, with fractions of their own, or the URL of such
+            histograms (default: the histograms of the chunk).
 
     Returns:
         A chunk of the same shape and dtype.
@@ -72,10 +72,16 @@ def normalize_contrast(
     from chunkflow_py.filters.section_levels import SectionLevels
 
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
-        msg = f"normalize-contrast takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}"
+        msg = (
+            f"normalize-contrast takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
+            "put rescale-intensity --dtype uint8 in front of normalize-contrast"
+        )
         raise ChunkError(msg)
     if maxval > (largest := np.iinfo(chunk.dtype).max):
-        msg = f"--maxval {maxval} does not fit into {chunk.dtype}; the largest is {largest}"
+        msg = (
+            f"--maxval {maxval} does not fit into {chunk.dtype}, the type of chunk {chunk.bbox}; "
+            f"give at most {largest}"
+        )
         raise ChunkError(msg)
     fractions = (lower_clip_fraction, upper_clip_fraction)
     array = chunk.array.reshape(chunk.channels, *chunk.size)
@@ -95,7 +101,8 @@ class ContrastNormalizer(OperatorBase):
 
     Attributes:
         options: arguments of `normalize_contrast` except the levels.
-        levels: histograms of whole slices, shared by all tasks.
+        levels: histograms of whole slices, for all tasks; ``None``: histograms of each chunk.
+        cut_remedy: remedy if the result depends on how the volume is divided; else ``None``.
     """
 
     options: dict[str, Any]
@@ -108,17 +115,17 @@ class ContrastNormalizer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the operator uses histograms of whole slices."""
+        """Whether histograms of whole slices are used, not those of the chunk."""
         return self.levels is not None
 
     @property
     @hook
     def origin(self) -> str | None:
-        """URL of the histograms."""
+        """URL of the histograms of whole slices; ``None``: those of the chunk are used."""
         return None if self.levels is None else self.levels.place
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Return the normalised chunk."""
+        """Return the chunk with normalised contrast."""
         return normalize_contrast(chunk, levels=self.levels, **self.options)
 
 
@@ -128,29 +135,30 @@ _FRACTION = click.FloatRange(0, 1, max_open=True)
 # fmt: off
 @transform
 @click.option("--lower-clip-fraction", "-l", type=_FRACTION, default=0.01, show_default=True,
-              help="Fraction of the darkest voxels to clip.")
+              help="Fraction of the voxels to clip at the dark end.")
 @click.option("--upper-clip-fraction", "-u", type=_FRACTION, default=0.01, show_default=True,
-              help="Fraction of the brightest voxels to clip.")
+              help="Fraction of the voxels to clip at the bright end.")
 @click.option("--minval", type=click.IntRange(min=0), default=1, show_default=True,
               help="Smallest intensity of the result.")
 @click.option("--maxval", type=click.IntRange(min=1), default=255, show_default=True,
               help="Largest intensity of the result.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="One histogram per slice, or one for the whole chunk (--levels: the whole "
-                   "volume).")
+              help="Use one histogram per slice, or one for the whole chunk (with --levels: the "
+                   "whole volume).")
 @click.option("--levels", "--levels-path", metavar="URL",
-              help="Histograms of whole slices, from compute-statistics or igneous luminance "
-                   "levels.")
+              help="Histograms of whole slices: those that compute-statistics stored, or luminance "
+                   "levels of igneous.")
 @click.option("--min-coverage", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-              help="Smallest fraction of a slice's voxels that its histogram must count.")
+              help="With --levels: smallest fraction of a slice's voxels that its histogram must "
+                   "count, else stop with an error.")
 def command(levels: str | None, min_coverage: float, **options: Any) -> ContrastNormalizer:
     """Check the fractions and the range of the result, and return the operator."""
     # fmt: on
     lower, upper = options["lower_clip_fraction"], options["upper_clip_fraction"]
     if lower + upper >= 1:
         msg = (
-            f"--lower-clip-fraction {lower} and --upper-clip-fraction {upper} clip everything; "
-            "together they must be below 1"
+            f"--lower-clip-fraction {lower} and --upper-clip-fraction {upper} clip all voxels; "
+            "choose fractions whose sum is below 1"
         )
         raise OptionError(msg)
     if options["minval"] >= options["maxval"]:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @makes(lambda read: read._replace(dtype="float32"), is_local=True)
 def normalize_intensity(chunk: Chunk) -> Chunk:
-    """Return 2·v/max - 1 of every voxel v, where max is the largest value of the dtype.
+    """Return *chunk* with each voxel v mapped to 2·v/max - 1; max is the largest of the dtype.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or another unsigned integer type.
 
     Returns:
-        A chunk of the same shape, float32 in [-1, 1]; for uint8 it is v/127.5 - 1.
+        A chunk of the same shape, float32 in [-1, 1]; a uint8 voxel v becomes v/127.5 - 1.
 
     Raises:
         ChunkError: the voxels are not unsigned integers.
@@ -33,8 +33,8 @@ def normalize_intensity(chunk: Chunk) -> Chunk:
 
     if chunk.dtype.kind != "u":
         msg = (
-            f"normalize-intensity maps unsigned integers, but chunk {chunk.bbox} is "
-            f"{chunk.dtype}; load it as uint8"
+            f"normalize-intensity takes unsigned integers, but chunk {chunk.bbox} is "
+            f"{chunk.dtype}; load the image as uint8"
         )
         raise ChunkError(msg)
     array = chunk.array.astype(np.float32)

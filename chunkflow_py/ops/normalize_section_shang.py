@@ -3,10 +3,10 @@ r"""Stretch each slice between its own extremes.
 Example: chunkflow load-h5 --file-name raw.h5 normalize-section-shang --nominalmax 255 \
   save-h5 --file-name n.h5
 
-The smallest and the largest intensity of a slice are taken as blank and saturated: the slice is
-stretched between the second smallest and the second largest intensity. These are computed per
-chunk, so a slice looks different from chunk to chunk; for a volume in chunks use normalize-contrast
---levels. The result is float32.
+The smallest and the largest intensity of a slice are taken as blank and saturated voxels, so the
+slice is stretched between the second smallest and the second largest intensity. These intensities
+are computed from each chunk, so the chunks of one slice differ in contrast; if a volume is divided
+into chunks, use normalize-contrast --levels. The result is float32.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ def normalize_section_shang(
     nominalmax: float | None = None,
     clipvalues: bool = False,
 ) -> Chunk:
-    """Stretch each slice from its second smallest and second largest intensity.
+    """Return *chunk* with each slice stretched to the range *nominalmin* to *nominalmax*.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; channels
-            are independent.
+        chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; each
+            channel is stretched separately.
         nominalmin: result for the second smallest intensity of a slice (default: 0).
         nominalmax: result for the second largest intensity (default: the largest of the dtype; 1
             for floating point).
-        clipvalues: clip the result to the nominal range, which the two extremes otherwise exceed.
+        clipvalues: clip the smallest and the largest intensity of each slice, which otherwise
+            exceed the range, to *nominalmin* and *nominalmax*.
 
     Returns:
-        A chunk of the same shape, float32. A slice without two such intensities is not stretched.
+        A chunk of the same shape, float32. A slice whose second smallest and second largest
+        intensities do not differ is not stretched.
 
     Raises:
         OptionError: *nominalmin* is not below *nominalmax*.
@@ -83,14 +85,14 @@ def _check(low: float, high: float) -> None:
 
 @transform
 @click.option("--nominalmin", type=float,
-              help="Result for the second smallest intensity.  [default: 0]")  # fmt: skip
+              help="Result for a slice's second smallest intensity.  [default: 0]")  # fmt: skip
 @click.option("--nominalmax", type=float,
-              help="Result for the second largest intensity.  [default: the largest of the dtype; "
-                   "floats: 1]")  # fmt: skip
+              help="Result for a slice's second largest intensity.  [default: the largest of the "
+                   "dtype; floats: 1]")  # fmt: skip
 @click.option("--clipvalues", type=bool, default=False, show_default=True,
-              help="Clip the result to --nominalmin and --nominalmax.")  # fmt: skip
+              help="Clip the result to the range from --nominalmin to --nominalmax.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Check that the minimum is below the maximum, and return the operator."""
+    """Check that --nominalmin is below --nominalmax, and return the operator."""
     if None not in (options["nominalmin"], options["nominalmax"]):
         _check(options["nominalmin"], options["nominalmax"])
     return partial(normalize_section_shang, **options)

@@ -3,11 +3,12 @@ r"""Run your own Python function on the items of a task.
 Example: chunkflow create-chunk \
   plugin --file my_filter.py --input-names chunk --output-names chunk --args "size=(3,1,1)"
 
-The file defines execute(*items, **arguments); it is searched for in the working directory and in
-$CHUNKFLOW_PLUGIN_DIR. Give its arguments as options, such as `--size 3 1 1`, or all in --args;
-`plugin --file my_filter.py --help` lists them. Besides names of items, --input-names accepts bbox,
-log and None. --file may also be a file with an operator (see `chunkflow new-operator --help`) or
-the name of an operator: `plugin --file agglomerate --threshold 0.7`.
+The file defines a function execute(*items, **arguments). chunkflow searches the working directory
+and $CHUNKFLOW_PLUGIN_DIR for the file. Give the arguments as options, such as `--size 3 1 1`, or
+all together in --args; `plugin --file my_filter.py --help` lists the arguments. Besides names of
+items, --input-names accepts bbox, log and None. --file may also be a file with an operator (see
+`chunkflow new-operator --help`), or the name of an operator: `plugin --file agglomerate --threshold
+0.7`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SECTION = "items"
 
 
 def _log(task: Task) -> dict[str, Any]:
-    """Return times, box and device of a task, with the keys of chunkflow 1.x."""
+    """Return the times, the box and the device of a task, under the keys of chunkflow 1.x."""
     from chunkflow_py.volume.output import compute_device
 
     return {
@@ -60,18 +61,18 @@ _OF_TASKS: dict[str, Callable[[Task], Any]] = {
 
 @dataclass
 class Plugin(OperatorBase):
-    """Calls the function ``execute`` of a file for every task.
+    """Calls the function ``execute`` of a Python file for every task.
 
     Attributes:
         name: name of the plugin in messages.
         path: path of the Python file.
-        inputs: names of the items to pass; ``None`` passes None, ``bbox`` the task's box and
-            ``log`` the seconds spent so far.
+        inputs: names of the items to pass to the function; the name ``None`` passes None, ``bbox``
+            the task's box, and ``log`` the times, the box and the device of the task.
         outputs: names for the items that the function returns.
-        keywords: keyword arguments of the function.
-        function: function ``execute``, loaded from *path* when the pipeline starts.
-        is_older: whether the plugin is written for chunkflow 1.x: it imports chunkflow, and
-            receives and returns the types of `chunkflow_py.pipeline.compat`.
+        keywords: keyword arguments to pass to the function.
+        function: the function ``execute``, which is loaded from *path* when the pipeline starts.
+        is_older: whether the plugin is written for chunkflow 1.x. Such a plugin imports chunkflow,
+            and receives and returns the types of `chunkflow_py.pipeline.compat`.
     """
 
     name: str
@@ -86,13 +87,13 @@ class Plugin(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files that workers on other machines need; see `plugin_files`."""
+        """Files of the plugin that workers on other machines need; see `plugin_files`."""
         return plugin_files(self.name, self.path)
 
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Description of the code from outside of this package that the operator runs."""
+        """Description of the code outside of chunkflow_py that the operator runs: the plugin."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
@@ -109,7 +110,7 @@ class Plugin(OperatorBase):
         """Do nothing: no resources are held."""
 
     def __call__(self, task: Task) -> Task:
-        """Call the function and add its results to the task."""
+        """Call the function, and add the items that it returns to the task."""
         from chunkflow_py.core.chunk import Chunk
 
         if self.function is None:
@@ -127,7 +128,7 @@ class Plugin(OperatorBase):
         return self.function(*values, **self.keywords) if self.function else None
 
     def _call_older(self, task: Task, values: list[Any]) -> Any:
-        """Call the function with items of chunkflow 1.x; update items that it changed in place."""
+        """Call the function with items of chunkflow 1.x; keep the changes that it made in place."""
         from chunkflow_py.pipeline.compat.boundary import from_plugin, is_changed, to_plugin
         from chunkflow_py.pipeline.compat.imports import importable
 
@@ -141,10 +142,14 @@ class Plugin(OperatorBase):
 
 
 @operator("compute", cls=PluginCommand)
-@click.option("--input-names", "-i", type=ItemNames("in"), help="Items to pass to the function.")
-@click.option("--output-names", "-o", type=ItemNames("out"), help="Names for the results.")
+@click.option(
+    "--input-names", "-i", type=ItemNames("in"), help="Names of the items to pass to the function."
+)
+@click.option(
+    "--output-names", "-o", type=ItemNames("out"), help="Names for the items that it returns."
+)
 @click.option("--file", "-f", required=True, help="Python file, or the name of an operator.")
-@click.option("--args", "-a", help="Arguments: name=value;name=value, or JSON, or any text.")
+@click.option("--args", "-a", help="Arguments: name=value;name=value, JSON, or any text.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -158,7 +163,10 @@ def command(
     given: dict[str, Any] = ctx.obj.keywords
     keywords = {} if args is None else parse_arguments(args)
     if twice := sorted(keywords.keys() & given.keys()):
-        msg = f"argument {twice[0]!r} is given by --args and as an option; leave one out"
+        msg = (
+            f"argument {twice[0]!r} is given both in --args and as an option; remove it from one "
+            "of them"
+        )
         raise OptionError(msg)
     inputs, outputs = input_names or (), output_names or ()
     # The pipeline checks which items are read and made.

@@ -2,10 +2,11 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 preview --inputs chunk --output-path preview.png
 
-preview works on machines without a screen. Each plane goes through the middle of its chunk, at true
-proportions, with its position and a scale bar. Segmentations are shown in colours, affinities x, y,
-z in red, green and blue, everything else in grey. A path without .png is a prefix: with
-`--output-path sheets/a_`, the task 0-64_0-256_0-256 writes sheets/a_0-64_0-256_0-256.png.
+preview works on machines without a screen. The three planes go through the middle of a chunk. Each
+is drawn in true proportions, with its position and a scale bar. Segmentations are shown in colours,
+affinities x, y, z in red, green and blue, and other chunks in grey. A path without .png is a
+prefix: with `--output-path sheets/a_`, the task 0-64_0-256_0-256 writes
+sheets/a_0-64_0-256_0-256.png.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ SECTION = "view"
 def preview(
     chunks: dict[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
 ) -> bytes:
-    """Return a contact sheet of *chunks* as a PNG image; the same bytes for the same chunks.
+    """Return a contact sheet of *chunks*: a PNG image with three planes of each chunk.
+
+    The same chunks give the same bytes.
 
     Args:
-        chunks: chunks by name; (z, y, x) or (c, z, y, x), any real dtype.
+        chunks: name of a chunk -> chunk, (z, y, x) or (c, z, y, x), of any real dtype.
         width: length of the longest side of each chunk, pixels.
-        contrast: percentiles of each chunk to show black and white (default: 1 and 99.5; for bytes
-            and maps the whole range).
+        contrast: percentiles of each chunk to show as black and as white (default: 1 and 99.5; for
+            chunks of bytes and for maps, the whole range).
 
     Raises:
         ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
@@ -51,13 +54,13 @@ def preview(
 
 @dataclass
 class PreviewSaver(OperatorBase):
-    """Writes a contact sheet of every task.
+    """Writes a contact sheet of the chunks of every task.
 
     Attributes:
-        inputs: names of the chunks.
-        saver: writes the files.
+        inputs: names of the chunks to show.
+        saver: writes the PNG files.
         width: length of the longest side of each chunk, pixels.
-        contrast: percentiles to show black and white (default: see `preview`).
+        contrast: percentiles to show as black and as white (default: see `preview`).
     """
 
     inputs: tuple[str, ...]
@@ -69,7 +72,7 @@ class PreviewSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """File or prefix of the sheets."""
+        """PNG file, or prefix of the PNG files, to write the sheets to."""
         return self.saver.destination
 
     @hook
@@ -83,7 +86,7 @@ class PreviewSaver(OperatorBase):
         self.saver.prepare(outline)
 
     def __call__(self, task: Task) -> Task:
-        """Write the sheet.
+        """Write the contact sheet of the task.
 
         Raises:
             ChunkError: a chunk cannot be shown.
@@ -112,7 +115,7 @@ class PreviewSaver(OperatorBase):
     "-o",
     default="preview.png",
     show_default=True,
-    help="PNG file (any store), or prefix for one file per task.",
+    help="PNG file, in any store, or prefix for one file per task.",
 )
 @click.option(
     "--width",
@@ -127,7 +130,7 @@ class PreviewSaver(OperatorBase):
     nargs=2,
     type=click.FloatRange(0, 100),
     metavar="LOW HIGH",
-    help="Percentiles shown black and white.  [default: 1 99.5; bytes and maps: whole range]",
+    help="Percentiles to show as black and white.  [default: 1 99.5; bytes and maps: whole range]",
 )
 def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None

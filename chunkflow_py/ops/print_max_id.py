@@ -22,7 +22,7 @@ SECTION = "segment"
 
 
 def max_id(chunk: Chunk) -> int:
-    """Return the largest id of *chunk*, whose voxels are integers; 0 if it is empty.
+    """Return the largest id in *chunk*, whose voxels are integers; 0 if the chunk is empty.
 
     Raises:
         ChunkError: the voxels are not integers.
@@ -35,7 +35,7 @@ def max_id(chunk: Chunk) -> int:
 
 @dataclass
 class MaxIdPrinter:
-    """Prints the largest id of every task."""
+    """Prints the largest id in the chunk of every task."""
 
     input_name: str = "chunk"
 

@@ -31,25 +31,27 @@ logger = logging.getLogger(__name__)
     is_local=True,
 )
 def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
-    """Return 255·p rounded half to even, with p clamped to [0, 1].
+    """Return a map as uint8: 255·p, rounded half to even, with p clamped to [0, 1].
 
     Args:
         chunk: an affinity map (3, z, y, x) with channels x, y, z, or a probability map (z, y, x)
-            or (1, z, y, x); floats in [0, 1], or unsigned integers, divided by their maximum.
+            or (1, z, y, x). The values p are floats in [0, 1], or unsigned integers divided by the
+            largest integer of their type.
         mode: channels of an affinity map to use: the mean of x and y (``xy``), or z (``z``).
 
     Returns:
         A chunk (z, y, x), uint8, of kind image.
 
     Raises:
-        ChunkError: the chunk has neither 1 nor 3 channels, or a voxel is NaN.
+        ChunkError: the chunk has neither 1 nor 3 channels, holds neither floats nor unsigned
+            integers, or has a voxel that is NaN.
     """
     import numpy as np
 
     if chunk.channels not in (1, 3) or chunk.dtype.kind not in "fu":
         msg = (
-            "quantize takes an affinity map (3, z, y, x) or a probability map of one channel, in "
-            f"floats or unsigned integers; got {chunk.dtype} of shape {chunk.shape}"
+            "quantize takes an affinity map (3, z, y, x) or a probability map (z, y, x) of floats "
+            f"or unsigned integers, but the chunk is {chunk.dtype} of shape {chunk.shape}"
         )
         raise ChunkError(msg)
     planes = chunk.array.reshape(chunk.channels, *chunk.size)
@@ -60,7 +62,11 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
     # Section by section, so that no second map of floats is needed.
     clamped = sum(_quantize(planes[:, z], top, result[z]) for z in range(chunk.size.z))
     if clamped:
-        logger.warning("quantize: %d voxels of %s were outside of [0, 1]", clamped, chunk.bbox)
+        logger.warning(
+            "quantize: %d voxels of chunk %s were outside of [0, 1] and have been clamped",
+            clamped,
+            chunk.bbox,
+        )
     return chunk.with_array(result, kind="image")
 
 
@@ -75,7 +81,7 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     if top != 1:
         values = np.divide(values, precision(top), dtype=precision)
     if np.isnan(values.min(initial=0)):  # the minimum is NaN if any value is
-        msg = "a voxel to quantize is NaN; find the operator that made it"
+        msg = "quantize: a voxel is NaN; correct the operator or the file that the map comes from"
         raise ChunkError(msg)
     return map_to_integer(values, out)
 
@@ -86,8 +92,8 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     type=click.Choice(["xy", "z"]),
     default="xy",
     show_default=True,
-    help="Channels of an affinity map to use: the mean of x and y, or z alone.",
+    help="Channels of an affinity map to use: the mean of x and y (xy), or z alone (z).",
 )
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Return `quantize` with the given mode."""
+    """Return `quantize` with the mode that the option selects."""
     return partial(quantize, **options)

@@ -5,7 +5,7 @@ Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 2
   save-volume --volume-path zarr://labels.zarr
 
 This is the last phase of labelling a whole volume. A task reads only the parts of the table that
-can contain its labels; labels that are not in the table do not change.
+can list its labels. Labels that the table does not list do not change.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ SECTION = "segment"
 def relabel(
     chunk: Chunk, table: LabelTable, note: Callable[[NDArray[np.uint64]], None] | None = None
 ) -> Chunk:
-    """Return *chunk* with the ids of whole objects.
+    """Return *chunk* with the labels of tasks replaced by the ids of whole objects.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels, integers.
-        table: table of old and new ids, see `segmentation.label_table.LabelTable`.
-        note: function to call with the ids of the result, each at least once.
+        table: table of old and new ids; see `segmentation.labels.label_table.LabelTable`.
+        note: function that is called with arrays of the ids in the result; every id is passed at
+            least once.
 
     Returns:
         A chunk of the same shape, uint64, of kind segmentation.
@@ -61,13 +62,13 @@ def relabel(
 
 @dataclass
 class Relabeller(OperatorBase):
-    """Relabels a chunk of every task; the table is opened with the first task.
+    """Relabels a chunk of every task; the first task opens the table.
 
     Attributes:
         table_path: URL of the table.
         input_name, output_name: names of the input and the output chunk.
         access: access options of the store.
-        objects: counter of the objects of all tasks.
+        objects: counts the objects in all tasks; ``None``: do not count.
     """
 
     table_path: str
@@ -81,16 +82,16 @@ class Relabeller(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """URL of the table."""
+        """URL of the table of old and new ids."""
         return place_of(self.table_path)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the properties of the result: uint64 labels."""
+        """Return the dtype and the kind of the result: uint64, segmentation."""
         return read._replace(dtype="uint64", kind="segmentation")
 
     def __enter__(self) -> Relabeller:
-        """Do nothing: the table is opened with the first task."""
+        """Do nothing: the first task opens the table."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +99,7 @@ class Relabeller(OperatorBase):
         self._tables.clear()
 
     def __call__(self, task: Task) -> Task:
-        """Relabel the chunk."""
+        """Replace the labels in the chunk by the ids of whole objects."""
         from chunkflow_py.segmentation.labels.label_table import LabelTable
         from chunkflow_py.store import open_store
         from chunkflow_py.store.store_protocol import Access
@@ -115,7 +116,7 @@ class Relabeller(OperatorBase):
 
 @operator("compute")
 @click.option("--table-path", "-t", required=True, metavar="URL",
-              help="Table that solve-labels stored.")  # fmt: skip
+              help="Table of old and new ids that solve-labels stored.")  # fmt: skip
 @input_option(help="Name of the labels.")
 @output_option()
 @access_options()

@@ -3,9 +3,9 @@ r"""Map a range of intensities linearly to another.
 Example: chunkflow load-h5 --file-name raw16.h5 \
   rescale-intensity --low 300 --high 9000 --dtype uint8
 
-Intensities outside of --low to --high are clipped. Without these options, the range is that of the
-chunk, so the result differs from chunk to chunk: for a volume in chunks give both, such as two
-percentiles of compute-statistics.
+Intensities below --low or above --high are clipped. Without these options, the darkest and the
+brightest voxel of each chunk are used, so the result differs from chunk to chunk. If a volume is
+divided into chunks, give both options, such as two percentiles that compute-statistics reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rescale_intensity(
     out_high: float = 255,
     dtype: str | None = None,
 ) -> Chunk:
-    """Return *chunk* with [low, high] mapped linearly to [out_low, out_high], and clipped to it.
+    """Return *chunk* with [low, high] mapped linearly to [out_low, out_high], and clipped.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
@@ -44,13 +44,13 @@ def rescale_intensity(
         dtype: type of the result (default: that of the chunk); integers are rounded half to even.
 
     Returns:
-        A chunk of the same shape. If all voxels are equal and no range is given, it is
-        *out_low* everywhere.
+        A chunk of the same shape. If all voxels are equal, and neither *low* nor *high* is given,
+        all voxels of the result are *out_low*.
 
     Raises:
         OptionError: *low* is not below *high*, or *out_low* not below *out_high*.
-        ChunkError: the result does not fit into the type, or a voxel is NaN, or infinite where no
-            range is given.
+        ChunkError: the range of the result does not fit into its type; a voxel is NaN; or a voxel
+            is infinite, but *low* and *high* are not both given.
     """
     import numpy as np
 
@@ -63,8 +63,9 @@ def rescale_intensity(
         kind.kind in "iu" and not np.iinfo(kind).min <= out_low < out_high <= np.iinfo(kind).max
     ):
         msg = (
-            f"intensities from {out_low:g} to {out_high:g} do not fit into {kind}, the type of "
-            f"chunk {chunk.bbox}; give another --dtype, or another --out-low and --out-high"
+            f"the result would have intensities from {out_low:g} to {out_high:g}, which do not fit "
+            f"into {kind}, the type of the result for chunk {chunk.bbox}; give another --dtype, or "
+            "another --out-low and --out-high"
         )
         raise ChunkError(msg)
     darkest, brightest = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
@@ -73,8 +74,8 @@ def rescale_intensity(
     # The extremes are NaN if a voxel is.
     if np.isnan(darkest) or not np.isfinite([first, last]).all():
         msg = (
-            f"chunk {chunk.bbox} has intensities from {darkest:g} to {brightest:g}, but a range "
-            "must be finite; give --low and --high, and find the operator that made NaN"
+            f"chunk {chunk.bbox} has intensities from {darkest:g} to {brightest:g}, but the range "
+            "must be finite; give --low and --high, and remove NaN from the input"
         )
         raise ChunkError(msg)
     if not first < last:  # all voxels are equal, or beyond the one limit that is given
@@ -92,25 +93,29 @@ def _check(low_name: str, low: float | None, high_name: str, high: float | None)
 
 @dataclass
 class Rescaler(OperatorBase):
-    """Rescales every task's chunk; *options* are those of `rescale_intensity`."""
+    """Rescales the chunk of every task.
+
+    Attributes:
+        options: keyword arguments of `rescale_intensity`.
+    """
 
     options: dict[str, Any]
 
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Remedy if the range is that of each chunk; ``None`` if it is given."""
+        """Remedy if the range is taken from each chunk; ``None`` if both limits are given."""
         return None if self.is_local else "give --low and --high"
 
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether both limits of the range are given."""
+        """Whether both limits of the range are given, so the result does not depend on chunks."""
         return None not in (self.options["low"], self.options["high"])
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the properties of the result for input *read*."""
+        """Return the dtype, channels and kind of the result for an input with those of *read*."""
         return read._replace(dtype=self.options["dtype"] or read.dtype)
 
     def __call__(self, chunk: Chunk) -> Chunk:
@@ -129,9 +134,9 @@ class Rescaler(OperatorBase):
 @click.option("--out-high", type=float, default=255, show_default=True,
               help="Largest intensity of the result.")
 @click.option("--dtype", "-d", type=click.Choice(DTYPES),
-              help="Type of the result.  [default: that of the chunk]")
+              help="Type of the result.  [default: the type of the chunk]")
 def command(**options: Any) -> Rescaler:
-    """Check that the ranges are in order, and return the operator."""
+    """Check that each lower limit is below its upper limit, and return the operator."""
     # fmt: on
     _check("--low", options["low"], "--high", options["high"])
     _check("--out-low", options["out_low"], "--out-high", options["out_high"])

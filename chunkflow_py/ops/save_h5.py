@@ -4,7 +4,7 @@ Example: chunkflow create-chunk save-h5 --file-name chunk.h5
 
 A name without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
 out_0-64_0-256_0-256.h5. The file gets its name only when it is complete. Synapses and points are
-written as by save-synapses and save-points.
+written in the formats of save-synapses and save-points.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ def save_h5(
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
-        options: arguments block_size, compression, with_offset, voxel_size_nm of
-            `chunkflow_py.volume.files.hdf5.write_hdf5`.
+        dtype: type to convert the voxels to (default: the type of the chunk); a value p of a map
+            becomes 255·p if the type is uint8.
+        options: arguments block_size, compression, with_offset and voxel_size_nm of
+            `volume.files.hdf5.write_hdf5`.
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*.
-        VolumeError: the file cannot be written; an older file is kept.
+        VolumeError: the file cannot be written; an existing file is then kept.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.hdf5 import write_hdf5
@@ -68,7 +69,7 @@ def save_h5(
     "--chunk-size",
     "-s",
     minimum=1,
-    help="Extent of a stored block, voxels, zyx.  [default: 64 64 64 or the chunk's]",
+    help="Size of a stored block, voxels, zyx.  [default: 64 64 64, or the chunk if smaller]",
 )
 @click.option(
     "--compression",
@@ -82,7 +83,7 @@ def save_h5(
     "--with-offset/--without-offset",
     default=True,
     show_default=True,
-    help="Save the global position of the first voxel.",
+    help="Save the global position of the first voxel, or leave it out.",
 )
 @voxel_size_option("-v", instead_of="the chunk's")
 @saved_dtype_option(DTYPES, "-d")
@@ -102,7 +103,7 @@ def command(
     dtype: str | None,
     touch: bool,
 ) -> FileSaver:
-    """Return the operator that saves chunks to the file."""
+    """Return the operator that saves the chunks of tasks to HDF5 files."""
     from chunkflow_py.core.points import Points
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.volume.files.file_name import FileName

@@ -2,9 +2,9 @@
 
 Example: chunkflow create-chunk save-nrrd --file-name chunk.nrrd
 
-The fastest axis is x, lengths are in nm, channels are the slowest axis. A name without an extension
-is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes out_0-64_0-256_0-256.nrrd.
-Without --file-name, the box is the name.
+In the file, x is the fastest axis, channels are the slowest axis, and lengths are in nm. A name
+without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
+out_0-64_0-256_0-256.nrrd. Without --file-name, the name of the file is the box of the chunk.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def save_nrrd(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
-        encoding: ``gzip``, ``bzip2`` or ``raw``; only raw files can be read in part.
+        dtype: type to convert the voxels to (default: the type of the chunk); a value p of a map
+            becomes 255·p if the type is uint8.
+        encoding: ``gzip``, ``bzip2`` or ``raw``; parts can be read only from raw files.
 
     Raises:
-        ChunkError: a voxel does not fit into *dtype*, or NRRD has no such type.
-        VolumeError: the file cannot be written; an older file is kept.
+        ChunkError: a voxel does not fit into *dtype*, or NRRD cannot store this type.
+        VolumeError: the file cannot be written; an existing file is then kept.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.nrrd import write_nrrd
@@ -58,10 +59,10 @@ def save_nrrd(
     type=click.Choice(["gzip", "bzip2", "raw"]),
     default="gzip",
     show_default=True,
-    help="Compression of the voxels; only raw files can be read in part.",
+    help="Compression of the voxels; parts can be read only from raw files.",
 )
 def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
-    """Return the operator that saves chunks to the file."""
+    """Return the operator that saves the chunks of tasks to files."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.file_saver import FileSaver
 

@@ -5,9 +5,9 @@ Example: chunkflow generate-tasks --volume-path aff.zarr --chunk-size 64 256 256
   save-overlap --overlap-path overlaps crop-margin --crop-bbox \
   save-volume --volume-path zarr://parts.zarr
 
-link-labels compares these overlaps. Each task must have labelled a margin around its box, with ids
-that are unique in the volume (--global-ids). At each boundary with another task, a slab twice as
-thick as the margin is stored.
+link-labels compares the stored overlaps of neighbouring tasks. Each task must have labelled its box
+and a margin around the box, with ids that are unique in the volume (--global-ids). At each boundary
+with another task, a slab of labels is stored that is twice as thick as the margin.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OverlapSaver(OperatorBase):
     """Stores the labels that each task shares with its neighbours.
 
     Attributes:
-        path: URL of the folder or prefix of the overlaps.
+        path: URL of a folder or prefix to write the overlaps to.
         input_name: name of the labels.
         access: access options of the store.
     """
@@ -48,13 +48,13 @@ class OverlapSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """URL of the overlaps."""
+        """URL of the folder or prefix to which the overlaps are written."""
         from chunkflow_py.ops.options.label_options import place_of
 
         return place_of(self.path)
 
     def __call__(self, task: Task) -> Task:
-        """Store the parts of the chunk at the boundaries with other tasks.
+        """Store the labels on both sides of each boundary with another task.
 
         Raises:
             GeometryError: the task has no box, or the chunk has no margin around it.
@@ -69,7 +69,10 @@ class OverlapSaver(OperatorBase):
         chunk = task.chunk(self.input_name)
         region = task.own_region
         if region is None:
-            msg = "a task without a box has no neighbours; put generate-tasks in front of it"
+            msg = (
+                "save-overlap stores labels at task boundaries, but this task has no box; put "
+                "generate-tasks in front of save-overlap"
+            )
             raise GeometryError(msg)
         store = RecordingStore(open_store(self.destination, self.access or Access()))
         save_overlaps(store, chunk.with_array(single_channel(chunk.array)), region)
@@ -80,8 +83,8 @@ class OverlapSaver(OperatorBase):
 @operator("write")
 @input_option(help="Name of the labels.")
 @click.option("--overlap-path", "-p", required=True, metavar="URL",
-              help="Folder or prefix for the overlaps.")  # fmt: skip
+              help="Folder or prefix to write the overlaps to.")  # fmt: skip
 @access_options()
 def command(input_name: str, overlap_path: str, **options: Any) -> OverlapSaver:
-    """Return the operator; its store is opened for each task."""
+    """Return the operator, which opens its store for each task."""
     return OverlapSaver(overlap_path, input_name, access_from(options))

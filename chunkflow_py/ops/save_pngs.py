@@ -5,9 +5,10 @@ Example: chunkflow create-chunk save-pngs --output-path pngs/
 The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
 an affinity map, the mean of the channels x and y is saved.
 
-Floats become integers by a fixed rule. Maps (probabilities, affinities, or values of unknown kind
-in [0, 1]) are clamped to [0, 1] and become 255·p, rounded half to even (65535·p with --dtype
-uint16). Voxels of an image are rounded half to even; values that do not fit are an error.
+Floats become integers by a fixed rule. The values p of a map (probabilities, affinities, or values
+of unknown kind in [0, 1]) are clamped to [0, 1], and 255·p, rounded half to even, is saved (65535·p
+with --dtype uint16). Voxels of an image are rounded half to even; values that do not fit into the
+type are an error.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
 
 
 def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
-    """Write every slice of *chunk* to a PNG file named by its z.
+    """Write each slice of *chunk* to a PNG file that is named after the z of the slice.
 
     Args:
-        chunk: (z, y, x), (1, z, y, x), or an affinity map.
-        folder: path, or URL in any store; created if missing.
-        dtype: ``uint8`` or ``uint16``; maps become integers by 255·p or 65535·p.
+        chunk: (z, y, x), (1, z, y, x), or an affinity map (3, z, y, x), of which the mean of x and
+            y is saved.
+        folder: path or URL of a folder in any store; it is created if it is missing.
+        dtype: ``uint8`` or ``uint16``; a value p of a map becomes 255·p or 65535·p.
 
     Raises:
-        ChunkError: the chunk has several channels, or a voxel does not fit into *dtype*.
+        ChunkError: the chunk has several channels and is not an affinity map, or a voxel does not
+            fit into *dtype*.
         VolumeError: a file cannot be written.
     """
     from chunkflow_py.volume.files.png import write_pngs
@@ -51,14 +54,15 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     type=click.Choice(["uint8", "uint16"]),
     default="uint8",
     show_default=True,
-    help="Type of the images; maps become integers by 255·p; values that do not fit are an error.",
+    help="Type of the images; 1 in a map becomes 255 (uint16: 65535). Values that do not fit are "
+    "an error.",
 )
 @click.option(
     "--output-path",
     "-o",
     default="./pngs/",
     show_default=True,
-    help="Folder of the images, in any store; created if missing.",
+    help="Folder to write the images to, in any store; created if missing.",
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
     """Return the operator that saves chunks to the folder."""

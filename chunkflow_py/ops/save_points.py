@@ -4,8 +4,8 @@ Example: chunkflow load-h5 --file-name map.h5 detect-points --output-name point_
   save-points --file-path points.h5
 
 A name without .h5 or .hdf5 is a prefix or a folder: with `--file-path points_`, the task
-0-64_0-512_0-512 writes points_0-64_0-512_0-512.h5. The datasets are points (n, 3) and voxel_size,
-both zyx, and confidences.
+0-64_0-512_0-512 writes points_0-64_0-512_0-512.h5. The file holds the datasets points (n, 3),
+voxel_size and confidences; positions and sizes are zyx.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECTION = "objects"
 
 
 @operator("write")
-@input_option("--input-name", "-i", default="point_cloud", help="Name of the points.")
+@input_option("--input-name", "-i", default="point_cloud", help="Name of the points to save.")
 @file_path_option()
 def command(input_name: str, file_path: str) -> ItemSaver:
     """Return the operator that saves points to the file."""

@@ -2,8 +2,9 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-precomputed --volume-path file://out
 
-A new volume has the bounds of the volume that the pipeline reads, and blocks that fit the tasks,
-unless options override them; see create-info.
+A volume that does not exist is created. Unless options say otherwise, it has the bounds of the
+volume that the pipeline reads, and blocks whose boundaries match those of the tasks; see
+create-info.
 """
 
 from __future__ import annotations
@@ -28,5 +29,5 @@ if TYPE_CHECKING:
 @saving_options("--block-size", encodings=PRECOMPUTED_ENCODINGS, encoding="raw")
 @parallel_option()
 def command(volume_path: str, **options: Any) -> VolumeOutput:
-    """Return the operator that saves chunks to the volume."""
+    """Return the operator that writes the chunks of tasks to the volume."""
     return output_from(volume_path, options, format="precomputed")

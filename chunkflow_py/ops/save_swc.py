@@ -2,10 +2,11 @@
 
 Example: chunkflow load-skeleton --path seg save-swc --output-prefix swc/
 
-Each skeleton is written to a file named PREFIX, id, .swc; the prefix may be a URL. With several
-tasks the box of the task comes before the id; to join the parts of an object, use skeletonize
---output-path and aggregate-skeleton-fragments. Coordinates and radii are nanometres, x y z. SWC
-cannot store loops: the edge that closes a loop is left out.
+The file of an object is named PREFIXID.swc, where ID is the object id; the prefix may be a URL. If
+there are several tasks, the box of the task stands before the id. To join the parts of an object
+from several tasks, use skeletonize --output-path and aggregate-skeleton-fragments. Coordinates and
+radii are in nanometres, in the order x y z. SWC cannot store loops: the edge that closes a loop is
+left out.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ SECTION = "objects"
 
 
 def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
-    """Write each skeleton to a file, which gets its name only when it is complete.
+    """Write each skeleton to an SWC file, which gets its name only when it is complete.
 
     Args:
-        skeletons: skeletons by the ids of their objects.
+        skeletons: object id -> skeleton.
         prefix: path or URL that the file names begin with.
 
     Raises:

@@ -3,7 +3,8 @@
 Example: chunkflow create-chunk save-tif --file-name chunk.tif
 
 A name without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
-out_0-64_0-256_0-256.tif. Without --file-name, the box is the name.
+out_0-64_0-256_0-256.tif. Without --file-name, the name of the file is the box of
+the chunk.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ def save_tif(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
+        dtype: type to convert the voxels to (default: the type of the chunk); a value p of a map
+            becomes 255·p if the type is uint8.
         compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``
-            (packbits), ``jpeg`` (lossy) or an empty string for none.
+            (packbits), ``jpeg`` (lossy), or an empty string for no compression.
 
     Raises:
-        ChunkError: a voxel does not fit into *dtype*, or the file cannot hold the chunk.
-        VolumeError: the file cannot be written; an older file is kept.
+        ChunkError: a voxel does not fit into *dtype*, or TIFF cannot store the chunk.
+        VolumeError: the file cannot be written; an existing file is then kept.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.tiff import write_tiff
@@ -62,7 +64,7 @@ def save_tif(
 def command(
     input_name: str, file_name: str | None, dtype: str | None, compression: str
 ) -> FileSaver:
-    """Return the operator that saves chunks to the file."""
+    """Return the operator that saves the chunks of tasks to files."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.file_saver import FileSaver
     from chunkflow_py.volume.files.tiff import EXTENSIONS

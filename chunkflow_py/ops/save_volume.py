@@ -2,9 +2,9 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-volume --volume-path zarr://out.zarr
 
-A new volume needs its format in the address (precomputed://, zarr://). It has the bounds of the
-volume that the pipeline reads, and blocks that fit the tasks, unless options override them;
-see create-volume.
+A volume that does not exist is created; its address must then begin with the format
+(precomputed://, zarr://). Unless options say otherwise, a new volume has the bounds of the volume
+that the pipeline reads, and blocks whose boundaries match those of the tasks; see create-volume.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
 @saving_options("--block-size", "-b")
 @parallel_option()
-@click.option("--dtype", help="Convert the voxels.  [default: unchanged]")
+@click.option("--dtype", help="Type to convert the voxels to.  [default: type of the chunk]")
 def command(volume_path: str, dtype: str | None, **options: Any) -> VolumeOutput:
-    """Return the operator that saves chunks to the volume."""
+    """Return the operator that writes the chunks of tasks to the volume."""
     from chunkflow_py.volume.new_volume import checked_dtype
 
     return output_from(volume_path, options, dtype=checked_dtype(dtype, "--dtype"))

@@ -2,9 +2,10 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-zarr --store out.zarr
 
-A new volume is an OME-Zarr 0.5 image, or with --plain a bare array. Its bounds are those of the
-volume that the pipeline reads, and its blocks fit the tasks, unless options override them. Workers
-of chunkflow 1.x read only zarr format 2: give --ome-version 0.4.
+A volume that does not exist is created: an OME-Zarr 0.5 image, or with --plain an array without
+OME-Zarr metadata. Unless options say otherwise, it has the bounds of the volume that the pipeline
+reads, and blocks whose boundaries match those of the tasks. chunkflow 1.x reads only zarr format 2:
+give --ome-version 0.4 if it must read the volume.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
 
 @operator("write")
 @option_headings({"New volume": ("shape", "resolution", "order", "ome", "ome_version")})
-@click.option("--store", "-s", required=True, help="Folder or address of the volume.")
-@click.option("--path", help="Image or array inside the store.")
+@click.option("--store", "-s", required=True, help="Folder or address of the zarr store.")
+@click.option("--path", help="Path of the image or array inside the store.")
 @zyx_option(
-    "--shape", minimum=1, help="Extent of a new volume that begins at 0, 0, 0, voxels, zyx."
+    "--shape", minimum=1, help="Extent of a new volume, voxels, zyx; its first voxel is 0, 0, 0."
 )
 @floats_option(
     "--resolution", "-r", help="Voxel size of a new volume at mip 0, nm, zyx.  [default: chunk's]"
 )
-@click.option("--dtype", help="Convert the voxels.  [default: unchanged]")
+@click.option("--dtype", help="Type to convert the voxels to.  [default: type of the chunk]")
 @click.option(
     "--infer-dtype/--no-infer-dtype",
     default=False,
     show_default=True,
-    help="Use the dtype of the first chunk, which is also the default without --dtype.",
+    help="Use the dtype of the first chunk, as is the default if --dtype is not given.",
 )
 @saving_options("--chunk-size", "--block-size", "-c", encodings=ZARR_ENCODINGS, encoding="zstd")
 @parallel_option()
@@ -55,19 +56,19 @@ if TYPE_CHECKING:
     type=click.Choice(["xyz", "zyx"]),
     default="xyz",
     show_default=True,
-    help="Axis order of a new volume.  [default for OME-Zarr: zyx]",
+    help="Axis order of a new volume.  [default of OME-Zarr images: zyx]",
 )
 @click.option(
     "--ome/--plain",
     default=True,
     show_default=True,
-    help="Make a new volume an OME-Zarr image, or a plain array.",
+    help="Create a new volume as an OME-Zarr image, or as an array without OME-Zarr metadata.",
 )
 @click.option(
     "--ome-version",
     type=click.Choice(["0.4", "0.5"]),
-    help="OME-Zarr version of a new volume: 0.4 is zarr format 2, 0.5 is format 3, also for plain "
-    "arrays.  [default: 0.5]",
+    help="OME-Zarr version of a new volume: 0.4 uses zarr format 2, 0.5 uses zarr format 3, with "
+    "--plain as well.  [default: 0.5]",
 )
 @click.pass_context
 def command(
@@ -84,11 +85,11 @@ def command(
     ome_version: str | None,
     **options: Any,
 ) -> VolumeOutput:
-    """Return the operator that saves chunks to the volume."""
+    """Return the operator that writes the chunks of tasks to the volume."""
     from chunkflow_py.volume.new_volume import checked_dtype, shape_bounds
 
     if dtype is not None and infer_dtype:
-        msg = f"--dtype {dtype} and --infer-dtype exclude each other; leave one out"
+        msg = f"--dtype {dtype} and --infer-dtype contradict each other; give only one of them"
         raise OptionError(msg)
     given = ctx.get_parameter_source("order") is not click.core.ParameterSource.DEFAULT
     mip = options["mip"] if ome else 0

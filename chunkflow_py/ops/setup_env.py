@@ -1,16 +1,16 @@
 r"""Choose sizes, create the output volume and make tasks.
 
-The task size is the one that fits into memory and computes the fewest voxels twice; half of
---max-ram-size is reserved for chunks and blending buffers. Along y and x a task covers whole voxels
-of the levels up to --max-mip and of the thumbnail. setup-env prints the sizes and the command for
-workers; with --dry-run before the command, it does nothing else.
+Of the task sizes that fit into memory, setup-env chooses the one with the fewest voxels that
+several tasks compute; half of --max-ram-size is reserved for chunks and blending buffers. Along y
+and x, a task covers whole voxels of the levels up to --max-mip and of the thumbnail. setup-env
+prints the sizes and the command for workers; `chunkflow --dry-run setup-env` does nothing else.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
   --volume-path file://out --output-patch-size 16 96 96 --max-mip 6
 
-Positions are in voxels of mip 0, boxes of tasks in voxels of --mip. The rest of the pipeline runs
-on each task, unless the tasks are sent to --queue-name. With --crop-chunk-margin the patch grid
-starts at the corner of each chunk, as in chunkflow 1.x.
+Positions are in voxels of mip 0, boxes of tasks in voxels of --mip. With --queue-name, the tasks
+are sent to a queue; otherwise the operators that follow run on each task. With --crop-chunk-margin,
+the patch grid starts at the corner of each chunk, as in chunkflow 1.x.
 """
 
 from __future__ import annotations
@@ -47,42 +47,44 @@ _ENCODINGS = ("raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed")
         "Queue": ("queue_name", "visibility_timeout"),
     }
 )  # fmt: skip
-@zyx_option("--volume-start", required=True, help="First voxel of the output, mip 0, zyx.")
+@zyx_option(
+    "--volume-start", required=True, help="First voxel of the output, voxels of mip 0, zyx."
+)
 @zyx_option("--volume-stop", help="End of the output (exclusive), voxels of mip 0, zyx.")
 @zyx_option("--volume-size", "-s", minimum=1, help="Extent of the output, voxels of mip 0, zyx.")
 @click.option("--volume-path", "--layer-path", "-l", required=True,
               help="Volume to create, such as file://out or gs://bucket/affinity.")  # fmt: skip
 @click.option("--max-ram-size", "-r", type=click.FloatRange(min=0, min_open=True), default=15,
-              show_default=True, help="Memory of a worker, GB.")  # fmt: skip
+              show_default=True, help="Memory that a worker may use, GB.")  # fmt: skip
 @zyx_option("--output-patch-size", "-z", minimum=1, required=True,
-            help="Output patch of the network, voxels, zyx.")  # fmt: skip
+            help="Size of the output patch of the network, voxels, zyx.")  # fmt: skip
 @zyx_option("--input-patch-size", "-i", minimum=1,
-            help="Input patch of the network, voxels, zyx.  [default: output patch]")  # fmt: skip
+            help="Size of the input patch, voxels, zyx.  [default: the output patch]")  # fmt: skip
 @click.option("--channel-num", "-c", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Channels of the output; 3 for an affinity map.")  # fmt: skip
+              help="Number of channels of the output; 3 for an affinity map.")  # fmt: skip
 @click.option("--dtype", "-d", type=click.Choice(["uint8", "float16", "float32"]),
               default="float32", show_default=True,
               help="Type of the output; float16 is stored as float32.")  # fmt: skip
 @zyx_option("--output-patch-overlap", "-o", minimum=0,
-            help="Overlap of output patches, voxels, zyx.  [default: half]")  # fmt: skip
+            help="Overlap of output patches, voxels, zyx.  [default: half a patch]")  # fmt: skip
 @zyx_option("--crop-chunk-margin", minimum=0,
             help="Voxels to crop on each side of a chunk's output, zyx.")  # fmt: skip
 @click.option("--mip", "-m", type=_LEVEL, default=0, show_default=True,
-              help="Level of the output.")  # fmt: skip
+              help="Resolution level of the output.")  # fmt: skip
 @click.option("--thumbnail-mip", "-b", type=_LEVEL, default=6, show_default=True,
-              help="Level of the thumbnail.")  # fmt: skip
+              help="Resolution level of the thumbnail.")  # fmt: skip
 @click.option("--max-mip", "-x", type=_LEVEL, default=8, show_default=True,
-              help="Coarsest level of masks; tasks cover whole voxels of it.")  # fmt: skip
+              help="Coarsest level of masks; tasks cover whole voxels of this level.")  # fmt: skip
 @click.option("--queue-name", "-q", help="Queue to send the tasks to; created if missing.")
 @click.option("--visibility-timeout", "-t", type=click.IntRange(1, 12 * 3600), default=3600,
               show_default=True, help="Lease of a task in the queue, seconds.")  # fmt: skip
 @click.option("--thumbnail/--no-thumbnail", default=True, show_default=True,
-              help="Also create a volume for a thumbnail.")  # fmt: skip
+              help="Also create a volume for thumbnails of the output.")  # fmt: skip
 @encoding_option("the output", "-e", choices=_ENCODINGS, default="raw")
 @floats_option("--voxel-size", "-v", default=(40, 4, 4), show_default=True,
                help="Edge lengths of a voxel at mip 0, nm, zyx.")  # fmt: skip
 @click.option("--overwrite-info/--no-overwrite-info", default=False, show_default=True,
-              help="Overwrite the metadata of an existing volume that differs.")  # fmt: skip
+              help="If the volume exists with other metadata, overwrite the metadata.")  # fmt: skip
 @requester_pays_option()
 def command(
     volume_start: Any,
@@ -92,7 +94,7 @@ def command(
     thumbnail_mip: int,
     **options: Any,
 ) -> Environment:
-    """Return the source; volumes are created when the pipeline starts."""
+    """Return the source of the tasks, which creates the volumes when the pipeline starts."""
     from chunkflow_py.pipeline.sizing import Environment
 
     opening = opening_from(options)

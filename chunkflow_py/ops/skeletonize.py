@@ -3,14 +3,14 @@ r"""Trace the centre lines of objects.
 Example: chunkflow load-precomputed --volume-path seg skeletonize --const 300 \
   save-swc --output-prefix swc/
 
-If tasks divide a volume, each task writes a fragment ID:BOX of each of its objects to
---output-path, and aggregate-skeleton-fragments joins them: `generate-tasks ... load-precomputed
---expand-margin-size auto skeletonize --output-path seg`, then `aggregate-skeleton-fragments
---fragments-path seg`. Fragments are in Neuroglancer's precomputed format, not the pickles of older
-igneous versions, which could run code.
+If a volume is divided into tasks, each task writes a fragment ID:BOX for each of its objects to
+--output-path, and aggregate-skeleton-fragments joins the fragments: `generate-tasks ...
+load-precomputed --expand-margin-size auto skeletonize --output-path seg`, then
+`aggregate-skeleton-fragments --fragments-path seg`. Fragments are in Neuroglancer's precomputed
+format. They are not pickles as in older igneous versions, because loading a pickle can run code.
 
-Lengths are nanometres. This operator uses kimimaro (TEASAR), which is licensed under the GPL:
-pip install 'chunkflow_py[skeleton]'.
+Lengths are in nanometres. This operator uses kimimaro (TEASAR), which is licensed under the GPL;
+install it with pip install 'chunkflow_py[skeleton]'.
 """
 
 from __future__ import annotations
@@ -43,28 +43,32 @@ SECTION = "objects"
 TEASAR = {
     "scale": (
         1.5,
-        "Invalidation radius around a path, as a multiple of its distance to the surface.",
+        "Invalidation radius around a path, as a multiple of the distance from the path to the "
+        "surface.",
     ),
     "const": (300.0, "Constant to add to the invalidation radius, nm."),
     "pdrf_scale": (100000.0, "Scale of the penalty for paths near the surface."),
     "pdrf_exponent": (4, "Exponent of the penalty for paths near the surface."),
     "soma_detection_threshold": (
         750.0,
-        "Radius above which an object is checked for a cell body, nm.",
+        "Radius of an object above which it is checked for a cell body, nm.",
     ),
-    "soma_acceptance_threshold": (3500.0, "Radius above which an object has a cell body, nm."),
-    "soma_invalidation_scale": (2.0, "--scale for the cell body."),
-    "soma_invalidation_const": (300.0, "--const for the cell body, nm."),
+    "soma_acceptance_threshold": (
+        3500.0,
+        "Radius of an object above which it has a cell body, nm.",
+    ),
+    "soma_invalidation_scale": (2.0, "Value of --scale for cell bodies."),
+    "soma_invalidation_const": (300.0, "Value of --const for cell bodies, nm."),
 }
 
 
 def skeletonize(chunk: Chunk, **settings: Any) -> dict[int, Skeleton]:
-    """Return the centre line of each object of a chunk, keyed by id.
+    """Return the skeleton (centre lines) of each object of a chunk, keyed by object id.
 
     Args:
-        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
-        settings: arguments of `chunkflow_py.segmentation.skeletonize.create_skeletons`: ``box``,
-            ``ids``, ``dust_threshold``, ``scale``, ``const``, ...
+        chunk: labels, (z, y, x) or (1, z, y, x); 0 is background.
+        settings: arguments of `chunkflow_py.segmentation.skeletonize.create_skeletons`, such as
+            ``ids``, ``dust_threshold``, ``scale`` and ``const``.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -101,10 +105,10 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     }
 )  # fmt: skip
 @input_option(help="Name of the chunk of labels.")
-@output_option(default="skels", help="Name of the resulting skeletons in the task.")
+@output_option(default="skels", help="Name of the item for the skeletons.")
 @click.option(
     "--output-path",
-    help="URL of a precomputed volume or a folder for the fragments.  [default: none]",
+    help="URL of a precomputed volume, or of a folder, to write fragments to.  [default: none]",
 )
 @floats_option(
     "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
@@ -113,27 +117,27 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--max-paths",
     type=click.IntRange(min=1),
-    help="Maximum number of branches per object.  [default: all]",
+    help="Largest number of paths (branches) per object.  [default: all]",
 )
 @click.option(
     "--dust-threshold",
     type=click.IntRange(min=0),
     default=1000,
     show_default=True,
-    help="Skip pieces of at most this many voxels.",
+    help="Leave out objects with at most this many voxels in the chunk.",
 )
 @click.option("--ids", type=NUMBERS, help="Ids of objects to trace, such as 7,12.  [default: all]")
 @click.option(
     "--fix-branching/--no-fix-branching",
     default=True,
     show_default=True,
-    help="Correct the points where branches leave the trunk (slower).",
+    help="Place the points where branches leave the trunk more accurately (slower).",
 )
 @click.option(
     "--fill-holes/--keep-holes",
     default=False,
     show_default=True,
-    help="Fill holes in objects first; labels inside of them are lost.",
+    help="Fill holes in objects first; labels inside the holes are lost.",
 )
 def command(
     input_name: str,
@@ -142,7 +146,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     **settings: Any,
 ) -> Skeletonizer:
-    """Return the operator; a dry run writes no fragments."""
+    """Return the operator, which writes no fragments in a dry run."""
     from chunkflow_py.segmentation.skeletonize import SkeletonFragments, Skeletonizer
     from chunkflow_py.volume.location import Location
 

@@ -3,8 +3,9 @@ r"""Skip a task whose chunk is all zeros.
 Example: chunkflow load-h5 --file-name raw.h5 skip-all-zero --prefix flags/ \
   save-h5 --file-name copy.h5
 
-With --prefix, an empty file records the skip; its name is the prefix, the box and the suffix. The
-prefix may be a URL, such as s3://bucket/flags/.
+With --prefix, an empty file is written for each skipped task. The file name consists of the prefix,
+the box of the chunk (or of the task, with --task-bbox) and the suffix. The prefix may be a URL,
+such as s3://bucket/flags/.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def is_all_zero(chunk: Chunk) -> bool:
 
 @dataclass
 class ZeroSkipper(OperatorBase):
-    """Skips a task whose chunk is all zero, and may write an empty file for it.
+    """Skips a task whose chunk is all zero, and optionally writes an empty file for the task.
 
     Attributes:
         input_name: name of the chunk.
-        flags: files to write, or ``None`` to write none.
-        adjust_size: voxels by which the box in the file's name is larger on each side.
+        flags: empty file for each skipped task; ``None``: write no files.
+        adjust_size: voxels by which the box in the file name is larger than the box of the chunk or
+            task on each side.
         chunk_bbox: whether to name the file after the chunk's box instead of the task's.
     """
 
@@ -53,15 +55,15 @@ class ZeroSkipper(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the files to write."""
+        """Return the outputs: the empty files, or nothing if no files are written."""
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
-        """Return the task.
+        """Return the task unchanged, unless the chunk is all zero.
 
         Raises:
             Skip: the chunk is all zero.
-            GeometryError: the task has no box to name the file after.
+            GeometryError: the file name needs the task's box, but the task has no box.
         """
         chunk = task.chunk(self.input_name)
         if not is_all_zero(chunk):
@@ -73,7 +75,10 @@ class ZeroSkipper(OperatorBase):
             if self.chunk_bbox:
                 region = Region(chunk.bbox, None if region is None else region.time)
             elif region is None:
-                msg = "the task has no box to name the flag file after; use --chunk-bbox"
+                msg = (
+                    "skip-all-zero --task-bbox names files after the task's box, but this task has "
+                    "no box; use --chunk-bbox"
+                )
                 raise GeometryError(msg)
             task.written.append(self.flags.touch(grown(region, self.adjust_size)))
         msg = f"{self.input_name!r} is all zero"
@@ -85,17 +90,20 @@ class ZeroSkipper(OperatorBase):
 @click.option(
     "--prefix",
     "-p",
-    help="Path or URL that the names of empty files begin with, one per skipped task.",
+    help="Write an empty file for each skipped task; path or URL that the file names begin with.",
 )
 @suffix_option()
 @click.option(
-    "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file's name."
+    "--adjust-size",
+    "-a",
+    type=int,
+    help="Voxels by which to grow the box in the file name on each side.",
 )
 @click.option(
     "--chunk-bbox/--task-bbox",
     default=True,
     show_default=True,
-    help="Name the file after the chunk's box, or the task's.",
+    help="Name the file after the chunk's box, or after the task's box.",
 )
 def command(
     input_name: str,
@@ -104,7 +112,7 @@ def command(
     adjust_size: int | None,
     chunk_bbox: bool,
 ) -> ZeroSkipper:
-    """Return the operator; a dry run writes no files."""
+    """Return the operator, which writes no files in a dry run."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None or is_dry_run() else TaskFiles(prefix, suffix)

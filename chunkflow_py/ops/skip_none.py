@@ -3,9 +3,9 @@ r"""Skip a task with an item that is None.
 Example: chunkflow load-h5 --file-name raw.h5 skip-none --input-name chunk \
   save-h5 --file-name copy.h5
 
-None stands for no result: an empty file, or a file without synapses, is loaded as None. With
---prefix, an empty file records the skip; its name is the prefix, the task's box and the suffix. The
-prefix may be a URL.
+None stands for no result: from an empty file, or a file without synapses, loaders make None. With
+--prefix, an empty file is written for each skipped task; the file name consists of the prefix, the
+task's box and the suffix. The prefix may be a URL.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SECTION = "steer"
 
 @dataclass
 class NoneSkipper(OperatorBase):
-    """Skips a task with an item that is ``None``, and may write an empty file for it.
+    """Skips a task with an item that is ``None``, and optionally writes an empty file for it.
 
     Attributes:
         input_name: name of the item.
-        flags: files to write, or ``None`` to write none.
+        flags: empty file for each skipped task; ``None``: write no files.
     """
 
     input_name: str = "chunk"
@@ -41,11 +41,11 @@ class NoneSkipper(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the files to write."""
+        """Return the outputs: the empty files, or nothing if no files are written."""
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
-        """Return the task.
+        """Return the task unchanged, unless the item is ``None``.
 
         Raises:
             Skip: the item is ``None``.
@@ -59,7 +59,7 @@ class NoneSkipper(OperatorBase):
 
 
 @operator("compute")
-@input_option("--input-name", "-i", help="Name of the item.")
+@input_option("--input-name", "-i", help="Name of the item to check.")
 @click.option(
     "--touch/--no-touch",
     default=True,
@@ -69,7 +69,7 @@ class NoneSkipper(OperatorBase):
 @click.option("--prefix", "-p", help="Path or URL that the file names begin with.")
 @click.option("--suffix", "-s", help="End of the file names.")
 def command(input_name: str, touch: bool, prefix: str | None, suffix: str | None) -> NoneSkipper:
-    """Return the operator; a dry run writes no files."""
+    """Return the operator, which writes no files in a dry run."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None else TaskFiles(prefix, suffix or "")

@@ -4,9 +4,10 @@ Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 5
   skip-task-by-blocks-in-volume --volume-path file://out load-h5 --file-name em.h5 \
   save-volume --fill-missing --volume-path file://out
 
-A block counts as stored if it exists. Without --fill-missing, savers do not store blocks of zeros,
-so tasks with such blocks are not skipped. A run (submit, work) does not need this operator: its
-ledger records the finished tasks, and verify checks their output.
+A block counts as stored if it exists; its content is not read. Savers store blocks of zeros only
+with --fill-missing, so without this option a task with such blocks is never skipped. A run (submit,
+work) does not need this operator, because its ledger records the finished tasks, and verify checks
+their output.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ SECTION = "steer"
 
 @dataclass
 class StoredSkipper(OperatorBase):
-    """Skips a task if every write unit of its box is stored.
+    """Skips a task if every block or shard of the volume in the task's box is stored.
 
     Attributes:
         volume_path: URL of the volume.
-        mip: resolution level.
-        time: time index to check, overriding that of the tasks.
-        opening: access options of the store.
+        mip: resolution level to check.
+        time: time index to check (default: the time index of each task).
+        opening: options for opening the volume.
     """
 
     volume_path: str
@@ -50,17 +51,17 @@ class StoredSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str:
-        """Level of the volume whose stored blocks mark tasks as done."""
+        """Address and level of the volume whose stored blocks show that a task is done."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Open the volume.
+        """Open the volume, and check that the tasks have boxes.
 
         Args:
-            outline: `Outline` of the pipeline; ``None`` outside of one.
+            outline: `Outline` of the pipeline; ``None`` if the operator is used alone.
 
         Raises:
             VolumeNotFoundError: the volume does not exist.
@@ -71,32 +72,38 @@ class StoredSkipper(OperatorBase):
         self._volume = open_volume(self.volume_path, self.mip, opening=self.opening)
         if outline is not None and not outline.has_tasks:
             msg = (
-                f"skip-task-by-blocks-in-volume checks which blocks of {self.volume_path} are "
-                "stored in a task's box, but the tasks have no boxes; put generate-tasks or "
-                "create-bbox in front of it"
+                "skip-task-by-blocks-in-volume checks whether the blocks of "
+                f"{self.volume_path} in a task's box are stored, but the tasks have no boxes; put "
+                "generate-tasks or create-bbox in front of skip-task-by-blocks-in-volume"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Return the task.
+        """Return the task unchanged, unless all blocks in its box are stored.
 
         Raises:
-            Skip: all blocks of the task are stored.
+            Skip: all blocks in the task's box are stored.
             GeometryError: the task has no box, or its box lies outside of the volume.
         """
         if self._volume is None:
             self.prepare(None)
         volume: Any = self._volume
         if task.bbox is None or task.region is None:
-            msg = "a task without a box has no blocks; use generate-tasks or create-bbox"
+            msg = (
+                "skip-task-by-blocks-in-volume needs the task's box, but this task has no box; put "
+                "generate-tasks or create-bbox in front of it"
+            )
             raise GeometryError(msg)
         inside = task.bbox.intersection(volume.bounds)
         if inside.is_empty:
-            msg = f"{task} lies outside of {volume.url}, whose bounds are {volume.bounds}"
+            msg = (
+                f"the task's box {task.bbox} lies outside of the bounds {volume.bounds} of "
+                f"{volume.url} (zyx, voxels); check --volume-path and the boxes of the tasks"
+            )
             raise GeometryError(msg)
         time = task.region.time if self.time is None else self.time
         if volume.has_blocks(inside, time=time):
-            msg = f"all its blocks are stored in {volume.url}"
+            msg = f"all blocks of the task are stored in {volume.url}"
             raise Skip(msg)
         return task
 
@@ -104,8 +111,10 @@ class StoredSkipper(OperatorBase):
 @operator("read")
 @volume_path_option("Volume, such as file://out or zarr://s3://bucket/out.zarr.")
 @click.option("--mip", "-m", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Resolution level.")  # fmt: skip
-@click.option("--time", type=click.IntRange(min=0), help="Time index.  [default: the task's]")
+              help="Resolution level to check.")  # fmt: skip
+@click.option(
+    "--time", type=click.IntRange(min=0), help="Time index to check.  [default: the task's]"
+)
 @access_options()
 def command(volume_path: str, mip: int, time: int | None, **options: Any) -> StoredSkipper:
     """Return the operator, which opens the volume when the pipeline starts."""

@@ -4,10 +4,10 @@ Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 51
   skip-task-by-file --prefix out_ --suffix .h5 load-volume --volume-path file://em \
   save-h5 --file-name out_
 
-The file name is the prefix, the task's box and the suffix, such as out_0-64_0-512_0-512.h5; the
-prefix may be a URL, such as s3://bucket/flags/. If the suffix ends with a slash, the name is that
-of a folder, which exists if it is not empty. A run (submit, work) does not need this operator: its
-ledger records the finished tasks.
+The file name consists of the prefix, the task's box and the suffix, such as
+out_0-64_0-512_0-512.h5; the prefix may be a URL, such as s3://bucket/flags/. If the suffix ends
+with a slash, the name denotes a folder, which counts as existing if it is not empty. A run (submit,
+work) does not need this operator, because its ledger records the finished tasks.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ Mode = Literal["missing", "empty", "exist"]
 
 @dataclass
 class FileSkipper(OperatorBase):
-    """Skips a task if its file exists, or if it is missing.
+    """Skips a task depending on whether a file named after the task exists.
 
     Attributes:
         files: file of each task.
-        mode: ``exist``: skip if the file exists; ``missing``: if it does not; ``empty``: if it is
-            missing or has no content.
-        adjust_size: voxels by which the box in the file's name is larger on each side.
+        mode: ``exist``: skip the task if the file exists; ``missing``: if the file does not exist;
+            ``empty``: if the file does not exist or has no content.
+        adjust_size: voxels by which the box in the file name is larger than the task's box on each
+            side.
     """
 
     files: TaskFiles
@@ -52,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` in mode ``exist``, in which the file marks all output of a task as done."""
+        """``None`` in mode ``exist``: the file stands for all outputs of a finished task."""
         return None if self.mode == "exist" else ""
 
     @hook
@@ -64,16 +65,16 @@ class FileSkipper(OperatorBase):
         """
         if not outline.has_tasks:
             msg = (
-                "skip-task-by-file looks for a file that is named after the task's box, but no "
-                "task has one; put generate-tasks or create-bbox in front of it"
+                "skip-task-by-file looks for files that are named after the tasks' boxes, but no "
+                "task has a box; put generate-tasks or create-bbox in front of skip-task-by-file"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Return the task.
+        """Return the task unchanged, unless its file is in the state that *mode* names.
 
         Raises:
-            Skip: the file is in the state that the mode names.
+            Skip: the file is in the state that *mode* names.
             GeometryError: the task has no box, or its adjusted box is empty.
             VolumeError: the store cannot be read.
         """
@@ -102,10 +103,13 @@ class FileSkipper(OperatorBase):
     type=click.Choice(["missing", "empty", "exist"]),
     default="exist",
     show_default=True,
-    help="State of the file that skips the task; empty includes missing.",
+    help="Skip a task whose file is in this state; empty includes missing files.",
 )
 @click.option(
-    "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file name."
+    "--adjust-size",
+    "-a",
+    type=int,
+    help="Voxels by which to grow the box in the file name on each side.",
 )
 def command(prefix: str, suffix: str, mode: Mode, adjust_size: int | None) -> FileSkipper:
     """Return the operator for files with this prefix and suffix."""

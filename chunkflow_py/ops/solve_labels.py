@@ -2,9 +2,9 @@
 
 Example: chunkflow solve-labels --links-path links --table-path table
 
-This is the third phase of labelling a whole volume, between link-labels and relabel. It writes the
-table of old and new ids that relabel reads. One task solves the whole volume, with about 250 bytes
-of memory per linked label. In a run, make it a step of one task:
+This is the third phase of labelling a whole volume, between link-labels and relabel. solve-labels
+writes the table of old and new ids that relabel reads. One task handles the whole volume; it needs
+about 250 bytes of memory per linked label. In a run, make solve-labels a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...`.
 """
 
@@ -31,7 +31,7 @@ SECTION = "segment"
 def solve_labels(
     links_path: str, table_path: str, access: Access | None = None
 ) -> tuple[Stored, ...]:
-    """Write the table of new ids that the links imply.
+    """Write the table that gives linked labels one common id.
 
     Args:
         links_path: URL of the links that link-labels stored.
@@ -39,10 +39,11 @@ def solve_labels(
         access: access options of the stores.
 
     Returns:
-        The objects stored; the table depends only on the links.
+        The files written. The content of the table depends only on the links.
 
     Raises:
-        VolumeError: there are no links, they are damaged, or they come from different task grids.
+        VolumeError: there are no links, the links are damaged, or they come from different task
+            grids.
     """
     from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store
@@ -57,7 +58,13 @@ def solve_labels(
 
 @dataclass
 class LabelSolver(OperatorBase):
-    """Writes the table of new ids."""
+    """Writes the table of old and new ids.
+
+    Attributes:
+        links_path: URL of the links that link-labels stored.
+        table_path: URL of a folder or prefix to write the table to.
+        access: access options of the stores.
+    """
 
     links_path: str
     table_path: str
@@ -66,18 +73,18 @@ class LabelSolver(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """URL of the links."""
+        """URL of the links that are read."""
         return place_of(self.links_path)
 
     @property
     @hook
     def destination(self) -> str:
-        """URL of the table."""
+        """URL of the table that is written."""
         return place_of(self.table_path)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the pipeline has one task, which solves the whole volume.
+        """Check that the pipeline has only one task.
 
         Raises:
             OptionError: the pipeline has several tasks.
@@ -85,13 +92,13 @@ class LabelSolver(OperatorBase):
         count = len(outline.boxes or ())
         if count > 1:
             msg = (
-                f"solve-labels solves the volume in one task, but the pipeline makes {count}; "
-                "begin it with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
+                f"solve-labels needs a pipeline with one task, but this pipeline has {count} "
+                "tasks; begin the pipeline with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
             )
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Write the table of new ids."""
+        """Write the table of old and new ids."""
         task.written += solve_labels(self.links_path, self.table_path, self.access)
         return task
 
@@ -100,7 +107,7 @@ class LabelSolver(OperatorBase):
 @click.option("--links-path", "-l", required=True, metavar="URL",
               help="Links that link-labels stored.")  # fmt: skip
 @click.option("--table-path", "-t", required=True, metavar="URL",
-              help="Folder or prefix for the table.")  # fmt: skip
+              help="Folder or prefix to write the table to.")  # fmt: skip
 @access_options()
 def command(links_path: str, table_path: str, **options: Any) -> LabelSolver:
     """Return the operator, which opens its stores when it runs."""

@@ -4,7 +4,8 @@ Example: chunkflow load-h5 --file-name raw.h5 statistics
 
 For an image: number of voxels, mean, standard deviation, minimum, maximum and percentiles of each
 channel. For a segmentation: number of objects (without 0), smallest and largest label, number of
-background voxels. The statistics are those of the chunk; for a whole volume see compute-statistics.
+background voxels. The statistics are computed from the chunk; for a whole volume,
+use compute-statistics.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ SECTION = "segment"
 
 
 def statistics(chunk: Chunk) -> dict[str, Any]:
-    """Compute statistics of intensities, or of labels.
+    """Return statistics of the intensities, or of the labels, in *chunk*.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), any real dtype. A segmentation holds labels; without a
-            kind, integers of more than 16 bits are taken as labels.
+        chunk: (z, y, x) or (c, z, y, x), any real dtype. A segmentation holds labels; if the kind
+            of the chunk is unknown, integers of more than 16 bits are taken as labels.
 
     Returns:
-        For labels ``objects``, ``min_id``, ``max_id`` (``None`` without an object) and
-        ``background``, the number of voxels that are 0. For intensities ``channels``, with
-        ``count``, ``mean``, ``std``, ``min``, ``max`` and ``percentiles`` of the finite voxels of
-        each channel. Percentiles of integers that span less than 65 536 values are exact, others
-        are exact to a thousandth of the span.
+        For labels: the number of ``objects``, ``min_id`` and ``max_id`` (``None`` if there is no
+        object), and ``background``, the number of voxels that are 0. For intensities:
+        ``channels``, which lists ``count``, ``mean``, ``std``, ``min``, ``max`` and
+        ``percentiles`` of the finite voxels of each channel. Percentiles of integers that span
+        less than 65 536 values are exact; other percentiles have an error of at most a thousandth
+        of the span.
     """
     import numpy as np
 
@@ -65,13 +67,13 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
 
 @dataclass
 class StatisticsPrinter:
-    """Prints the statistics of every task's chunk and adds them to the task."""
+    """Prints the statistics of every task's chunk, and adds the statistics to the task."""
 
     input_name: str = "chunk"
     output_name: str = "statistics"
 
     def __call__(self, task: Task) -> Task:
-        """Print the statistics to standard output and add them to the task."""
+        """Print the statistics of the chunk to standard output, and add them to the task."""
         from chunkflow_py.filters.volume_statistics import table
 
         chunk = task.chunk(self.input_name)
@@ -91,7 +93,7 @@ class StatisticsPrinter:
 
 @operator("compute")
 @input_option()
-@output_option(default="statistics", help="Name of the statistics in the task.")
+@output_option(default="statistics", help="Name of the item for the statistics.")
 def command(**options: Any) -> StatisticsPrinter:
-    """Return the operator for the names of its items."""
+    """Return the operator for the given names of the chunk and of the statistics."""
     return StatisticsPrinter(**options)

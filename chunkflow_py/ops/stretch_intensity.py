@@ -3,9 +3,9 @@ r"""Stretch intensities between two thresholds.
 Example: chunkflow load-h5 --file-name raw.h5 stretch-intensity --min-threshold 40 \
   save-h5 --file-name bright.h5
 
-Intensities up to --min-threshold become 0, those from --max-threshold on become the largest value
-of the dtype. The thresholds are the same for all chunks, so the result does not depend on how a
-volume is cut.
+Intensities up to --min-threshold become 0, and intensities from --max-threshold on become the
+largest value of the dtype. The thresholds are the same for all chunks, so the result does not
+depend on how a volume is divided into chunks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @makes(lambda read: read, is_local=True)
 def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int = 256) -> Chunk:
-    """Return *chunk* with [min_threshold, max_threshold] stretched to the range of its type.
+    """Return *chunk* with intensities between two thresholds stretched to the range of its type.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16.
@@ -34,11 +34,11 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
         max_threshold: intensities from this one on become 255 (uint16: 65 535).
 
     Returns:
-        A chunk of the same shape and dtype, rounded half to even.
+        A chunk of the same shape and dtype, with voxels rounded half to even.
 
     Raises:
         ChunkError: the dtype is neither uint8 nor uint16.
-        OptionError: the thresholds are not in order.
+        OptionError: *min_threshold* is not below *max_threshold*, or is negative.
     """
     import numpy as np
 
@@ -48,7 +48,7 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         msg = (
             f"stretch-intensity takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
-            "rescale-intensity takes any type"
+            "use rescale-intensity, which takes any type"
         )
         raise ChunkError(msg)
     span, largest = (min_threshold, max_threshold), float(np.iinfo(chunk.dtype).max)
@@ -63,7 +63,7 @@ def _check(low: int, high: int) -> None:
 
 @transform
 @click.option("--min-threshold", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Intensity to map to 0; lower ones become 0 as well.")  # fmt: skip
+              help="Intensity that becomes 0; lower intensities become 0 as well.")  # fmt: skip
 @click.option("--max-threshold", type=click.IntRange(min=1), default=256, show_default=True,
               help="Intensity to map to the largest value of the dtype; higher ones become "
                    "this value as well.")  # fmt: skip

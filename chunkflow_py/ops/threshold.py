@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 --file-name map.h5 threshold --threshold 0.5 save-h5 --file-name mask.h5
 
-The threshold is in the unit of the voxels: a uint8 map holds 255 times the probability, so give
-127.5 for a probability of 0.5 (0.5 is an error there). With several channels, such as those of a
-softmax, --channel selects one.
+The threshold is in the unit of the voxels. A uint8 map holds 255 times the probability, so give
+127.5 for a probability of 0.5; --threshold 0.5 is an error for such a map. If the map has several
+channels, such as the output of a softmax, select one with --channel.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) -> Chunk:
-    """Return the mask of voxels above *threshold*.
+    """Return a mask that is 1 where the voxels of *chunk* are above *threshold*.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        threshold: threshold in the unit of the voxels; voxels equal to it are not above.
-        channel: channel to compare, counted from 0 (default: the only one).
+        threshold: threshold in the unit of the voxels; voxels equal to the threshold become 0.
+        channel: channel to compare, counted from 0; needed only if there are several channels.
 
     Returns:
         A chunk of one channel, uint8: 1 above the threshold, 0 elsewhere.
 
     Raises:
-        OptionError: the channel does not exist, or the chunk has several and none is chosen; or the
-            threshold is a fraction of 1 although the chunk is a map of integers.
+        OptionError: *channel* does not exist, or is not given although the chunk has several
+            channels; or *threshold* is a fraction of 1 although the chunk is a map of integers.
         ChunkError: a voxel is NaN.
     """
     from chunkflow_py.core.chunk import above
@@ -51,14 +51,14 @@ def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) 
 def _check_channel(channel: int | None, channels: int) -> None:
     if channel is None and channels > 1:
         msg = (
-            f"the chunk has {channels} channels, and a mask has one; choose one of --channel 0 to "
-            f"--channel {channels - 1}"
+            f"a mask is made from one channel, but the chunk has {channels} channels; choose one "
+            f"with --channel 0 to --channel {channels - 1}"
         )
         raise OptionError(msg)
     if channel is not None and not 0 <= channel < channels:
         msg = (
-            f"--channel {channel} is not below {channels}, the number of channels; the last "
-            f"one is --channel {channels - 1}"
+            f"--channel {channel} does not exist, because the chunk has {channels} channels; give "
+            f"--channel 0 to --channel {channels - 1}"
         )
         raise OptionError(msg)
 
@@ -73,14 +73,14 @@ class Thresholder(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the options against dtype and channels of the chunks, if they are known."""
+        """Check the options against the dtype and channels of the chunks, if these are known."""
         if (voxels := outline.voxels) is not None:
             _check_channel(self.channel, voxels.channels)
             check_threshold(self.threshold, voxels.dtype, voxels.kind)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the properties of the mask."""
+        """Return the dtype, channels and kind of the mask for an input with those of *read*."""
         has_axis = read.has_channel_axis and self.channel is None
         names = () if self.channel is not None else read.channel_names
         return type(read)("uint8", 1, "segmentation", has_axis, names)
@@ -97,13 +97,13 @@ class Thresholder(OperatorBase):
     type=NUMBER,
     default=0.5,
     show_default=True,
-    help="Voxels above this value become 1.",
+    help="Voxels above this value become 1, other voxels 0.",
 )
 @click.option(
     "--channel",
     type=click.IntRange(min=0),
-    help="Channel to compare, counted from 0.  [default: the only one]",
+    help="Channel to compare, counted from 0; needed if there are several channels.",
 )
 def command(**options: Any) -> Thresholder:
-    """Return the operator; the options are checked when the input is known."""
+    """Return the operator, which checks the options when its input is known."""
     return Thresholder(**options)

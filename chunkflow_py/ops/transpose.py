@@ -2,9 +2,10 @@
 
 Example: chunkflow load-h5 --file-name written_as_xyz.h5 transpose save-h5 --file-name zyx.h5
 
---axes lists the old axes that become z, y and x: with xyz, the new z is the old x. Offset, voxel
-size and domain are transposed, too, as are the channels of affinity and vector maps and the box of
-the task. Later operators use the new order, so save or transpose other chunks of the task as well.
+--axes lists the old axes that become z, y and x: with xyz, the new z is the old x. The offset, the
+voxel size and the domain are transposed as well, and so are the channels of affinity and vector
+maps and the box of the task. The operators that follow use the new order of axes, so transpose the
+other chunks of the task as well, or save them first.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ ORDERS = ("zyx", "zxy", "yzx", "yxz", "xzy", "xyz")
 
 
 def transpose(chunk: Chunk, axes: str = "xyz") -> Chunk:
-    """Return *chunk* with its axes in another order, as a view unless channels are reordered.
+    """Return *chunk* with its axes in another order.
+
+    The result is a view of the array of *chunk*, unless channels are reordered.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype; the channel axis stays the first.
-        axes: the old axes that become z, y and x; ``xyz`` reverses them.
+        axes: the old axes that become z, y and x; ``xyz`` reverses the order of axes.
 
     Raises:
-        OptionError: *axes* is not an order of z, y and x.
+        OptionError: *axes* does not name each of z, y and x once.
     """
     from chunkflow_py.core.chunk import Chunk
 
@@ -54,14 +57,17 @@ def transpose(chunk: Chunk, axes: str = "xyz") -> Chunk:
 
 def _order(axes: str) -> tuple[int, ...]:
     if sorted(axes) != sorted(AXES):
-        msg = f"axes {axes!r} of transpose is not an order of z, y and x; write one of {ORDERS}"
+        msg = (
+            f"transpose: --axes {axes!r} does not name each of z, y and x once; give one of "
+            f"{ORDERS}"
+        )
         raise OptionError(msg)
     return tuple(AXES.index(axis) for axis in axes)
 
 
 @dataclass
 class Transposer(OperatorBase):
-    """Transposes a chunk of every task and the task's box."""
+    """Transposes a chunk of every task, and the box of the task."""
 
     axes: str = "xyz"
     input_name: str = "chunk"
@@ -73,23 +79,23 @@ class Transposer(OperatorBase):
     @property
     @hook
     def order(self) -> tuple[int, ...]:
-        """Old axes that become z, y and x."""
+        """Indexes of the old axes that become z, y and x."""
         return _order(self.axes)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the `Outline`: the bounds and the voxel size of the input."""
+        """Keep the `Outline` of the pipeline, for the bounds and the voxel size of the input."""
         self._outline = outline
 
     @hook
     def bounds(self) -> BoundingBox | None:
-        """Return the bounds of the output."""
+        """Return the bounds of the transposed volume; ``None`` if they are not known."""
         domain = self._outline.domain
         return None if domain is None else domain.turned(self.order)
 
     @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Return the voxel size of the output."""
+        """Return the voxel size of the transposed chunk; ``None`` if it is not known."""
         size = self._outline.voxel_size_nm
         if size is None:
             return None

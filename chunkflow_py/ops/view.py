@@ -4,7 +4,7 @@ Example: chunkflow load-h5 --file-name raw.h5 view --image-chunk-name chunk --op
 
 The operator prints the address of cloud-volume's microviewer; Ctrl-C ends the view, and the
 pipeline continues. Only this machine can connect, unless --bind-address allows others. Maps are
-shown in grey from 0 to 1, several channels as colours.
+shown in grey from 0 to 1, or in colours if they have several channels.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Viewer(OperatorBase):
     """Serves the chunks of one task at a time to the microviewer.
 
     Attributes:
-        image: name of the chunk; a segmentation is shown in the colours of its labels.
-        segmentation: name of the segmentation to show on top, or ``None``.
-        port: port to listen on; 0 chooses a free one.
-        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
+        image: name of the chunk to show; if it is a segmentation, each label has a colour.
+        segmentation: name of a segmentation to show on top of the chunk, or ``None``.
+        port: port to listen on; 0 selects a free port.
+        bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
         open: whether to open the page in the browser.
     """
 
@@ -70,7 +70,7 @@ class Viewer(OperatorBase):
         """Show the chunks of the task until the user ends the view.
 
         Raises:
-            ChunkError: the two chunks have different boxes, or cannot be shown.
+            ChunkError: the two chunks have different boxes, or one of them cannot be shown.
         """
         if self._showing.ended or self._server is None:
             return task
@@ -87,7 +87,7 @@ class Viewer(OperatorBase):
     "--segmentation-chunk-name",
     "-s",
     type=ItemName("in"),
-    help="Name of the segmentation to show on top.  [default: none]",
+    help="Name of a segmentation to show on top of the chunk.  [default: none]",
 )
 @server_options()
 def command(
@@ -97,5 +97,5 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Viewer:
-    """Return the operator; the server starts with the pipeline."""
+    """Return the operator, which starts the server when the pipeline starts."""
     return Viewer(image_chunk_name, segmentation_chunk_name, port or 0, bind_address, open)

@@ -53,6 +53,5 @@ def test_options_are_those_of_help(reference) -> None:
     assert "Turn a map into a mask by a threshold." in section
     example = "load-h5 --file-name map.h5 threshold --threshold 0.5 save-h5 --file-name mask.h5"
     assert f"chunkflow {example}\n```" in section
-    assert "`-t, --threshold FLOAT`\n: Voxels above this value become 1. \\[default: 0.5\\]" in (
-        re.sub(" +", " ", section)
-    )
+    option = "`-t, --threshold FLOAT`\n: Voxels above this value become 1, other voxels 0."
+    assert f"{option} \\[default: 0.5\\]" in re.sub(" +", " ", section)

@@ -177,7 +177,7 @@ def test_metrics_are_for_this_machine_unless_told():
         assert page(url)[0]
         port = int(url.rsplit(":", 1)[1].split("/")[0])
         with (
-            pytest.raises(OptionError, match=rf"--metrics-port {port} at 127.0.0.1 cannot be"),
+            pytest.raises(OptionError, match=rf"--metrics-port {port} of 127.0.0.1: "),
             metrics.served(port),
         ):
             pass

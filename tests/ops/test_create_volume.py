@@ -183,7 +183,7 @@ def test_options_of_another_format(tmp_path, words):
     """Options that only zarr has are refused where the address names another format."""
     line = "create-volume -z 8 8 8 -d uint8 -v"
     text = run(line, f"precomputed://{tmp_path}/out", words, code=2)
-    assert f"{words.split()[0]} is for zarr volumes, but precomputed://" in text
+    assert f"{words.split()[0]} is only for zarr volumes, but precomputed://" in text
     assert list(tmp_path.iterdir()) == []
 
 

@@ -37,7 +37,7 @@ def test_inverse():
     assert values(inverse(row(0, 65535, dtype=np.uint16))) == [65535, 0]
     found = inverse(row(0, 0.25, 1, dtype=np.float32))
     assert (values(found), found.dtype) == ([1, 0.75, 0], np.float32)
-    with pytest.raises(ChunkError, match="has -0.5 to 1; use rescale-intensity"):
+    with pytest.raises(ChunkError, match="has values from -0.5 to 1; put rescale-intensity"):
         inverse(row(-0.5, 1, dtype=np.float32))
     with pytest.raises(ChunkError, match="int16"):
         inverse(row(1, dtype=np.int16))
@@ -62,7 +62,7 @@ def test_stretch_intensity():
     assert (values(top), top.dtype) == ([0, 0, 65535], np.uint16)
     with pytest.raises(OptionError, match="--min-threshold 9 must be"):
         stretch_intensity(row(1), 9, 9)
-    with pytest.raises(ChunkError, match="float32; rescale-intensity"):
+    with pytest.raises(ChunkError, match="float32; use rescale-intensity"):
         stretch_intensity(row(1, dtype=np.float32))
 
 
@@ -94,12 +94,12 @@ def test_rescale_intensity_of_a_chunks_own_range():
     assert values(rescale_intensity(row(10, 20), low=25)) == [0, 0]
     unit = rescale_intensity(row(0, 255), out_high=1, dtype="float32")
     assert values(unit) == [0, 1]
-    with pytest.raises(ChunkError, match="from 0 to 255 do not fit into int8"):
+    with pytest.raises(ChunkError, match="from 0 to 255, which do not fit into int8"):
         rescale_intensity(row(1, dtype=np.int8))
     with pytest.raises(OptionError, match="--low 5 must be below --high 5"):
         rescale_intensity(row(1), 5, 5)
     for wrong, options in ((np.nan, {"low": 0, "high": 1}), (np.inf, {})):
-        with pytest.raises(ChunkError, match=f"from .* to {wrong}, but a range must be finite"):
+        with pytest.raises(ChunkError, match=f"from .* to {wrong}, but the range must be finite"):
             rescale_intensity(row(wrong, 1, dtype=np.float32), **options)
 
 

@@ -46,7 +46,7 @@ def test_a_mark_in_a_store_keeps_what_is_there(tmp_path):
 def test_a_line_without_boxes_is_refused(tmp_path):
     """There is nothing to name the file after; a place where another one writes is refused."""
     result = run("create-chunk", "mark-complete", "-p", tmp_path / "x")
-    assert (result.exit_code, "no task has one" in result.output) == (2, True)
+    assert (result.exit_code, "no task has a box" in result.output) == (2, True)
     result = run(*TASKS, "create-chunk", "save-h5", "-f", tmp_path / "a", "mark-complete", "-p",
                  tmp_path / "a", "-s", ".h5")  # fmt: skip
     assert (result.exit_code, "where save-h5 writes already" in result.output) == (2, True)

@@ -54,7 +54,7 @@ def test_failures_are_one_sentence():
     with pytest.raises(OptionError, match=r"size \(0, 1, 1\).*at least 1"):
         median_filter(Chunk(ARRAY), (0, 1, 1))
     part = Chunk(ARRAY, domain=BoundingBox.parse("0-9_0-9_0-9"))
-    with pytest.raises(ChunkError, match="wrap needs the opposite side of the volume 0-9_0-9_0-9"):
+    with pytest.raises(ChunkError, match="wrap needs the whole volume 0-9_0-9_0-9"):
         median_filter(part, mode="wrap")
 
 

@@ -308,7 +308,7 @@ def test_voxel_sizes_that_disagree_are_refused(folder):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [("--shard", "mesh-manifest --multires"), ("--manifest -t ply", "not of ply")],
+    [("--shard", "mesh-manifest --multires"), ("--manifest -t ply", "the format is ply")],
 )
 def test_options_that_cannot_work(options, words):
     """Exit 2 with what to use instead."""

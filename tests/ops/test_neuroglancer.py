@@ -161,7 +161,7 @@ def test_a_port_in_use_is_told_before_the_first_task():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(VolumeError, match=f"cannot serve on 127.0.0.1:{port}"):
+        with pytest.raises(VolumeError, match=f"cannot listen on 127.0.0.1:{port}"):
             ViewerServer(port=port)
 
 

@@ -120,7 +120,7 @@ def test_types_and_ranges_that_cannot_work_are_refused():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("-l 0.6 -u 0.4", "clip everything"),
+        ("-l 0.6 -u 0.4", "clip all voxels"),
         ("--minval 9 --maxval 9", "--minval 9 must be below --maxval 9"),
         ("-l 1.5", "0<=x<1"),
     ],

@@ -132,7 +132,7 @@ def test_contrast_may_be_chosen(tmp_path, monkeypatch):
 
 def test_what_cannot_be_shown_is_refused():
     """A chunk without voxels, and labels of several channels, are an error."""
-    with pytest.raises(ChunkError, match="has no voxels to preview"):
+    with pytest.raises(ChunkError, match="cannot be shown, because its box"):
         preview({"a": Chunk(np.zeros((0, 3, 4)))})
     with pytest.raises(ChunkError, match="integers that are not negative"):
         preview({"a": Chunk(np.zeros((2, 3, 3, 4), np.uint8), kind="segmentation")})

@@ -156,7 +156,7 @@ def test_disk_full(tmp_path):
         ("create-chunk save-zarr -s out --no-create", 1, "out holds no zarr volume"),
         ("create-chunk save-zarr -s out --dtype complex64", 2, "--dtype complex64 is not"),
         ("create-chunk save-zarr -s out --dtype nonsense", 2, "--dtype nonsense is not"),
-        ("create-chunk save-zarr -s out --dtype uint8 --infer-dtype", 2, "exclude each other"),
+        ("create-chunk save-zarr -s out --dtype uint8 --infer-dtype", 2, "contradict each other"),
         ("create-chunk save-zarr -s out --shard-size 8 8 8", 2, "needs a block size"),
         ("create-chunk save-zarr -s out -c 6 6 6 --shard-size 8 8 8", 2, "try (12, 12, 12)"),
         ("create-chunk save-zarr -s precomputed://out", 2, "is a precomputed volume"),

@@ -22,7 +22,7 @@ def test_shards_are_made_of_whole_blocks():
     """Shards that are no multiple of the block are refused with the nearest that are."""
     check_shard(None, None)
     check_shard(Zyx(8, 16, 16), Zyx(8, 8, 4))
-    with pytest.raises(OptionError, match=r"of the block \(8, 8, 8\); try \(16, 8, 8\)"):
+    with pytest.raises(OptionError, match=r"size \(8, 8, 8\) .*; try \(16, 8, 8\)"):
         check_shard(Zyx(9, 8, 8), Zyx(8, 8, 8))
     with pytest.raises(OptionError, match="needs a block size"):
         check_shard(Zyx(9, 8, 8), None)
@@ -38,5 +38,5 @@ def test_options_of_one_format(url, refused):
     if not refused:
         check_format(url, "zarr", ["ome_version"])
         return
-    with pytest.raises(OptionError, match="--ome-version is for zarr volumes, but h5://em.h5 is"):
+    with pytest.raises(OptionError, match="--ome-version is only for zarr volumes, but h5://em"):
         check_format(url, "zarr", ["ome_version"])

@@ -81,8 +81,8 @@ def test_one_channel_of_several():
     found = threshold(chunk, 0.5, channel=1)
     assert (found.array.tolist(), found.shape) == ([[[1, 0]]], (1, 1, 2))
     for channel, message in (
-        (None, "has 2 channels, and a mask has one; choose one of --channel 0 to --channel 1"),
-        (2, "--channel 2 is not below 2, the number of channels"),
+        (None, "the chunk has 2 channels; choose one with --channel 0 to --channel 1"),
+        (2, "--channel 2 does not exist, because the chunk has 2 channels"),
     ):
         with pytest.raises(OptionError, match=message):
             threshold(chunk, 0.5, channel)

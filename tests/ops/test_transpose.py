@@ -58,7 +58,7 @@ def test_in_a_line(tmp_path):
     volume = open_volume(f"zarr://{tmp_path}/a.zarr")
     assert (str(volume.bounds), volume.voxel_size_nm) == ("30-34_20-23_10-12", (4, 8, 40))
     assert np.array_equal(volume.read(volume.bounds).array, ARRAY.T)
-    with pytest.raises(OptionError, match="'xx' of transpose is not an order"):
+    with pytest.raises(OptionError, match="'xx' does not name each of z, y and x"):
         transpose(CHUNK, "xx")
 
 

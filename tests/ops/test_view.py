@@ -83,7 +83,7 @@ def test_a_segmentation_lies_over_its_image_and_a_view_can_be_closed():
     told = []
     with Viewer("image", "labels") as body:
         url = body._server.url
-        with pytest.raises(VolumeError, match=r"cannot serve on 127.0.0.1:\d+: .*--port"):
+        with pytest.raises(VolumeError, match=r"cannot listen on 127.0.0.1:\d+: .*--port"):
             Viewer(port=int(url.rstrip("/").rpartition(":")[2])).__enter__()
         with pytest.raises(ChunkError, match="cut both to 0-2_0-3_1-4"):
             body(Task(items={"image": image, "labels": elsewhere}))

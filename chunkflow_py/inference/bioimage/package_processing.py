@@ -4,18 +4,17 @@ The table shows what becomes of each step of a package:
 
 | step                            | before the network               | after the network          |
 |---------------------------------|----------------------------------|----------------------------|
-| `fixed_zero_mean_unit_variance` | normalisation                    | the same formula           |
-| `scale_linear`                  | normalisation                    | the same formula           |
-| `zero_mean_unit_variance`       | zscore, with given statistics    | refused                    |
-| `scale_range`                   | percentile, with given statistics| refused                    |
+| `fixed_zero_mean_unit_variance` | shift and divisor of the input   | a step with this formula   |
+| `scale_linear`                  | shift and divisor of the input   | a step with this formula   |
+| `zero_mean_unit_variance`       | `zscore` with a statistics file  | an error                   |
+| `scale_range`                   | `percentile`, statistics file    | an error                   |
 | `clip`                          | limits of the normalisation      | a separate step            |
-| `sigmoid`, `softmax`            | a separate step                  | the activation, if alone   |
-| `binarize`                      | a separate step                  | refused: use `threshold`   |
-| `ensure_dtype`                  | ignored, if float32              | ignored, if float32        |
+| `sigmoid`, `softmax`            | a separate step                  | activation, if no others   |
+| `binarize`                      | a separate step                  | an error: use `threshold`  |
+| `ensure_dtype`                  | ignored if it is float32         | ignored if it is a float   |
 
-
-In the zoo, the statistics of a sample are those of a whole image. A chunk is only a part of an
-image, so here they come from a file for the whole dataset.
+Other tools compute the statistics of a sample from a whole image. A chunk is only a part of an
+image, so chunkflow reads the statistics of the whole dataset from a file.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ class Normalization:
 
     Attributes:
         package: path of the package, for messages.
-        method: ``none``, ``zscore`` or ``percentile``; if *shift* is empty, the last two need
-            statistics of the dataset.
+        method: ``none``, ``zscore`` or ``percentile``; if *shift* is empty, ``zscore`` and
+            ``percentile`` need statistics of the dataset.
         shift: number to subtract from each channel.
         divisor: number to divide each channel by.
-        percentiles: the two percentiles that become 0 and 1, with ``percentile``.
+        percentiles: for ``percentile``, the two percentiles that become 0 and 1.
         epsilon: number to add to divisors that come from statistics.
-        limits: smallest and largest value to pass to the network, or ``None`` not to clip.
-        joint: whether all channels are normalised together.
+        limits: smallest and largest value to pass to the network, or ``None`` for no clipping.
+        joint: whether all channels are normalised with the same numbers.
     """
 
     package: str
@@ -81,8 +80,8 @@ class Normalization:
             statistics: path of the statistics file of the dataset, if one is needed.
 
         Raises:
-            OptionError: a file is needed but not given, or given but not needed, or it lacks a
-                value.
+            OptionError: a statistics file is needed but not given, or given but not needed, or
+                lacks a value.
         """
         if not self.needs_statistics:
             if statistics is not None:
@@ -96,9 +95,9 @@ class Normalization:
             low, high = self.percentiles
             what = f" with percentiles {low:g} and {high:g}" if self.method == "percentile" else ""
             msg = (
-                f"model package {self.package} normalises each image by its own statistics, but "
-                "here an image is only a chunk; give statistics of the whole dataset with "
-                f"--normalize {self.method} --normalize-statistics FILE{what}"
+                f"model package {self.package} normalises each image with the statistics of that "
+                "image, but chunkflow passes it only chunks; give statistics of the whole dataset "
+                f"with --normalize {self.method} --normalize-statistics FILE{what}"
             )
             raise OptionError(msg)
         return create_normalizer(
@@ -117,9 +116,9 @@ class ProcessingStep:
     """A processing step on tensors (n, c, ...).
 
     Attributes:
-        name: ``affine``: value · first + second; ``clip``: limit to the range from first to
-            second; ``binarize``: 1 above first, else 0; ``sigmoid``; ``softmax`` over the
-            channels.
+        name: ``affine``: value · first + second; ``clip``: limit the value to the range from
+            first to second; ``binarize``: 1 if the value is above first, else 0; ``sigmoid``;
+            ``softmax`` over the channels.
         first: first parameter: one number, or one for each channel.
         second: second parameter: one number, or one for each channel.
     """
@@ -129,7 +128,7 @@ class ProcessingStep:
     second: tuple[float, ...] = ()
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Return (n, c, ...) float32 after the step; *values* are not changed."""
+        """Return the result of the step, (n, c, ...) float32; *values* are not changed."""
         if self.name == "clip":
             return values.clamp(self.first[0], self.second[0])
         if self.name == "affine":
@@ -160,12 +159,12 @@ def before(
         if name == "ensure_dtype":
             # The first one states the dtype of the image, which does not matter here.
             if index and kwargs["dtype"].value not in _FLOATS:
-                here.refuse("voxels must be float32 between steps; take this step out")
+                here.refuse("voxels must be float32 or float64 between steps; remove this step")
         elif name == "clip" and not steps and found.limits is None:
             found = replace(found, limits=_limits(kwargs))
         elif name in _STATISTICS and not _is_fixed(here):
             if steps or found != Normalization(package):
-                here.refuse("it uses statistics of the image, so it must be the first step")
+                here.refuse("this step uses statistics of the image, so it must be the first one")
             found = _from_statistics(here, tensor, package)
         else:
             step = _step(here, tensor.channels)
@@ -178,7 +177,9 @@ def before(
 
 
 def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, ...]]:
-    """Return the activation of an output if that is its only step, otherwise all its steps.
+    """Return the activation and the other processing steps of an output.
+
+    The activation is ``none`` unless a sigmoid or a softmax is the only step of the output.
 
     Raises:
         ModelError: a step is not supported; the message names it.
@@ -191,10 +192,13 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
         if name == "binarize":
             here.refuse(
                 "overlapping patches are averaged, so only the blended result can be binarised: "
-                "take this step out of the description and add threshold after inference"
+                "remove this step from the description and add threshold after inference"
             )
         if name == "scale_mean_variance" or (name in _STATISTICS and not _is_fixed(here)):
-            here.refuse("an output is not scaled by its own statistics; take this step out")
+            here.refuse(
+                "scaling an output by its own statistics is not supported; remove this step from "
+                "the description"
+            )
         steps.append(_step(here, tensor.channels))
     _check_dtype(tensor, _FLOATS, "blended values are floats")
     if len(steps) == 1:
@@ -205,15 +209,15 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
 
 
 def _check_dtype(tensor: TensorDescription, allowed: tuple[str, ...], why: str) -> None:
-    """Check the dtype after the last step, given by that step or else by the tensor."""
+    """Check the dtype after the last step: the one that this step sets, or that of *tensor*."""
     steps = list(tensor.steps)
     last = _name(steps[-1]) if steps else ""
     dtype = steps[-1]["kwargs"]["dtype"].text() if last == "ensure_dtype" else tensor.dtype
     if dtype not in allowed and last != "binarize":
         field = steps[-1] if last == "ensure_dtype" else tensor.steps
         field.refuse(
-            f"the last dtype is {dtype}, but {why}; change it to {' or '.join(allowed)}, or use "
-            "another package"
+            f"the dtype after the last step is {dtype}, but {why}; change the dtype to "
+            f"{' or '.join(allowed)}, or use another package"
         )
 
 
@@ -232,7 +236,7 @@ def _from_statistics(
 ) -> Normalization:
     kwargs = here["kwargs"]
     if kwargs["reference_tensor"].value not in {None, tensor.name}:
-        kwargs["reference_tensor"].refuse(f"it must be {tensor.name!r} itself")
+        kwargs["reference_tensor"].refuse(f"it must be the tensor itself, {tensor.name!r}")
     axes = kwargs["axes"].value
     joint = tensor.channels > 1 and (axes is None or "c" in axes or "channel" in axes)
     epsilon = kwargs["eps"].number(1e-6)
@@ -247,9 +251,9 @@ def _from_statistics(
 def _step(here: DescriptionField, channels: int) -> ProcessingStep:
     name, kwargs = _name(here), here["kwargs"]
     if name not in _STEPS:
-        here.refuse("this step is not supported; take it out, or use another package")
+        here.refuse("this step is not supported; remove it, or use another package")
     if kwargs["axis"] and kwargs["axis"].value not in {"channel", "c"}:
-        kwargs["axis"].refuse("it must be channel: values may differ between channels only")
+        kwargs["axis"].refuse("it must be channel: only channels may have different parameters")
     if name == "sigmoid":
         return ProcessingStep("sigmoid")
     if name == "softmax":
@@ -292,7 +296,7 @@ def _limits(kwargs: DescriptionField) -> tuple[float, float]:
 
 
 def _followed(found: Normalization, step: ProcessingStep, channels: int) -> Normalization:
-    """Combine (v - shift) / divisor with a following value · gain + offset into one formula."""
+    """Combine the formula (v - shift) / divisor and the next step v · gain + offset into one."""
     rows = zip(
         found.shift or (0.0,) * channels,
         found.divisor or (1.0,) * channels,

@@ -1,10 +1,10 @@
-"""Built-in networks: one file each, found by its name.
+"""Built-in networks, each defined in the file of this folder that has its name.
 
-The name of a network is the name of its file, optionally with a variant: ``rsunet``,
-``rsunet-isotropic``. The file defines
+The name of a network may be followed by a variant: ``rsunet``, ``rsunet-isotropic``. The file
+defines
 
-- ``VARIANTS``: variants by name, ``""`` for the default;
-- ``create(variant, num_input_channels, num_output_channels, state, config)``: creates the network.
+- ``VARIANTS``: a dict from the name of each variant to its settings, ``""`` for the default;
+- ``create(variant, num_input_channels, num_output_channels, state, config)``: returns the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Return the names of the built-in networks, without variants; imports none of them."""
+    """Return the names of the built-in networks, without variants and without importing them."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
@@ -45,16 +45,16 @@ def create_model(
 
     Args:
         name: name of the network, such as ``rsunet`` or ``rsunet-isotropic``.
-        num_input_channels: number of channels of a batch.
+        num_input_channels: number of channels of the input.
         num_output_channels: number of channels of the output.
-        state: weights whose shapes the network must have; they are not loaded. Without them the
-            network has its default widths. Its weights are random, but always the same.
-        config: constructor arguments stored beside the weights; they override those inferred from
-            *state*.
+        state: weights whose shapes decide the sizes of the layers (default: the usual sizes). They
+            are not loaded: the network returned has random weights, always the same.
+        config: constructor arguments stored beside the weights; they override the arguments that
+            are inferred from *state*.
 
     Raises:
         OptionError: the network or variant does not exist.
-        ModelError: *state* or *config* does not belong to such a network.
+        ModelError: *state* or *config* does not belong to a network of this name.
     """
     stem, _, variant = name.partition("-")
     if stem not in names():
@@ -72,7 +72,7 @@ def create_model(
 
 
 def __getattr__(name: str) -> object:
-    """Import a network's class when it is first used."""
+    """Import the class of a network when it is first used."""
     if name != "RSUNet":
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

@@ -64,8 +64,8 @@ class RSUNet(nn.Module):
     All convolutions are zero-padded: the output has the size of the input.
 
     Attributes:
-        divisor: patch sizes (voxels, zyx) must be multiples of it; the network is equivariant to
-            shifts by multiples of it.
+        divisor: numbers of voxels, zyx. Patch sizes must be multiples of them, and a shift of the
+            input by multiples of them shifts the output equally.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class RSUNet(nn.Module):
             widths: number of feature maps at each resolution, finest first.
             pooling: factor between two resolutions, zyx.
             embedding: kernel size of the first and last convolution, zyx, odd.
-            norm: ``batch``, ``instance`` or ``none``.
-            sigmoid: apply a sigmoid at the end; without it the output is logits.
+            norm: kind of normalisation layers: ``batch``, ``instance`` or ``none``.
+            sigmoid: apply a sigmoid at the end; if false, the network returns logits.
         """
         super().__init__()
         self.pooling: Triple = (pooling[0], pooling[1], pooling[2])
@@ -122,8 +122,8 @@ class RSUNet(nn.Module):
         """
         if any(s % d for s, d in zip(image.shape[-3:], self.divisor, strict=True)):
             msg = (
-                f"patch size {tuple(image.shape[-3:])} is not a multiple of {self.divisor} (zyx); "
-                f"nearest is {self._nearest(image.shape[-3:])}"
+                f"patch size {tuple(image.shape[-3:])} is not a multiple of {self.divisor} (zyx, "
+                f"voxels); the nearest multiple is {self._nearest(image.shape[-3:])}"
             )
             raise ValueError(msg)
         maps = self.embed_in(image)
@@ -194,10 +194,10 @@ def create(
     state: Mapping[str, torch.Tensor] | None,
     config: Mapping[str, Any],
 ) -> RSUNet:
-    """Return a variant in evaluation mode; see `chunkflow_py.inference.models.create_model`.
+    """Return the network in evaluation mode; see `chunkflow_py.inference.models.create_model`.
 
     Raises:
-        ModelError: the channels of *state* are not the requested ones, or *config* is invalid.
+        ModelError: *state* has other numbers of channels than requested, or *config* is invalid.
     """
     settings: dict[str, Any] = {
         "in_channels": num_input_channels,
@@ -234,15 +234,18 @@ def create(
 
 def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
     given = str(settings)[:400]
-    msg = f"cannot create an RSUNet from {given}: {error}; check config in the weight file"
+    msg = (
+        f"cannot create an RSUNet with the arguments {given}: {error}; check the entry config of "
+        "the weight file"
+    )
     return ModelError(msg)
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Refuse constructor arguments that are invalid or beyond the limits above.
+    """Check that constructor arguments have valid types and are within the limits of this file.
 
     Raises:
-        ValueError: an argument is refused; the message names the first one.
+        ValueError: an argument is invalid; the message names the first invalid argument.
     """
     one = settings.get("in_channels"), settings.get("out_channels")
     widths, norm = settings.get("widths", WIDTHS), settings.get("norm", "batch")
@@ -264,10 +267,10 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    """Compare the number of weights with the file, before allocating memory for them.
+    """Check that the file has enough weights for the network, before memory is allocated.
 
     Raises:
-        ValueError: the network would have more weights than the file.
+        ValueError: the network would have more weights than the file contains.
     """
     widths = tuple(settings.get("widths", WIDTHS))
     kernel = prod(settings["embedding"])
@@ -279,14 +282,14 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
     wanted += widths[0] * settings["out_channels"]
     there = sum(each.numel() for each in state.values())
     if wanted > there:
-        msg = f"its convolutions would have {wanted} weights, but the file has {there}"
+        msg = f"the convolutions would have {wanted} weights, but the weight file has {there}"
         raise ValueError(msg)
 
 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the constructor arguments that follow from the shapes of *state*.
+    """Return the constructor arguments of the RSUNet to which the weights in *state* belong.
 
-    The pooling cannot be inferred from weights: it comes from the variant or from ``config``.
+    The pooling cannot be inferred from weights; the variant or ``config`` states it.
 
     Raises:
         ModelError: *state* does not belong to an RSUNet.

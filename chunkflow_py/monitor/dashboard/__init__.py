@@ -6,5 +6,6 @@ ledger -- task_states (headers and journal) -------------+
 queue  -- leases, if the queue can list them ------------+
 ```
 
-The run is read only when the page requests an update, and the page pauses while it is hidden.
+The run is read only when the page requests an update. While the page is hidden, it requests no
+updates.
 """

@@ -1,19 +1,19 @@
 """The web server of a dashboard: four static files, and the data of the page.
 
 ```
-GET /                                       the page; /page.css, /page.js and /map.js belong to it
-GET /status.json?stage=S                    all numbers, with details of step S
-GET /layout.json?stage=S                    layout of the map
-GET /cells.bin?stage=S                      positions of the tasks of a list in the map
-GET /map.bin?stage=S&since=VERSION          states of all tasks, or of those that have changed
-GET /brief.json?stage=S&number=N            known facts about task N
-GET /task.json?stage=S&number=N             the same, with its record and failures, which are read
+GET /                                       the page, which loads /page.css, /page.js and /map.js
+GET /status.json?stage=S                    progress of all steps, with details of step S
+GET /layout.json?stage=S                    layout of the map of step S
+GET /cells.bin?stage=S                      cell of each task in the map of step S
+GET /map.bin?stage=S&since=VERSION          states of all tasks, or only the states that changed
+GET /brief.json?stage=S&number=N            facts about task N that are in memory
+GET /task.json?stage=S&number=N             these facts, and record and failures from the ledger
 GET /health                                 version and resident memory; does not read the run
 ```
 
-The server answers only GET and HEAD, and does not change the run. On a loopback address it answers
-only requests to loopback host names, so that a page of another site cannot read the run by DNS
-rebinding.
+The server answers only GET and HEAD, and does not change the run. If it listens on a loopback
+address, it answers only requests to loopback host names, so that a page of another site cannot read
+the run through DNS rebinding.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class DashboardServer:
     """Serves the dashboard of one run from a thread.
 
     Args:
-        watch: run to show.
+        watch: data of the run to show.
         bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
         port: port to listen on; 0 selects a free port.
     """
 
     def __init__(self, watch: RunWatch, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Start listening.
+        """Start the server.
 
         Raises:
-            VolumeError: the server cannot listen on the address or port.
+            VolumeError: the server cannot listen on the address and port.
         """
         self._watch = watch
         kind = _Server6 if ":" in bind_address else _Server
@@ -78,8 +78,12 @@ class DashboardServer:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-            remedy = "another --port, or omit it" if is_port else "a --bind-address of this machine"
-            msg = f"cannot serve on {bind_address}:{port}: {reason}; give {remedy}"
+            remedy = (
+                "another --port, or leave --port out to use the default"
+                if is_port
+                else "a --bind-address of this machine"
+            )
+            msg = f"cannot listen on {bind_address}:{port}: {reason}; give {remedy}"
             raise VolumeError(msg) from error
         self._server.watch = watch
         self._server.is_private = is_loopback(bind_address)
@@ -115,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "chunkflow", ""
 
     def do_HEAD(self) -> None:
-        """Answer like GET, without the body."""
+        """Answer as to GET, but without the body."""
         self.do_GET()
 
     def do_GET(self) -> None:
@@ -192,5 +196,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Log a request, at debug level only."""
+        """Log a request at debug level."""
         logger.debug(format, *values)

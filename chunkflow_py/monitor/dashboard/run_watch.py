@@ -41,7 +41,7 @@ BY_MARKS = "only tasks that a worker has marked as begun; workers do not mark ev
 
 
 class StepWatch:
-    """Watches one step of a run.
+    """Collects the data of the dashboard about one step of a run.
 
     Args:
         home: run directory.
@@ -49,7 +49,7 @@ class StepWatch:
     """
 
     def __init__(self, home: RunDirectory, stage: RunStep) -> None:
-        """Read the plan of the step; `update` reads the states of its tasks."""
+        """Read the plan of the step, but not yet the states of its tasks; see `update`."""
         self._home, self.stage = home, stage
         taken = home.spec.reused.get(stage.name)
         store = home.store if taken is None else open_store(taken)
@@ -61,10 +61,10 @@ class StepWatch:
         self.closed = False
 
     def update(self, bodies: Iterable[str] | None) -> None:
-        """Update the states of the tasks.
+        """Update the states of the step's tasks.
 
         Args:
-            bodies: texts of the leased messages; ``None`` if the queue does not report them.
+            bodies: texts of the leased messages; ``None`` if the queue cannot list leased messages.
         """
         closed = self._home.is_closed(self.stage.name)
         if not (closed and self.closed):
@@ -72,7 +72,7 @@ class StepWatch:
         self.closed = closed
 
     def _numbers(self, bodies: Iterable[str]) -> set[int]:
-        """Return the numbers of the tasks of this step that *bodies* contain."""
+        """Return the numbers of those tasks that messages name and that belong to this step."""
         found = set()
         for text in bodies:
             try:
@@ -90,7 +90,7 @@ class StepWatch:
         return StepStatus.of(self.stage, totals, closed=self.closed, taken_from=taken_from)
 
     def summary(self, status: StepStatus) -> dict[str, Any]:
-        """Return the numbers that the page shows for the step."""
+        """Return the figures that the page shows about the step, such as counts of tasks."""
         import numpy as np
 
         counts = np.bincount(self.states.codes, minlength=len(CODES)).tolist()
@@ -115,16 +115,16 @@ class StepWatch:
 
 
 class RunWatch:
-    """Collects the data of the dashboard of a run; thread-safe.
+    """Collects the data of the dashboard about a whole run; thread-safe.
 
     Args:
         home: run directory.
         price: US dollars per hour of one worker; ``None`` if unknown.
-        source: text that names the source of the price.
+        source: text for the page that names the source of the price.
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
-        """Read the plans of the run; `update` reads its state.
+        """Read the plans of the run, but not yet its state; see `update`.
 
         Raises:
             OptionError: the run does not exist.
@@ -139,7 +139,7 @@ class RunWatch:
         self._running_source = ""
 
     def stage(self, name: str) -> StepWatch:
-        """Return the step called *name*, or for an empty name the first unfinished step.
+        """Return the step called *name*; if the name is empty, the first step that is not closed.
 
         Raises:
             OptionError: the run has no step of this name.
@@ -148,15 +148,15 @@ class RunWatch:
             open_ones = (each for each in self._stages.values() if not each.closed)
             return next(open_ones, [*self._stages.values()][-1])
         if name not in self._stages:
-            msg = f"the run has no step {name!r}; its steps are {', '.join(self._stages)}"
+            msg = f"the run has no step {name!r}; give one of its steps: {', '.join(self._stages)}"
             raise OptionError(msg)
         return self._stages[name]
 
     def update(self, name: str = "") -> StepWatch:
-        """Update all steps, unless they were updated a moment ago; read some history of one step.
+        """Update all steps, unless this was done a moment ago, and read records of one step.
 
         Returns:
-            The step called *name*, whose history was read.
+            The step called *name*, for whose history records were read.
 
         Raises:
             ChunkflowError: the run cannot be read.
@@ -177,7 +177,7 @@ class RunWatch:
             return stage
 
     def _ask_queue(self) -> list[str] | None:
-        """Return the texts of leased messages, or ``None`` if the queue does not report them."""
+        """Return the texts of leased messages; ``None`` if the queue cannot list them."""
         self._counts, bodies = None, None
         if not (url := self._home.spec.queue):
             self._running_source = f"{BY_MARKS} (the run has no queue)"
@@ -205,7 +205,7 @@ class RunWatch:
     # Data that the page requests
 
     def status(self, name: str = "") -> dict[str, Any]:
-        """Return all numbers, with the details of the step called *name*."""
+        """Return the data of the page: progress of all steps, and details of the step *name*."""
         watch = self.update(name)
         with self._lock:
             now = time.time()
@@ -232,25 +232,25 @@ class RunWatch:
             }
 
     def layout(self, name: str) -> dict[str, Any]:
-        """Return the layout of the map of a step."""
+        """Return the layout of the map of the step called *name*, and the names of the states."""
         return self.stage(name).layout.to_json() | {"codes": CODES}
 
     def cells(self, name: str) -> bytes:
-        """Return the cell of each task in the map, as uint32, little-endian.
+        """Return the index of each task's cell in the map, as uint32, little-endian.
 
-        The result is empty if the number of a task is its cell.
+        The result is empty if the index of each cell is the number of its task.
         """
         cells = self.stage(name).layout.cells
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a map, and its changes as `TaskStates.changes` returns them."""
+        """Return the version of a step's map, then the result of `TaskStates.changes`."""
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)
 
     def brief(self, name: str, number: int) -> dict[str, Any]:
-        """Return the known facts about a task, without reading the ledger."""
+        """Return the facts about a task that are in memory, without reading the ledger."""
         watch = self.stage(name)
         if number not in watch.plan:
             msg = f"step {name} has no task {number}"
@@ -269,7 +269,7 @@ class RunWatch:
             } | watch.history.about(number)
 
     def task(self, name: str, number: int) -> dict[str, Any]:
-        """Return the facts about a task, with its records and failures from the ledger."""
+        """Return the facts about a task, and read its records and failures from the ledger."""
         brief = self.brief(name, number)
         ledger = self._home.ledger(self.stage(name).stage.name)
         attempts = ledger.attempts(number)
@@ -284,10 +284,10 @@ class RunWatch:
 
 
 def cost(hours: float, ended: int, tasks: int, price: float | None) -> dict[str, float | None]:
-    """Return the cost of a step so far, and its expected total cost.
+    """Return the cost of a step so far, and the estimated cost of the complete step.
 
     Args:
-        hours: hours of all workers so far.
+        hours: hours of all workers so far, added up.
         ended: number of tasks that have ended.
         tasks: number of all tasks of the step.
         price: US dollars per hour of one worker; ``None`` if unknown.

@@ -1,8 +1,8 @@
 """Compute the history of a step from its records: speed over time, workers, errors.
 
-This needs whole segments, which are read gradually: segments with failures first, then the latest.
-A segment is read again only when it has changed. Of each record, three numbers are kept in memory:
-its end, its duration and its worker.
+The history needs whole segments of the ledger. They are read gradually: first the segments with
+failures, then the others, the latest first. A segment is read again only if it has changed. For
+each record, three numbers are kept in memory: the end and the duration of the task, and the worker.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _LONGEST_NAME = 300  # characters
 
 
 class TaskHistory:
-    """The history of a step, computed from its records.
+    """The history of a step, computed from the records in its ledger.
 
     Args:
         states: states of the tasks of the step.
     """
 
     def __init__(self, states: TaskStates) -> None:
-        """Create an empty history; `read` reads the records."""
+        """Create an empty history; see `read`."""
         self._states = states
         span = len(states.codes)
         self.finished = np.zeros(span, np.uint32)  # seconds since 1970; 0: not known
@@ -62,7 +62,7 @@ class TaskHistory:
 
     @property
     def left(self) -> list[int]:
-        """Segments that are new or have changed, in the order in which `read` reads them."""
+        """Numbers of the segments that must be read, in the order in which `read` reads them."""
         headers = self._states.headers
         new = [segment for segment in headers if headers[segment] != self._headers.get(segment)]
 
@@ -73,7 +73,7 @@ class TaskHistory:
         return sorted(new, key=rank)
 
     def read(self, budget_s: float) -> None:
-        """Read changed segments until about *budget_s* have passed, and at least one.
+        """Read new and changed segments for about *budget_s* seconds, but at least one segment.
 
         Raises:
             VolumeError: the store cannot be reached, or the ledger is damaged.
@@ -137,7 +137,7 @@ class TaskHistory:
         return (self.finished > 0) & np.isin(self._states.codes, _ENDED)
 
     def throughput(self, now: float) -> dict[str, Any] | None:
-        """Return the number of ended tasks by outcome in each of up to 120 time spans.
+        """Return the number of tasks that ended in each of up to 120 time spans, by outcome.
 
         The result is ``None`` if no record has been read.
         """
@@ -158,11 +158,12 @@ class TaskHistory:
         return {"start": start, "width_s": width} | {k: v.tolist() for k, v in counts.items()}
 
     def workers(self, now: float) -> dict[str, Any]:
-        """Return the work of each worker, the latest active first, and the sum of their hours.
+        """Return the work of each worker, the last active first, and the hours of all workers.
 
-        The hours of a worker last from the start of its first task to the end of its last task, or
-        until *now* while it is active: tasks of the step are left, and the worker has ended a task
-        within ten minutes, or within three times its mean task.
+        The hours of a worker are counted from the start of its first task to the end of its last
+        task or, while the worker is active, until *now*. A worker is active if tasks of the step
+        are left, and the worker has ended a task within the last ten minutes, or within three times
+        the mean duration of its tasks.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -207,7 +208,7 @@ class TaskHistory:
         }
 
     def errors(self) -> dict[str, Any]:
-        """Return groups of failed attempts by kind and reason, and the tasks that were given up."""
+        """Return the failed attempts, grouped by kind and reason, and the given-up tasks."""
         groups = ErrorGroups(self._states.failures)
         for part in self._groups.values():
             groups.update(part)
@@ -223,7 +224,7 @@ class TaskHistory:
         }
 
     def about(self, number: int) -> dict[str, Any]:
-        """Return worker, end and duration of a task if its record was read, else ``None`` each."""
+        """Return the worker, end and duration of a task; ``None`` each if its record is unread."""
         known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
         return {
             "worker": self.names[self.worker[number]] if known else None,

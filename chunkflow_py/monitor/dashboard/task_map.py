@@ -1,4 +1,4 @@
-"""Arrange the tasks of a plan as a map: cells of a raster with the axes (time, z, y, x)."""
+"""Arrange the tasks of a plan as a map: a raster of cells with the axes (time, z, y, x)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class TaskMap:
 
     Attributes:
         count: number of cells along time, z, y and x.
-        starts: first voxels of the cells along z, y and x; empty if the boxes form no grid and the
-            cells follow the order of the list.
-        extent: extent of all boxes together, in voxels, zyx.
+        starts: for z, y and x, the first voxel of each cell along this axis; empty if the boxes do
+            not form a grid. The cells then follow the order of the list of boxes.
+        extent: extent of the box around all tasks, in voxels, zyx.
         has_times: whether tasks have a time index.
-        is_task: for each number, whether the plan has a task of this number.
-        cells: for each task number, its position in the flattened raster; ``None``: the position
-            is the number.
+        is_task: for each number, whether the plan has a task with this number.
+        cells: for each task number, the index of the task's cell in the flattened raster; ``None``:
+            the index of each cell is the number of its task.
     """
 
     count: tuple[int, int, int, int]
@@ -60,7 +60,7 @@ class TaskMap:
         return cls(count, (starts[0], starts[1], starts[2]), (z, y, x), bool(plan.times), is_task)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the attributes that the web page needs, as values for JSON."""
+        """Return the attributes that the web page needs, as a dictionary for JSON."""
         return {
             "count": self.count,
             "starts": self.starts,
@@ -71,7 +71,7 @@ class TaskMap:
 
 
 def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> TaskMap:
-    """Arrange a list of boxes on the grid of their starts, or else in rows, in list order."""
+    """Arrange a list of boxes on the grid of their starts or, if too sparse, in list order."""
     regions = [plan.region(number) for number in range(plan.span)]
     rows = np.array([(r.time or 0, *r.bbox.start, *r.bbox.stop) for r in regions], np.int64)
     rows = rows.reshape(-1, 7)

@@ -2,14 +2,14 @@
 
 ```
                  what is read                                when
-journal          its listing, and each entry once            in every update
-segments         the header (one range request)              open segments in every update, and a
-                                                             few closed ones in turn, because
+journal          the list of entries, and each entry once    in every update
+open segments    the header (one range request)              in every update
+closed segments  the header (one range request)              a few in each update, in turn, because
                                                              repair and retry reopen tasks
 ```
 
-The journal is read before the headers, so a record that a compaction moves meanwhile is not missed:
-it is then in the header of its segment.
+The journal is read before the headers. If a compaction moves a record in between, the record is
+therefore not missed, because the header of its segment contains the state of its task.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class TaskStates:
     Args:
         store: store of the run directory.
         stage: name of the step.
-        is_task: for each number, whether the plan has a task of this number.
+        is_task: for each number, whether the plan has a task with this number.
         segment_size: number of task numbers that a segment of the ledger covers.
-        older: whether version 0.1.0 wrote the ledger.
+        older: whether chunkflow_py 0.1.0 wrote the ledger.
 
     Attributes:
-        codes: for each task number, the state as a position in `CODES`.
-        changed: for each task number, the version in which its state changed last.
+        codes: for each task number, the state of the task, as an index of `CODES`.
+        changed: for each task number, the version in which the state of the task changed last.
         version: number that increases with every update that changes a state.
-        records: task number -> record in the journal, for tasks without a record in a segment.
+        records: task number -> record in the journal, for tasks that have no record in a segment.
         failures: failed attempts in the journal.
-        segment_tries: for each task number, the number of failed attempts in its segment; 0 until
-            the history has read the segment.
-        headers: number of a segment -> its header at the last update.
+        segment_tries: for each task number, the number of failed attempts that its segment lists;
+            0 if `TaskHistory` has not read the segment yet.
+        headers: number of a segment -> header of the segment at the last update.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TaskStates:
         *,
         older: bool = False,
     ) -> None:
-        """Start with every task missing; `update` reads the ledger."""
+        """Set the state of every task to missing; `update` reads the ledger."""
         self._segments = SegmentStore(
             store, f"ledger/{stage}/", segment_size, len(is_task), older=older
         )
@@ -98,12 +98,12 @@ class TaskStates:
         self.headers: dict[int, SegmentHeader] = {}
 
     def update(self, leased: Collection[int] | None = None) -> None:
-        """Update all states from the ledger.
+        """Update the states of all tasks from the ledger.
 
         Args:
-            leased: numbers of the tasks whose messages are leased, which are shown as running;
-                ``None`` if the queue does not report them: then the tasks that a worker has marked
-                as begun are shown as running.
+            leased: numbers of the tasks whose messages are leased; these tasks are shown as
+                running. If the queue cannot list leased messages (``None``), the tasks that a
+                worker has marked as begun are shown as running.
 
         Raises:
             VolumeError: the store cannot be reached, or the ledger is damaged.
@@ -149,7 +149,7 @@ class TaskStates:
                 self._closed.add(segment)
 
     def settle(self) -> None:
-        """Compute the states from the records that `update` and the history have read."""
+        """Compute the states from what `update` and `TaskHistory.read` have read."""
         codes = self._ended.copy()
         codes[(self.tries > 0) & (codes == MISSING)] = RETRY
         numbers = np.fromiter(self._running, np.int64, len(self._running))
@@ -165,31 +165,31 @@ class TaskStates:
             self.codes = codes
 
     def numbers(self, segment: int) -> slice:
-        """Return the range of task numbers that a segment covers."""
+        """Return the range of task numbers that the segment with this number covers."""
         return slice(segment * self._size, min((segment + 1) * self._size, len(self._is_task)))
 
     @property
     def tries(self) -> NDArray[np.uint16]:
-        """Number of known failed attempts, by task number."""
+        """For each task number, the number of failed attempts that have been read."""
         tries = self.segment_tries.copy()
         numbers = [failure.number for failure in self.failures]
         np.add.at(tries, np.array(numbers, np.int64), 1)
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return the counts over all tasks at *now*, in seconds since 1970."""
+        """Return the sums over all tasks at the time *now*, in seconds since 1970."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
         return LedgerCounts.of(parts, now)
 
     def changes(self, since: int) -> tuple[bool, bytes]:
-        """Return the changes after version *since*.
+        """Return the states that have changed after version *since*, or all states.
 
         Returns:
-            Whether the bytes contain all states, and the bytes. All states are the codes of all
-            numbers (uint8). Changes are the changed numbers (uint32, little-endian), followed by
-            their codes (uint8).
+            Whether the bytes contain the states of all tasks, and the bytes. For all tasks, the
+            bytes are the code of each task number (uint8). Else they are the numbers of the changed
+            tasks (uint32, little-endian), followed by the codes of these tasks (uint8).
         """
         new = np.flatnonzero(self.changed > since) if since else None
         if new is None or 5 * len(new) > len(self.codes):
@@ -199,12 +199,12 @@ class TaskStates:
     # For the history
 
     def segment(self, number: int) -> Segment:
-        """Read a whole segment."""
+        """Read the segment with this number completely: header, records and failures."""
         return self._segments.read(number)
 
 
 def _two_bits(states: bytes, count: int) -> NDArray[np.uint8]:
-    """Unpack the first *count* two-bit numbers; the lowest bits of a byte come first."""
+    """Return the first *count* two-bit numbers; the lowest bits of each byte come first."""
     bits = np.unpackbits(np.frombuffer(states, np.uint8), bitorder="little").reshape(-1, 2)
     codes: NDArray[np.uint8] = bits[:count, 0] + 2 * bits[:count, 1]
     return codes

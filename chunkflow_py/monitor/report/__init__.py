@@ -2,11 +2,11 @@
 
 | module          | content                                                                  |
 |-----------------|--------------------------------------------------------------------------|
-| `run_report`    | collects all measurements that a report shows                            |
-| `volume_planes` | the volumes that a step reads and writes, and images of three planes     |
-| `seam_measure`  | intensity steps across task boundaries, relative to steps beside them    |
+| `run_report`    | collection of all measurements that a report shows                       |
+| `volume_planes` | volumes that a step reads and writes, and images of three planes of each |
+| `seam_measure`  | measure of seams: intensity steps across task boundaries                 |
 | `report_page`   | the HTML page, section by section                                        |
-| `report_markup` | HTML elements and SVG plots, which escape text from the run              |
+| `report_markup` | HTML elements and SVG plots; text from the run is escaped                |
 
 A report does not execute code from the run, and does not change the run.
 """

@@ -26,26 +26,26 @@ _TICKS = 4
 
 
 class Html(str):
-    """Text that already is HTML; any other text is escaped when it becomes part of a page."""
+    """Text that is already HTML. Text of any other type is escaped in `escaped` and `tag`."""
 
     __slots__ = ()
 
 
 def escaped(value: object) -> Html:
-    """Return *value* as HTML: unchanged if it already is HTML, else escaped, without secrets."""
+    """Return *value* as HTML: unchanged if it is `Html`, else escaped and without secrets."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(public(str(value))))
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:
-    """Return an HTML element.
+    """Return the HTML of an element.
 
     Args:
         name: name of the element, such as ``table``.
         content: content of the element, in order.
-        attributes: attributes by name. In a name, ``_`` stands for ``-``, and a final ``_`` is
-            removed (``class_``). An attribute with the value ``None`` is omitted.
+        attributes: attributes of the element. In their names, ``_`` stands for ``-``, and a final
+            ``_`` is removed (``class_``). Attributes with the value ``None`` are omitted.
     """
     if not _NAME.fullmatch(name):
         msg = f"{name!r} is not the name of an HTML element"
@@ -61,12 +61,12 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[object], between: str = "") -> Html:
-    """Return the HTML of all *parts*, joined with *between*."""
+    """Return the HTML of *parts*, with the text *between* between them."""
     return Html(between.join(escaped(part) for part in parts))
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
-    """Return a table with a header row, or empty HTML if there are no *rows*."""
+    """Return a table with the header row *head*; empty HTML if there are no *rows*."""
     lines = [tag("tr", *(tag("td", cell) for cell in row)) for row in rows]
     if not lines:
         return Html("")
@@ -76,7 +76,7 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str 
 
 
 def facts(pairs: Iterable[tuple[object, object]]) -> Html:
-    """Return a list of names and values; pairs with an empty value are omitted."""
+    """Return a list of *pairs* (name, value) as HTML; omit pairs with an empty value."""
     rows = [joined((tag("dt", name), tag("dd", value))) for name, value in pairs if value != ""]
     return tag("dl", *rows)
 
@@ -103,7 +103,8 @@ def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Html:
     """Return a plot of horizontal bars.
 
     Args:
-        rows: name, length (0 or more) and label of each bar; the label stands after the bar.
+        rows: name, length (0 or more) and label of each bar. The label is written to the right of
+            the bar.
         title: description of the plot, for screen readers.
     """
     most = max((length for _, length, _ in rows), default=0.0) or 1.0
@@ -123,7 +124,8 @@ def over_time(bins: Sequence[tuple[float, float, float]], unit: str, title: str)
     """Return a plot of vertical bars over time.
 
     Args:
-        bins: start, stop and height of each bar; times are seconds from the beginning.
+        bins: start, stop and height of each bar; start and stop are seconds from the start of the
+            time axis.
         unit: unit of the height.
         title: description of the plot, for screen readers.
     """
@@ -151,8 +153,9 @@ def spans(rows: Sequence[tuple[str, float, float, str]], end: float, title: str)
     """Return a plot with one horizontal bar per row, from its start time to its stop time.
 
     Args:
-        rows: name, start, stop and label of each bar; times are seconds from the beginning.
-        end: end of the time axis, in seconds from the beginning.
+        rows: name, start, stop and label of each bar; start and stop are seconds from the start of
+            the time axis.
+        end: length of the time axis, in seconds.
         title: description of the plot, for screen readers.
     """
     room, base = WIDTH - LEFT - RIGHT, len(rows) * ROW + 4.0
@@ -168,7 +171,7 @@ def spans(rows: Sequence[tuple[str, float, float, str]], end: float, title: str)
 
 
 def _time_ticks(left: float, room: float, base: float, end: float) -> list[Html]:
-    """Return the ticks of a time axis of *end* seconds, in a suitable unit."""
+    """Return the ticks of a time axis that is *end* seconds long, in a suitable unit."""
     unit, factor = next(
         ((name, each) for name, each in (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
          if end >= 2 * each),
@@ -184,7 +187,7 @@ def _time_ticks(left: float, room: float, base: float, end: float) -> list[Html]
 
 
 def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2 or 5 times a power of ten that is not below *least*."""
+    """Return the smallest number that is 1, 2 or 5 times a power of ten and at least *least*."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
 

@@ -1,7 +1,8 @@
 """Write the page of a report: one HTML file that loads no other files.
 
-Its sections, in order: what ran (enough to repeat the run), how long it took and what it cost, what
-went wrong, slices of input and output, seams between tasks, and the findings of `verify`.
+The page has these sections: what ran (with all parameters that are needed to repeat the run), how
+long the run took and what it cost, what went wrong, slices of the input and the output, seams
+between tasks, and the findings of `verify`.
 """
 
 from __future__ import annotations
@@ -75,34 +76,38 @@ _TASKS = 4  # least number of tasks per bar, on average
 _WORKERS = 25  # workers that are shown: those with the most tasks
 
 _MACHINES = (
-    "Machine hours last from the start of each worker's first task to the end of its last task, "
-    "added up over workers. The time before the first and after the last task is not included."
+    "The machine hours of a worker are the time from the start of its first task to the end of its "
+    "last task. They are added up over workers. The time that a worker runs before its first task "
+    "and after its last task is not included."
 )
 _WASTED = (
-    "A failed attempt of unknown duration counts as the mean duration of a done task. "
-    "Attempts of a worker that died before it recorded them are not counted."
+    "A failed attempt of unknown duration is counted with the mean duration of a done task. "
+    "Attempts that a worker did not record, because the worker died, are not counted."
 )
 _REASONS = 20
 _SIDE = 300  # pixels of the longest side of all planes of a volume
 
 _FORMULA = (
-    f"Measured at a sample of faces between two done tasks along each axis, on slabs of "
-    f"{2 * REACH + 2} voxels across the face, at most {WINDOW} x {WINDOW} voxels wide. "
-    "Across: the mean absolute difference of two neighbouring voxels on both sides of a face "
-    "(labels: the share of such pairs with different labels). Inside: the same for the pairs "
-    f"beside the face, up to {REACH} voxels away, along the same axis. Seam measure: the sum of "
-    '"across" over the faces, divided by the sum of "inside". 1: task boundaries look like the '
-    "inside of tasks; 2: the step across them is twice as large. The range contains the measure "
-    "for 95 % of the samples of these faces drawn with replacement (bootstrap)."
+    "A face is the boundary between two neighbouring tasks. Along each axis, a sample of faces "
+    f"between done tasks is measured, in slabs that are {2 * REACH + 2} voxels thick across the "
+    f"face and at most {WINDOW} x {WINDOW} voxels wide. Across: the mean absolute difference of "
+    "two neighbouring voxels on the two sides of a face (labels: the share of such pairs with "
+    f"different labels). Inside: the same mean for neighbouring voxels up to {REACH} voxels away "
+    'from the face, along the same axis. Seam measure: the sum of "across" over the faces, divided '
+    'by the sum of "inside". With 1, task boundaries look like the inside of tasks; with 2, the '
+    "step across a boundary is twice as large as a step inside. 95 % range: contains the seam "
+    "measure of 95 % of the samples drawn with replacement from these faces (bootstrap)."
 )
 
 
 def page_of(report: RunReport, now: float | None = None) -> str:
-    """Return the HTML of the page; the same report gives the same page, except for the date.
+    """Return the HTML of the report's page.
+
+    The same report gives the same page, except for the date.
 
     Args:
         report: measurements to show.
-        now: date of the report, in seconds since 1970 (default: this machine's clock).
+        now: date of the report, in seconds since 1970 (default: now, by this machine's clock).
     """
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     title = f"Report on {public(report.address.partition('#')[0])}"
@@ -154,7 +159,7 @@ def _state(report: RunReport) -> Iterator[Html]:
         text = f"{report.dead:,} of {tasks:,} tasks were given up; their output is missing."
         yield tag("p", text, class_="state failures")
     if set(report.damage_kinds) - {"not recorded", "failed"}:  # reported above
-        text = "Stored objects differ from the records; see Verified."
+        text = "Some stored objects differ from the records; see the section Verified."
         yield tag("p", text, class_="state damaged")
     if not report.left and not report.dead:
         yield tag("p", f"This run is complete: all {tasks:,} tasks have ended.", class_="state")
@@ -183,7 +188,7 @@ def _summary(report: RunReport) -> Html:
 
 
 def _ran_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the description of the run and of each step."""
+    """Yield the section about what ran: the description of the run and of each step."""
     spec = report.spec
     yield facts([
         ("run", report.address.partition("#")[0]),
@@ -210,7 +215,7 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
         ("taken over from", report.taken_from or ""),
         ("tasks", f"{stage.tasks:,}: {_plan_text(stage.plan)}"),
         ("workers", "all with one compute profile" if stage.device_class == "same"
-         else "mixed compute profiles: bytes may differ within a tolerance"),
+         else "mixed compute profiles: output bytes may differ within a tolerance"),
         ("code outside of chunkflow_py", "; ".join(stage.code)),
         *((f"{place.role} ({place.operator})", f"{place.address} at mip {place.mip}")
           for place in report.volumes),
@@ -249,7 +254,7 @@ def _zyx(three: list[int]) -> str:
 
 
 def _named(word: str, names: dict[str, str]) -> str:
-    """Return an argument, in which file names replace the placeholders for files of the run."""
+    """Return an argument of the command line, with placeholders of files replaced by names."""
     for mark, name in names.items():
         if mark in word:
             return word.replace(mark, name)
@@ -271,7 +276,7 @@ def money(dollars: float) -> str:
 
 
 def _took_parts(report: RunReport) -> Iterator[Html]:
-    """Yield times and costs of all steps."""
+    """Yield the section about times and costs, step by step."""
     for stage in report.stages:
         yield tag("h3", f"Step {stage.stage.name}")
         if not stage.facts.finished:
@@ -298,7 +303,7 @@ def _times(found: StepFacts) -> Iterator[Html]:
             (name, value, f"{duration(value)}, {value / whole:.0%}")
             for name, value in found.seconds.items()
         ]
-        yield bars(rows, "seconds by operator, over all tasks")
+        yield bars(rows, "seconds of each operator, over all tasks")
         head = ["operator", "all tasks", "mean per task", "slowest", "Mvoxel/s"]
         yield table(head, (
             [name, duration(value), duration(value / found.finished), duration(found.most_s[name]),
@@ -309,11 +314,14 @@ def _times(found: StepFacts) -> Iterator[Html]:
         yield tag("p", f"The slowest tasks: {slowest}.", class_="note")
     if found.voxels and len(found.over_time.bins) > 1:
         yield tag("h4", "Throughput over time")
-        yield over_time(_columns(found), "Mvoxel/s", "millions of done voxels per second")
+        yield over_time(_columns(found), "Mvoxel/s", "millions of voxels per second in done tasks")
 
 
 def _columns(found: StepFacts) -> list[tuple[float, float, float]]:
-    """Return start, stop (seconds since the first task began) and Mvoxel/s of each column."""
+    """Return the start, stop and Mvoxel/s of each bar of the plot of throughput.
+
+    Start and stop are seconds since the first task began.
+    """
     bins, width = found.over_time.bins, found.over_time.width_s
     low, high = int((found.start or 0.0) // width), max(bins)
     columns_wanted = min(_COLUMNS, max(2, found.finished // _TASKS))
@@ -338,7 +346,9 @@ def _workers(found: StepFacts) -> Iterator[Html]:
         for name, each in shown
     ]
     yield spans(
-        rows, max(found.wall_s, 1e-3), "time from the first to the last task of each worker"
+        rows,
+        max(found.wall_s, 1e-3),
+        "time from the start of the first task to the end of the last task of each worker",
     )
     if len(ranked) > len(shown):
         yield tag("p", f"The {len(shown)} workers with the most tasks are shown.", class_="note")
@@ -352,7 +362,12 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
     if teravoxels:
         rows.append(("machine hours per teravoxel", number(hours / teravoxels)))
     if price is None:
-        rows.append(("dollars", "unknown: give --price (dollars per worker hour) or --instance"))
+        rows.append(
+            (
+                "dollars",
+                "unknown; to estimate, give --price (US dollars per worker hour) or --instance",
+            )
+        )
     else:
         rows.append(("dollars", f"{money(hours * price)} at {money(price)} per worker hour"))
         if teravoxels:
@@ -378,7 +393,7 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
 
 
 def _storage(found: StepFacts, prices: Prices) -> Iterator[tuple[str, str]]:
-    """Yield the costs of writing and storing the output in each store of the price table."""
+    """Yield the costs of writing and of storing the output, for each store with known prices."""
     for protocol in sorted(found.objects.keys() & prices.stores.keys()):
         store = prices.stores[protocol]
         put = found.objects[protocol] * store["put"]
@@ -395,7 +410,7 @@ def _when(seconds: float) -> str:
 
 
 def _wrong_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the tasks that failed, were skipped, or read missing blocks."""
+    """Yield the section about tasks that failed, were skipped, or read missing blocks."""
     parts = [part for stage in report.stages for part in _wrong_stage(stage)]
     yield from parts or [tag("p", "No task failed or was skipped, and no block was missing.")]
 
@@ -442,14 +457,14 @@ def _attempt(number: int | None, failure: FailedAttempt) -> Html:
 
 
 def _slice_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the planes of all volumes."""
+    """Yield the section with images of all volumes."""
     shown = False
     for stage in report.stages:
         for planes in stage.planes:
             shown = True
             yield from _volume_images(stage.stage.name, planes)
     if not shown:
-        yield tag("p", "The run reads and writes no volume that can be shown.")
+        yield tag("p", "This run has no input or output volume that can be shown.")
 
 
 def _volume_images(stage: str, shown: VolumePlanes) -> Iterator[Html]:
@@ -472,10 +487,10 @@ def _figure(plane: PlaneImage, scale: float) -> Html:
 
 
 def _seam_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the seam measures of all outputs."""
+    """Yield the section with the seam measures of all output volumes."""
     measured = [(stage.stage.name, seams) for stage in report.stages for seams in stage.seams]
     if not measured:
-        text = "Not measured: no task is done, no output can be read, or --faces is 0."
+        text = "Not measured, because no task is done, or no output can be read, or --faces is 0."
         yield tag("p", text)
         return
     head = ["axis", "seam measure", "95 % range", "faces", "across", "inside"]
@@ -500,7 +515,7 @@ def _seam_row(seam: Seam) -> list[str]:
 
 
 def _verify_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the result of comparing the stored output with the records."""
+    """Yield the section with the result of comparing the stored output with the records."""
     if report.damages is None:
         text = (
             "The stored output was not compared with the records. To compare it, run chunkflow "

@@ -35,10 +35,10 @@ class ReportOptions:
 
     Attributes:
         at: point through which the planes are drawn, in voxels of the tasks, zyx (default: the
-            middle of the tasks).
-        faces: number of faces between tasks, along each axis, at which seams are measured; 0: none.
+            centre of the box around all tasks).
+        faces: number of task boundaries to measure seams at, along each axis; 0: measure no seams.
         failed: largest number of given-up tasks to list.
-        verify: read all stored output again, and compare it with the records.
+        verify: whether to read all stored output again, and compare it with the records.
         price: US dollars per hour of one worker; ``None`` if unknown.
         prices: prices of requests and storage; ``None`` if unknown.
     """
@@ -53,18 +53,19 @@ class ReportOptions:
 
 @dataclass
 class StepReport:
-    """The contents of a report about one step.
+    """The contents of a report on one step.
 
     Attributes:
         stage: the step, as the spec describes it.
         facts: totals over the records of the step.
-        profile: compute profile that the first worker of the step has stored; empty if no worker
-            has begun.
-        taken_from: URL of the run whose output was taken over; ``None``: this run does the step.
-        closed: whether all tasks have ended without failure, so that the next step is open.
+        profile: compute profile (backend, device, threads and precision) that the first worker of
+            the step has stored; empty if no worker has begun.
+        taken_from: URL of the run whose output is used for this step; ``None``: this run executes
+            the step.
+        closed: whether all tasks have ended and none was given up; the next step is then open.
         volumes: volumes that the step reads and writes.
-        others: other addresses that the step reads and writes, as sentences.
-        planes: images of the volumes that no earlier step has shown.
+        others: sentences about other addresses that the step reads or writes.
+        planes: images of those volumes that are not shown for an earlier step.
         seams: seam measures of the volumes that the step writes.
     """
 
@@ -86,16 +87,16 @@ class StepReport:
 
 @dataclass
 class RunReport:
-    """The contents of a report about a run.
+    """The contents of a report on a run.
 
     Attributes:
         address: address of the run, with the hash of its spec.
         spec: spec of the run.
         options: options of the report.
-        stages: contents of the report about each step.
+        stages: contents of the report on each step.
         damages: the first findings of `verify`, each with the name of its step; ``None`` if the
             output was not verified.
-        damage_kinds: kind of a finding -> number of findings.
+        damage_kinds: kind of a finding of `verify` -> number of findings.
     """
 
     address: str
@@ -117,10 +118,10 @@ class RunReport:
 
 
 def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
-    """Collect the contents of a report; the run is not changed.
+    """Collect the contents of a report on a run, without changing the run.
 
     The memory needed does not grow with the number of tasks. If a volume cannot be read, the report
-    shows the reason.
+    shows the reason instead of the volume.
 
     Raises:
         ChunkflowError: the run cannot be read.
@@ -170,6 +171,6 @@ def _stage_report(
 
 
 def _region(plan: Plan) -> BoundingBox | None:
-    """Return the box around all tasks."""
+    """Return the box around all tasks of a plan; ``None`` if there are no tasks."""
     boxes = plan.boxes
     return boxes.bounds if isinstance(boxes, BoxGrid) else hull_of(boxes)

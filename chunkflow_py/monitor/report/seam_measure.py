@@ -7,20 +7,22 @@
               inside  face  inside                   pairs of neighbouring voxels
 ```
 
-For every face of a sample, a slab is read that extends REACH + 1 voxels to each side of the face,
-and is at most WINDOW x WINDOW voxels wide. Let d(k) be the mean, over all pairs of the slab at k
-voxels from the face (0: across the face), of
+A sample of faces is measured. For each face, a slab of voxels is read that extends REACH + 1 voxels
+to each side of the face, and is at most WINDOW x WINDOW voxels wide. Let d(k) be the mean step
+between neighbouring voxels, over all pairs of the slab at k voxels from the face (0: across the
+face). The step between the two voxels of a pair is
 
-* images and maps: the absolute difference of the two voxels of a pair, over all channels,
-* labels: 1 if the two voxels have different labels, else 0.
+* for images and maps: the absolute difference of the voxels, averaged over all channels,
+* for labels: 1 if the two voxels have different labels, else 0.
 
 The seam measure of an axis is then
 
     sum over faces of d(0)  /  sum over faces of the mean of d(k), 0 < |k| <= REACH
 
-**1 means that task boundaries look like the inside of tasks**; 2 means that the step across a face
-is twice as large as one inside. The range contains the measure for 95 % of the samples of the faces
-drawn with replacement (bootstrap; Efron 1979). If it contains 1, the data show no seam.
+**1 means that task boundaries look like the inside of tasks**; 2 means that a step across a face is
+twice as large as a step inside. The 95 % range contains the measure of 95 % of the samples drawn
+with replacement from the faces (bootstrap; Efron 1979). If this range contains 1, the data show no
+seam.
 """
 
 from __future__ import annotations
@@ -57,9 +59,10 @@ class Face:
     """The boundary between two neighbouring tasks.
 
     Attributes:
-        axis: axis across the face; 0, 1 or 2: z, y or x.
+        axis: axis perpendicular to the face; 0, 1 or 2: z, y or x.
         place: position of the first voxel behind the face, along `axis`.
-        box: box of both tasks along `axis`, and their common box along the other axes.
+        box: box that contains both tasks along `axis`, and what they have in common along the other
+            axes.
         time: time index of both tasks; ``None`` if they have none.
         numbers: numbers of the two tasks.
     """
@@ -80,7 +83,8 @@ class Seam:
         faces: number of faces that were read.
         across: mean step across a face.
         inside: mean step between neighbouring voxels inside a task.
-        low: lower end of the range of the ratio in 95 % of the samples; ``None`` for one face.
+        low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
+            ``None`` if only one face was read.
         high: upper end of this range.
     """
 
@@ -93,17 +97,17 @@ class Seam:
 
     @property
     def ratio(self) -> float | None:
-        """The seam measure; ``None`` if there are no steps, infinite if only faces have steps."""
+        """The seam measure `across` / `inside`; infinite if `inside` is 0, ``None`` for 0 / 0."""
         return _ratio(self.across, self.inside)
 
 
 @dataclass(frozen=True)
 class Seams:
-    """The seam measure of one volume.
+    """The seam measures of one volume.
 
     Attributes:
         place: the volume.
-        labels: whether the volume is a segmentation, so that a step is the share of pairs with
+        labels: whether the volume is a segmentation; a step is then the share of pairs with
             different labels.
         axes: seam measure of each axis along which there are faces.
         problem: reason why there are no seam measures; empty if there is none.
@@ -116,12 +120,12 @@ class Seams:
 
 
 def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
-    """Return the seam measure of a volume.
+    """Return the seam measures of a volume, one per axis.
 
     Args:
         place: the volume.
         faces: faces to measure, in voxels of the tasks.
-        seed: seed of the random windows and samples.
+        seed: seed of the random positions of slabs and of the bootstrap samples.
     """
     try:
         volume = place.open()
@@ -149,16 +153,16 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 
 
 def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
-    """Return the mean step across the middle of a slab, and the mean step of the pairs around it.
+    """Return the mean step across the middle of a slab, and the mean of the slab's other steps.
 
     Args:
         array: slab, (…, z, y, x), with equally many voxels on both sides of the face along *axis*.
-        axis: axis across the face: 0 for z.
+        axis: axis perpendicular to the face: 0, 1 or 2 for z, y or x.
         labels: whether the voxels are labels.
 
     Returns:
-        Both means, or ``None`` if no pair across the face, or no pair inside, has two finite
-        voxels.
+        Both means, or ``None`` if no pair of voxels across the face, or no other pair, consists of
+        two finite voxels.
     """
     lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
     if labels or lines.dtype == bool:
@@ -175,11 +179,11 @@ def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, fl
 
 
 def seam_along(axis: int, steps: Sequence[tuple[float, float]], seed: int = 0) -> Seam:
-    """Return the measure and its spread from the results of `steps_of` for each face.
+    """Return the seam measure along an axis and its 95 % range, from the steps at each face.
 
     Args:
-        axis: axis across the faces: 0 for z.
-        steps: results for at least one face.
+        axis: axis perpendicular to the faces: 0, 1 or 2 for z, y or x.
+        steps: results of `steps_of` for at least one face.
         seed: seed of the bootstrap samples.
     """
     values = np.array(steps)
@@ -202,7 +206,7 @@ def _ratio(across: float, inside: float) -> float | None:
 
 
 def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> BoundingBox | None:
-    """Return the box to read for a face; ``None`` if it is too close to the end of the volume."""
+    """Return the slab to read for a face; ``None`` if the volume does not contain the slab."""
     axis, shrink = face.axis, place.shrink
     if face.place % shrink[axis]:
         return None  # the face cuts through voxels of the volume
@@ -228,15 +232,15 @@ def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> 
 
 
 def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
-    """Return at most *most* faces along each axis between tasks that are both done.
+    """Return a sample of at most *most* faces per axis between tasks that are both done.
 
-    The face between two overlapping tasks is the middle of their overlap, which is correct for
-    tasks whose output is cropped equally on both sides.
+    The face between two overlapping tasks is placed in the middle of the overlap, which is correct
+    if the output of tasks is cropped equally on both sides.
 
     Args:
         plan: plan of the step.
         ledger: ledger of the step.
-        most: largest number of faces along each axis.
+        most: largest number of faces per axis.
         seed: seed of the sample; the same seed gives the same faces.
     """
     draw = random.Random(seed)  # noqa: S311 a sample, not a secret
@@ -282,7 +286,7 @@ def _key(region: Region) -> tuple[int | None, ...]:
 
 
 def _face(plan: Plan, axis: int, pair: tuple[int, int]) -> Iterator[Face]:
-    """Yield the face of two neighbours, unless they have a gap or an overlap of odd size."""
+    """Yield the face of two neighbours; nothing if there is a gap or an overlap of odd size."""
     lower, upper = (plan.region(number) for number in pair)
     stop, start = lower.bbox.stop[axis], upper.bbox.start[axis]
     if start > stop or (stop + start) % 2:

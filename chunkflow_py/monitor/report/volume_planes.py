@@ -1,9 +1,9 @@
-"""The volumes that a step reads and writes, and three planes of each through one point, as PNG.
+"""The volumes that a step reads and writes, and PNG images of three planes of each volume.
 
-The spec of a run names the volumes; no operator of its pipeline is called.
+The volumes are found in the spec of the run, without calling an operator of the pipeline.
 
 ```
-region of the tasks, at the finest level of the volume that shows it in SIDE voxels or less
+region of the tasks, at the finest level at which it has at most SIDE voxels along each axis
 +-----------+   +----+
 | xy        |   | zy |     If no level is coarse enough: a window of SIDE voxels around the point.
 |     +     |   | +  |     Each plane is read separately, one voxel thick.
@@ -59,9 +59,9 @@ class RunVolume:
     Attributes:
         role: ``input`` or ``output``.
         operator: name of the operator that reads or writes the volume.
-        address: address with which the volume is opened.
-        mip: level of the volume.
-        shrink: size of a voxel of the volume, in voxels of the tasks, zyx.
+        address: address to open the volume with.
+        mip: resolution level of the volume.
+        shrink: extent of a voxel of the volume, in voxels of the tasks, zyx.
     """
 
     role: str
@@ -71,7 +71,7 @@ class RunVolume:
     shrink: Zyx = Zyx(1, 1, 1)
 
     def open(self, mip: int | None = None) -> Volume:
-        """Open the volume at its level, or at the level *mip*.
+        """Open the volume at the level `mip`, or at the level that the argument *mip* names.
 
         Raises:
             ChunkflowError: the volume cannot be opened.
@@ -103,7 +103,7 @@ class VolumePlanes:
     Attributes:
         place: the volume.
         description: kind, data type and level of the volume, intensity range and box of the images.
-        planes: images of the three planes; empty if there is a problem.
+        planes: images of the three planes; empty if they cannot be drawn.
         problem: reason why there are no planes; empty if there is none.
     """
 
@@ -114,7 +114,7 @@ class VolumePlanes:
 
 
 def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes:
-    """Return planes through *point*, of the part of *region* that the volume covers.
+    """Return three planes through *point*, within the part of *region* that the volume covers.
 
     Args:
         place: the volume.
@@ -125,7 +125,10 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
         volume = place.open()
         whole = region.coarser(place.shrink).intersection(volume.bounds)
         if whole.is_empty:
-            problem = f"the tasks cover {region}, but {volume.url} covers {volume.bounds}"
+            problem = (
+                f"the tasks cover {region}, but the bounds of {volume.url} are {volume.bounds}, "
+                "which have no voxel in common with the tasks"
+            )
             return VolumePlanes(place, problem=problem)
         shown, factor, mip = _level(place, volume, whole)
         box = whole.coarser(factor).intersection(shown.bounds)
@@ -137,15 +140,19 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
         description, planes = _drawn(chunks, shown)
     except ChunkflowError as error:
         return VolumePlanes(place, problem=str(error))
-    level = f"mip {mip}" + ("" if window == box else ", cut, since no level is coarse enough")
+    level = f"mip {mip}" + (
+        "" if window == box else ", a window of the tasks' box, because no level is coarse enough"
+    )
     return VolumePlanes(place, f"{description}, {level}, {window}", planes)
 
 
 def _level(place: RunVolume, volume: Volume, box: BoundingBox) -> tuple[Volume, Zyx, int]:
-    """Return the finest level at which *box* has at most `SIDE` voxels, else the coarsest level.
+    """Return the finest level at which *box* has at most `SIDE` voxels along each axis.
+
+    If no level is coarse enough, return the coarsest.
 
     Returns:
-        The level, the size of its voxels in voxels of *volume* (zyx), and its mip.
+        The level as a volume, the extent of its voxels in voxels of *volume* (zyx), and its mip.
     """
     found = volume, Zyx(1, 1, 1), place.mip
     for mip in sorted(mip for mip in volume.mips if mip > place.mip):
@@ -166,7 +173,7 @@ def _read(volume: Volume, window: BoundingBox, middle: Zyx, axis: int) -> Chunk:
 
 
 def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneImage, ...]]:
-    """Return a description and the images of the planes, which share one intensity range."""
+    """Return a description of the images, and the images, which share one intensity range."""
     kind = kind_of(chunks[0])
     arrays = [single_channel(chunk.array) for chunk in chunks]
     channels = "" if arrays[0].ndim == 3 else f" x {len(arrays[0])} channels"
@@ -179,7 +186,7 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
         description += ", one colour per label"
         limits = (0.0, 1.0)
     elif volume.dtype.kind not in "biuf":
-        msg = f"voxels of type {volume.dtype} cannot be shown as intensities"
+        msg = f"voxels of type {volume.dtype} cannot be shown as an image"
         raise ChunkError(msg)
     else:
         limits, rule = range_and_rule(np.concatenate([array.ravel() for array in arrays]), kind)
@@ -202,10 +209,10 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
 
 
 def png_of(image: NDArray[np.uint8]) -> bytes:
-    """Return an image as a PNG file (ISO/IEC 15948), without an image library.
+    """Return the bytes of a PNG file (ISO/IEC 15948) of an image, without an image library.
 
     Args:
-        image: (rows, columns) grey, or (rows, columns, 3) red, green, blue.
+        image: (rows, columns) grey levels, or (rows, columns, 3) red, green and blue.
     """
     rows, columns = image.shape[:2]
     colour = 2 if image.ndim == 3 else 0
@@ -224,9 +231,9 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes, and the other addresses, that a step reads and writes.
+    """Return the volumes that a step reads and writes, and sentences about other addresses.
 
-    If one operator writes several levels of a volume, only the finest is returned.
+    If an operator reads or writes several levels of a volume, only the first is returned.
     """
     found, others = [], []
     shrink = Zyx(1, 1, 1)

@@ -1,4 +1,4 @@
-"""Options shared by loaders of single files, and the loader that they describe."""
+"""Options that loaders of single files share, and the loader that these options describe."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 
 def file_name_option(help: str, *aliases: str) -> Decorator:
-    """Declare ``--file-name/-f``, which is required."""
+    """Declare the required option ``--file-name/-f``."""
     return click.option("--file-name", *aliases, "-f", required=True, help=help)
 
 
 def placement_options(size_flag: str = "-s") -> Decorator:
-    """Declare ``--voxel-offset`` and ``--voxel-size``, which override those of the file."""
+    """Declare ``--voxel-offset`` and ``--voxel-size``, which override the values in the file."""
     return together(
         zyx_option(
             "--voxel-offset",
             "-v",
-            help="Global position of the first voxel, instead of the file's.",
+            help="Global position of the first voxel, instead of the position in the file.",
         ),
         floats_option(
             "--voxel-size",
             size_flag,
-            help="Edge lengths of a voxel, nm, zyx, instead of the file's.",
+            help="Edge lengths of a voxel, nm, zyx, instead of those in the file.",
         ),
     )
 
 
 def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
-    """Declare ``--voxel-offset`` and ``--voxel-size`` of a format that stores neither."""
+    """Declare ``--voxel-offset`` and ``--voxel-size`` for a format that does not store them."""
     return together(
         zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True, help=offset_help),
         floats_option(
@@ -56,20 +56,20 @@ def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
             size_flag,
             default=(1, 1, 1),
             show_default=True,
-            help="Edge lengths of a voxel, nm, zyx; the default is logged as a warning.",
+            help="Edge lengths of a voxel, nm, zyx; if not given, a warning names the default.",
         ),
     )
 
 
 def file_path_option() -> Decorator:
-    """Declare ``--file-path/-f`` of a file in any store, which is required."""
+    """Declare the required option ``--file-path/-f``, a file in any store."""
     return click.option(
         "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
     )
 
 
 def suffix_option() -> Decorator:
-    """Declare ``--suffix/-s``, the end of the names of files that have a prefix."""
+    """Declare ``--suffix/-s``, the end of file names that consist of prefix, box and suffix."""
     return click.option(
         "--suffix", "-s", default="", show_default="empty", help="End of the file names."
     )
@@ -86,12 +86,13 @@ def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
 
 
 def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
-    """Declare ``--dtype`` of a saver, which also converts maps to integers."""
+    """Declare ``--dtype`` of a saver, the target type of a conversion; maps become integers."""
     return click.option(
         "--dtype",
         short,
         type=click.Choice(dtypes),
-        help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
+        help="Type to convert the voxels to; uint8: 255·p for the values p of a map. Values that "
+        "do not fit are an error.",
     )
 
 
@@ -116,16 +117,17 @@ def file_loader(
     """Return the loader that the options of a format describe.
 
     Args:
-        files: name of the file, or prefix of one file per task.
-        open_file: function of a path and *settings* that opens the file as a volume.
-        expand_margin_size: voxels to read around the task's box, if *cutout* is not given.
-        output_name: name of the chunk.
-        cutout: part to read (default: the task's box with its margin).
-        channels: channels to read (default: all).
-        dtype: type to convert the voxels to.
-        set_bbox: whether to set the task's box to that of the chunk.
-        remove_empty: whether to delete a file without content.
-        settings: arguments of *open_file*, by option name.
+        files: name of the file, or prefix of the names of one file per task.
+        open_file: function that opens a file as a volume; it takes the path and *settings*.
+        expand_margin_size: voxels to read beyond the task's box on each side, zyx, if *cutout* is
+            not given.
+        output_name: name of the chunk in the task.
+        cutout: part of the file to read (default: the task's box with its margin).
+        channels: numbers of the channels to read (default: all).
+        dtype: type to convert the voxels to (default: no conversion).
+        set_bbox: whether to set the task's box to the box of the chunk.
+        remove_empty: whether to delete a file that is empty or contains only zeros.
+        settings: further arguments of *open_file*, as values of the options.
     """
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_volume import FileSource

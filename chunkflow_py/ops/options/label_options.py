@@ -1,4 +1,4 @@
-"""Options shared by commands for labels of whole volumes."""
+"""Options that commands for labelling whole volumes share."""
 
 from __future__ import annotations
 
@@ -21,59 +21,61 @@ def numbering_options() -> Decorator:
         click.option(
             "--global-ids/--chunk-ids",
             default=None,
-            help="Make ids unique in the volume (uint64, from the first voxel of a component), or "
-            "count from 1 in each chunk.  [default: global if tasks divide a volume]",
+            help="Make ids unique in the volume (uint64, computed from the first voxel of a "
+            "component), or count from 1 in each chunk.  [default: unique if the volume is "
+            "divided into tasks]",
         ),
         click.option(
             "--domain",
             type=BBOX,
-            help="Box of the volume, for --global-ids.  [default: that of the input volume]",
+            help="Box of the whole volume, for --global-ids.  [default: box of the input volume]",
         ),
     )
 
 
 def numbering_from(options: dict[str, Any]) -> Numbering:
-    """Remove the `numbering_options` from *options* and return the numbering they describe."""
+    """Remove the `numbering_options` from *options*, and return the `Numbering` of labels."""
     from chunkflow_py.segmentation.labels.numbering import Numbering
 
     return Numbering(options.pop("global_ids"), options.pop("domain"))
 
 
 def connectivity_option() -> Decorator:
-    """Declare ``--connectivity/-c``."""
+    """Declare ``--connectivity/-c``: which voxels count as neighbours."""
     return click.option(
         "--connectivity",
         "-c",
         type=CONNECTIVITY,
         default="6",
         show_default=True,
-        help="Neighbours share a face (6), a face or edge (18), or also a corner (26).",
+        help="Voxels are neighbours if they share a face (6), a face or an edge (18), or a face, "
+        "an edge or a corner (26).",
     )
 
 
 def overlap_options() -> Decorator:
-    """Declare the options for the smallest overlap at which segments of two tasks are joined."""
+    """Declare the options for the smallest overlap at which two segments are joined."""
     return together(
         click.option(
             "--minimum-overlap",
             type=click.FloatRange(0, 1),
             default=0.5,
             show_default=True,
-            help="Fraction of their voxels in the overlap of two tasks that two segments must "
-            "share to be joined (mean of both).",
+            help="Join segments of two tasks only if they share at least this fraction of their "
+            "voxels in the overlap of the tasks (mean of the two fractions).",
         ),
         click.option(
             "--minimum-overlap-voxels",
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            help="Smallest number of voxels that two segments share.",
+            help="Join segments of two tasks only if they share at least this many voxels.",
         ),
     )
 
 
 def place_of(url: str) -> str:
-    """Return the canonical address of a folder or prefix of objects."""
+    """Return the canonical address of a folder or prefix; equal results name the same place."""
     from chunkflow_py.volume.location import Location
 
     return Location.parse(url).store_url

@@ -1,4 +1,4 @@
-"""Options that describe a network: shared by ``inference`` and ``tune``."""
+"""Options that describe a network, which ``inference`` and ``tune`` share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def network_options() -> Decorator:
-    """Declare the network, its weights and channels, and the device that runs it."""
+    """Declare the options for the network, its weights and channels, and the device."""
     return together(
         click.option(
             "--convnet-model",
@@ -22,22 +22,24 @@ def network_options() -> Decorator:
             help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
             "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet.",
         ),
-        click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file."),
+        click.option(
+            "--convnet-weight-path", "-w", help="Weights of the network: a file with a state_dict."
+        ),
         click.option(
             "--framework",
             "-f",
             type=click.Choice(["universal", "identity", "pytorch"]),
             default="universal",
             show_default=True,
-            help="Kind of model: identity (none), pytorch, or universal (PatchInferencer or "
-            "pytorch).",
+            help="Kind of model: pytorch; universal (a file that defines PatchInferencer, or "
+            "pytorch); identity (no network, for tests).",
         ),
         click.option(
             "--num-input-channels",
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            help="Input channels of the network.",
+            help="Number of input channels of the network.",
         ),
         click.option(
             "--num-output-channels",
@@ -45,32 +47,34 @@ def network_options() -> Decorator:
             type=click.IntRange(min=1),
             default=3,
             show_default=True,
-            help="Output channels of the network.",
+            help="Number of output channels of the network.",
         ),
         click.option(
             "--spatial-dims",
             type=click.Choice(["3", "2"]),
             default="3",
             show_default=True,
-            help="Dimensions of the network; 2: it runs on single sections.",
+            help="Number of spatial dimensions of the network; 2: it takes single slices.",
         ),
         click.option(
-            "--trust-weights", is_flag=True, help="Unpickle weight files that may contain code."
+            "--trust-weights",
+            is_flag=True,
+            help="Load weight files that are pickles; such files may run code.",
         ),
         click.option(
             "--device",
             default="auto",
             show_default=True,
-            help="cpu, cuda, cuda:N, or auto: cuda if available.",
+            help="Device that runs the network: cpu, cuda, cuda:N, or auto (cuda if available).",
         ),
     )
 
 
 def patch_size_options(*, required: bool) -> Decorator:
-    """Declare the sizes of the network's patches.
+    """Declare the sizes and the overlap of the patches that the network processes.
 
     Args:
-        required: whether the input patch must be given; if not, several sizes are tried.
+        required: whether --input-patch-size must be given; if not, several sizes are tried.
     """
     default = "" if required else "  [default: try several, if the network allows it]"
     return together(
@@ -79,19 +83,20 @@ def patch_size_options(*, required: bool) -> Decorator:
             "-s",
             required=required,
             minimum=1,
-            help=f"Input patch of the network, voxels, zyx.{default}",
+            help=f"Size of the input patch of the network, voxels, zyx.{default}",
         ),
         zyx_option(
             "--output-patch-size",
             "-z",
             minimum=1,
-            help="Central part of the output to keep, voxels, zyx.  [default: the input patch]",
+            help="Size of the central part of the network's output to keep, voxels, zyx.  "
+            "[default: the input patch]",
         ),
         zyx_option(
             "--output-patch-overlap",
             "-v",
             minimum=0,
-            help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64, or "
-            "a quarter of a smaller patch]",
+            help="Voxels that neighbouring output patches share along each axis, zyx.  [default: 4 "
+            "64 64, or a quarter of the patch if it is smaller]",
         ),
     )

@@ -1,4 +1,4 @@
-"""Options shared by commands that write or create volumes, and the objects they describe."""
+"""Options of commands that write or create volumes, and the objects that they describe."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ ENCODINGS = tuple(dict.fromkeys((*PRECOMPUTED_ENCODINGS, *ZARR_ENCODINGS)))
 def saving_options(
     *block_names: str, encodings: Sequence[str] = ENCODINGS, encoding: str | None = None
 ) -> Decorator:
-    """Declare the options of all volume savers; `output_from` reads them.
+    """Declare the options that all volume savers share; `output_from` reads their values.
 
     Args:
-        block_names: spellings of the block size option, the long one last.
-        encodings: encodings of the format.
-        encoding: default encoding of the format.
+        block_names: spellings of the option for the block size.
+        encodings: encodings that the format supports.
+        encoding: default encoding; ``None``: the format decides.
     """
     return together(
         option_headings(
@@ -75,33 +75,35 @@ def saving_options(
         click.option(
             "--times",
             type=click.IntRange(min=1),
-            help="Time points of a new volume.  [default: the input's, if tasks name a time]",
+            help="Number of time points of a new volume.  [default: the input's, if tasks have a "
+            "time index]",
         ),
         click.option(
             "--upload-log/--no-upload-log",
             default=False,
             show_default=True,
-            help="Write the seconds of each operator to log/BOX.json in the volume.",
+            help="Write the seconds that each operator took to log/BOX.json in the volume.",
         ),
         click.option(
             "--create-thumbnail/--no-create-thumbnail",
             default=False,
             show_default=True,
-            help="Write the last channel, downsampled along y and x, to thumbnail in the volume.",
+            help="Write the last channel, downsampled along y and x, to the folder thumbnail of "
+            "the volume.",
         ),
         click.option(
             "--intensity-threshold",
             "-t",
             type=float,
-            help="Skip saving if all voxels are below this.",
+            help="Do not save a chunk whose voxels are all below this value.",
         ),
         click.option(
             "--fill-missing/--no-fill",
             default=False,
             show_default=True,
-            help="Store blocks that are all zero, or leave them out.",
+            help="Store blocks that are all zero, or leave such blocks out.",
         ),
-        block_size_option("a new volume", *block_names, default="up to 64, to fit the tasks"),
+        block_size_option("a new volume", *block_names, default="up to 64, aligned with tasks"),
         shard_size_option("a new volume"),
         encoding_option("a new volume", choices=encodings, default=encoding),
         zyx_option(
@@ -109,36 +111,42 @@ def saving_options(
             minimum=1,
             default=(2, 2, 2),
             show_default=True,
-            help="Downsampling factor between levels of a new volume, zyx.",
+            help="Downsampling factor from each level of a new volume to the next, zyx.",
         ),
         click.option(
-            "--create/--no-create", default=True, show_default=True, help="Create a missing volume."
+            "--create/--no-create",
+            default=True,
+            show_default=True,
+            help="Create the volume if missing.",
         ),
         requester_pays_option(),
     )
 
 
 def block_size_option(volume: str, *names: str, default: str | None) -> Decorator:
-    """Declare the block size of a new volume, given to the command as ``block_size``.
+    """Declare the block size of a new volume, which the command receives as ``block_size``.
 
     Args:
-        volume: description of the volume in the help.
+        volume: words that name the volume in the help.
         names: spellings of the option.
-        default: description of the default; ``None``: the option is required.
+        default: words that describe the default in the help; ``None``: the option is required.
     """
     return zyx_option(
         *names,
         "block_size",
         minimum=1,
         required=default is None,
-        help=f"Block of {volume}, voxels, zyx." + (f"  [default: {default}]" if default else ""),
+        help=f"Size of a block of {volume}, voxels, zyx."
+        + (f"  [default: {default}]" if default else ""),
     )
 
 
 def shard_size_option(volume: str) -> Decorator:
-    """Declare ``--shard-size``; *volume* describes the volume in the help."""
+    """Declare ``--shard-size``; the help names the volume with *volume*."""
     return zyx_option(
-        "--shard-size", minimum=1, help=f"Shard of {volume} (blocks written as one), voxels, zyx."
+        "--shard-size",
+        minimum=1,
+        help=f"Size of a shard (several blocks in one file) of {volume}, voxels, zyx.",
     )
 
 
@@ -148,10 +156,10 @@ def encoding_option(
     """Declare ``--encoding`` of a new volume.
 
     Args:
-        volume: description of the volume in the help.
+        volume: words that name the volume in the help.
         short: short spelling of the option.
-        choices: encodings of the format.
-        default: default encoding; ``None``: the format's.
+        choices: encodings that the format supports.
+        default: default encoding; ``None``: the format decides.
     """
     shown: dict[str, Any] = {"default": default, "show_default": True} if default else {}
     return click.option(
@@ -169,19 +177,20 @@ def parallel_option() -> Decorator:
         "--parallel",
         "-p",
         type=click.IntRange(min=0),
-        help="Blocks to encode and write at the same time; 0: one per core.  [default: 0]",
+        help="Number of blocks to encode and write at the same time; 0: one per core.  [default: "
+        "0]",
     )
 
 
 def output_from(
     url: str, options: Mapping[str, Any], *, format: str | None = None, **more: Any
 ) -> VolumeOutput:
-    """Return the output that `saving_options` describe.
+    """Return the operator that saves chunks as the `saving_options` say.
 
     Args:
         url: address of the volume.
-        options: values of the options by parameter name.
-        format: format of the volume, if the address does not name it.
+        options: parameter name -> value of the option.
+        format: format of the volume, if the address does not name the format.
         more: further attributes of `VolumeSaver`.
 
     Raises:
@@ -216,24 +225,30 @@ def output_from(
 
 
 def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
-    """Refuse a shard size that is not a multiple of the block size.
+    """Check that the shard size is a multiple of the block size along each axis.
 
     Raises:
-        OptionError: names the nearest size that works.
+        OptionError: the shard size is not a multiple; the message names the next size that is.
     """
     if shard_size is None:
         return
     if block_size is None:
-        msg = f"--shard-size {shard_size} needs a block size that divides it; give both"
+        msg = (
+            f"--shard-size {shard_size} (zyx, voxels) needs a block size that divides the shard "
+            "size along each axis; give a block size as well"
+        )
         raise OptionError(msg)
     if any(shard_size % block_size):
         near = -(-shard_size // block_size) * block_size
-        msg = f"--shard-size {shard_size} is not a multiple of the block {block_size}; try {near}"
+        msg = (
+            f"--shard-size {shard_size} is not a multiple of the block size {block_size} (zyx, "
+            f"voxels); try {near}"
+        )
         raise OptionError(msg)
 
 
 def check_format(url: str, format: str, options: Collection[str]) -> None:
-    """Refuse options of one format for a volume whose address names another.
+    """Check that options of one format are not given for a volume of another format.
 
     Args:
         url: address of the volume.
@@ -241,22 +256,25 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
         options: parameter names of the given options.
 
     Raises:
-        OptionError: names the option and both formats.
+        OptionError: the address names another format.
     """
     from chunkflow_py.volume.location import Location
 
     actual = Location.parse(url).format
     if options and actual not in (None, format):
         name = next(iter(options)).replace("_", "-")
-        msg = f"--{name} is for {format} volumes, but {url} is a {actual} volume; leave it out"
+        msg = (
+            f"--{name} is only for {format} volumes, but {url} is a {actual} volume; leave "
+            f"--{name} out"
+        )
         raise OptionError(msg)
 
 
 def announced() -> Announced:
-    """Return the volumes that this pipeline will create; all of its commands share the dictionary.
+    """Return the volumes that this pipeline will create.
 
-    Address of a volume -> function that returns its description at mip 0, or ``None`` if that
-    depends on a chunk.
+    The result maps the address of a volume to a function that returns the `VolumeSpec` of mip 0,
+    or ``None`` if the spec depends on a chunk. All commands of the pipeline share this dictionary.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})
@@ -267,10 +285,11 @@ def announced() -> Announced:
 
 
 def creating_options(*, like: bool = False) -> Decorator:
-    """Declare the options of commands that create volumes; `creator_from` reads them.
+    """Declare the options of commands that create volumes; `creator_from` reads their values.
 
     Args:
-        like: whether the command has --like, a volume that provides the other properties.
+        like: whether the command has the option --like, which names a volume to take properties
+            from.
     """
     return together(
         click.option(
@@ -279,7 +298,7 @@ def creating_options(*, like: bool = False) -> Decorator:
             "-i",
             default="chunk",
             show_default=True,
-            help="Name of a chunk that provides the properties, if the pipeline has one.",
+            help="Name of the chunk to take properties from, if the pipeline has this chunk.",
         ),
         floats_option("--voxel-size", "-s", help="Edge lengths of a voxel, nm, zyx."),
         zyx_option("--voxel-offset", "-o", help="Global position of the first voxel, zyx."),
@@ -289,7 +308,7 @@ def creating_options(*, like: bool = False) -> Decorator:
             "-f",
             minimum=1,
             default=None if like else (2, 2, 2),
-            show_default="those of --like, else 2 2 2" if like else True,
+            show_default="factor of --like, else 2 2 2" if like else True,
             help="Downsampling factor from each level to the next, zyx.",
         ),
         click.option(
@@ -298,23 +317,23 @@ def creating_options(*, like: bool = False) -> Decorator:
             type=click.IntRange(min=0),
             default=0,
             show_default=True,
-            help="Coarsest level.",
+            help="Coarsest level to create.",
         ),
         click.option(
             "--overwrite/--no-overwrite",
             default=False,
             show_default=True,
-            help="Replace the description of an existing volume.",
+            help="Replace the metadata of an existing volume.",
         ),
         requester_pays_option(),
     )
 
 
 def creator_from(options: Mapping[str, Any], **more: Any) -> VolumeCreator:
-    """Return the creator that `creating_options` describe.
+    """Return the creator of a volume that the `creating_options` describe.
 
     Args:
-        options: values of the options by parameter name.
+        options: parameter name -> value of the option.
         more: further attributes of `VolumeCreator`.
     """
     from chunkflow_py.volume.new_volume import VolumeCreator

@@ -1,4 +1,4 @@
-"""Options shared by evaluate-segmentation, which scores a task, and sum-scores."""
+"""Options that evaluate-segmentation, which scores tasks, and sum-scores share."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ _OPTIONS = (
                       "[default: none]"),
     click.option("--iou-threshold", type=click.FloatRange(0, 1, min_open=True), default=0.5,
                  show_default=True,
-                 help="Smallest intersection over union at which a segment matches a body."),
+                 help="Smallest intersection over union at which a segment matches a ground truth "
+                      "object."),
     click.option("--per-class/--no-per-class", default=False, show_default=True,
-                 help="Report Dice and IoU of each label, for labels that are classes."),
+                 help="Report Dice and IoU of each label; for labels that are classes, not "
+                      "objects."),
 )
 # fmt: on
 
 
 def scoring_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare options for the keyword arguments of `chunkflow_py.segmentation.evaluate.score`."""
+    """Declare an option for each keyword argument of `segmentation.evaluate.score`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function

@@ -1,4 +1,4 @@
-"""Options shared by commands that show a page in the browser."""
+"""Options of commands that serve a page for the browser."""
 
 from __future__ import annotations
 

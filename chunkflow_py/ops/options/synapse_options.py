@@ -1,4 +1,4 @@
-"""Options shared by operators for synapses and for the peaks of probability maps."""
+"""Options of operators for synapses, and for peaks of probability maps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def synapses_option() -> Decorator:
-    """Declare ``--synapses-name/-s``, the synapses that the operator reads."""
+    """Declare ``--synapses-name/-s``, the name of the synapses that the operator reads."""
     return input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
 
 
@@ -22,8 +22,8 @@ def peak_options(peaks: str, min_distance: float) -> Decorator:
     """Declare ``--min-distance`` and ``--threshold-rel`` of peak detection.
 
     Args:
-        peaks: name of the peaks in the help, such as ``T-bars``.
-        min_distance: default of the smallest distance, voxels.
+        peaks: word for the peaks in the help, such as ``T-bars``.
+        min_distance: default of ``--min-distance``, voxels.
     """
     return together(
         click.option(
@@ -31,13 +31,14 @@ def peak_options(peaks: str, min_distance: float) -> Decorator:
             type=click.FloatRange(min=1),
             default=min_distance,
             show_default=True,
-            help=f"Smallest distance of two {peaks} along an axis, voxels.",
+            help=f"Smallest distance of two {peaks}, along at least one axis, voxels.",
         ),
         click.option(
             "--threshold-rel",
             type=click.FloatRange(0, 1),
             default=0.3,
             show_default=True,
-            help=f"Lower limit of {peaks}, fraction of the map's full scale.",
+            help=f"Smallest value of the map at {peaks}, as a fraction of the full scale of the "
+            "map.",
         ),
     )

@@ -1,4 +1,4 @@
-"""Options shared by commands that read volumes, and the loader that they describe."""
+"""Options of commands that read volumes, and the loader that the options describe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIME = click.IntRange(min=0)
 
 
 def together(*options: Decorator) -> Decorator:
-    """Return a decorator that declares *options*, which the help lists in this order."""
+    """Return a decorator that declares all *options*; the help lists them in this order."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -41,16 +41,16 @@ def together(*options: Decorator) -> Decorator:
 
 
 def volume_path_option(help: str) -> Decorator:
-    """Declare ``--volume-path/-v``, which is required."""
+    """Declare the required option ``--volume-path/-v``."""
     return click.option("--volume-path", "-v", required=True, help=help)
 
 
 def voxel_size_option(*short: str, instead_of: str) -> Decorator:
-    """Declare ``--voxel-size``, which overrides that of *instead_of*, such as the volume's."""
+    """Declare ``--voxel-size``; the help says whose voxel size it overrides (*instead_of*)."""
     return floats_option(
         "--voxel-size",
         *short,
-        help=f"Edge lengths of a voxel, nm, zyx, instead of {instead_of}.",
+        help=f"Edge lengths of a voxel, nm, zyx, instead of {instead_of} voxel size.",
     )
 
 
@@ -62,7 +62,7 @@ def layer_type_option(
     Args:
         more: further spellings of the option.
         short: short spelling of the option.
-        default: description of the default for the help.
+        default: words that describe the default in the help.
     """
     text = "Meaning of the voxels."
     return click.option(
@@ -77,54 +77,56 @@ def layer_type_option(
 def region_options() -> Decorator:
     """Declare ``--chunk-start``, ``--chunk-stop`` and ``--chunk-size``, the part to read."""
     return together(
-        zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx."),
+        zyx_option("--chunk-start", "-s", help="Global position of the first voxel to read, zyx."),
         zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx."),
-        zyx_option("--chunk-size", "-z", minimum=1, help="Extent to read, voxels, zyx."),
+        zyx_option(
+            "--chunk-size", "-z", minimum=1, help="Extent of the part to read, voxels, zyx."
+        ),
     )
 
 
 def downsampling_mode_option() -> Decorator:
-    """Declare ``--mode``: how voxels are combined into a coarser one."""
+    """Declare ``--mode``, how several voxels are combined into one coarser voxel."""
     return click.option(
         "--mode",
         type=click.Choice(["auto", "mean", "mode"]),
         default="auto",
         show_default=True,
-        help="Average, or most frequent value; auto: most frequent for labels (segmentations, and "
-        "integers of 32 bits or more of unknown kind).",
+        help="Value of a coarser voxel: the mean, or the most frequent value (mode); auto: mode "
+        "for labels (segmentations, and integers of 32 bits or more of unknown kind), else mean.",
     )
 
 
 def sparse_option() -> Decorator:
-    """Declare ``--sparse/--dense``: whether label 0 counts where others exist."""
+    """Declare ``--sparse/--dense``: whether label 0 is ignored where other labels exist."""
     return click.option(
         "--sparse/--dense",
         default=False,
         show_default=True,
-        help="For labels: ignore 0 unless all fine voxels are 0, or count it like the others.",
+        help="For labels: ignore 0 unless all fine voxels are 0, or count 0 like other labels.",
     )
 
 
 def access_options() -> Decorator:
-    """Declare cloud access: ``--use-https/--use-credential``, ``--requester-pays``."""
+    """Declare the options for cloud access, ``--use-https`` and ``--requester-pays``."""
     return together(
         click.option(
             "--use-https/--use-credential",
             default=False,
             show_default=True,
-            help="Read a public bucket without credentials.",
+            help="Read a public bucket without credentials, or use credentials.",
         ),
         requester_pays_option(),
     )
 
 
 def requester_pays_option() -> Decorator:
-    """Declare ``--requester-pays``."""
+    """Declare ``--requester-pays/--owner-pays``."""
     return click.option(
         "--requester-pays/--owner-pays",
         default=False,
         show_default=True,
-        help="Bill requests to your account, as some S3 and GCS buckets require.",
+        help="Bill requests to your account, which some S3 and GCS buckets require.",
     )
 
 
@@ -138,7 +140,7 @@ def fill_missing_option(
 
 
 def reading_options() -> Decorator:
-    """Declare the options of all volume loaders; `loader_from` reads them."""
+    """Declare the options that all volume loaders share; `loader_from` reads their values."""
     return together(
         option_headings(
             {
@@ -167,13 +169,13 @@ def reading_options() -> Decorator:
         click.option(
             "--validate-mip",
             type=click.IntRange(min=0),
-            help="Coarser level to compare each chunk with, to find lost blocks.",
+            help="Coarser level of the volume to compare each chunk with, to find lost blocks.",
         ),
         click.option(
             "--blackout-sections/--no-blackout-sections",
             default=False,
             show_default=True,
-            help="Set the sections listed in the volume's blackout_section_ids.json to 0.",
+            help="Set the slices that the volume's blackout_section_ids.json lists to 0.",
         ),
         access_options(),
         output_option(),
@@ -188,14 +190,14 @@ def loader_from(
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
 ) -> VolumeLoader:
-    """Return the loader that `reading_options` describe.
+    """Return the operator that loads a volume as the `reading_options` say.
 
     Args:
         url: address of the volume.
-        options: values of the options by parameter name.
-        format: format of the volume, if the address does not name it.
-        voxel_size_nm: voxel size to use instead of the volume's, nanometres, zyx.
-        kind: meaning of the voxels to use instead of the volume's.
+        options: parameter name -> value of the option.
+        format: format of the volume, if the address does not name the format.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the volume).
+        kind: kind of the voxels (default: the kind that the volume names).
 
     Raises:
         OptionError: two options contradict each other.
@@ -208,10 +210,12 @@ def loader_from(
 
     coarse, mip = options["validate_mip"], options["mip"]
     if coarse is not None and coarse < mip:
-        msg = f"--validate-mip {coarse} is finer than --mip {mip}; give {mip} or more"
+        msg = (
+            f"--validate-mip {coarse} is finer than --mip {mip}; give --validate-mip {mip} or more"
+        )
         raise OptionError(msg)
     if coarse is not None and options["channels"] is not None:
-        msg = "--validate-mip compares all channels; leave --channels out"
+        msg = "--validate-mip compares all channels; leave either --channels or --validate-mip out"
         raise OptionError(msg)
     opening = VolumeOptions(fill_missing=options["fill_missing"], access=access_from(options))
     checks: list[Check] = []
@@ -234,14 +238,14 @@ def loader_from(
 
 
 def access_from(options: Mapping[str, Any]) -> Any:
-    """Return the `Access` that `access_options` describe."""
+    """Return the store settings (`Access`) that the `access_options` describe."""
     from chunkflow_py.store.store_protocol import Access
 
     return Access(options.get("use_https", False), options["requester_pays"])
 
 
 def opening_from(options: Mapping[str, Any]) -> VolumeOptions:
-    """Return the settings of a volume for a command that has only `access_options`."""
+    """Return the options for opening a volume, for a command that has only `access_options`."""
     from chunkflow_py.volume.protocol import VolumeOptions
 
     return VolumeOptions(access=access_from(options))

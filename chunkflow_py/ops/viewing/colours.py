@@ -2,11 +2,13 @@
 
 | kind                  | one channel                          | several channels                  |
 |-----------------------|--------------------------------------|-----------------------------------|
-| affinity, probability | grey, 0 to 1 (integers: 0 to their   | red, green, blue, ... added up, 0 |
-|                       | largest)                             | to 1; affinities are x, y, z      |
-| segmentation          | a fixed colour per label, 0 is black | -                                 |
-| image, uint8 or bool  | grey, 0 to 255 (0 to 1)              | the same, in colours              |
-| others                | grey, percentile 1 to 99.5           | the same, of all channels         |
+| affinity, probability | grey, 0 to 1 (integers: 0 to the     | sum of one colour per channel, 0  |
+|                       | largest value of the type)           | to 1; x red, y green, z blue      |
+| segmentation          | a fixed colour per label, 0 is black | not supported                     |
+| image, uint8 or bool  | grey, 0 to 255 (bool: 0 to 1)        | sum of one colour per channel,    |
+|                       |                                      | 0 to 255 (bool: 0 to 1)           |
+| others                | grey, from the percentile 1 to 99.5  | sum of one colour per channel,    |
+|                       |                                      | same percentiles for all channels |
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ SAMPLE = 2**20  # voxels that percentiles are computed from
 
 
 def kind_of(chunk: Chunk) -> Kind:
-    """Return the kind of *chunk*, guessed from dtype and channels if it has none."""
+    """Return the kind of *chunk*; if unknown, guess the kind from dtype and channels."""
     if chunk.kind is not None:
         return chunk.kind
     if chunk.dtype.kind in "iu" and chunk.dtype.itemsize >= 4 and chunk.channels == 1:
@@ -46,27 +48,29 @@ def kind_of(chunk: Chunk) -> Kind:
 def value_range(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the values to show black and white; see `range_and_rule`."""
+    """Return the values to show as black and as white; see `range_and_rule`."""
     return range_and_rule(array, kind, contrast)[0]
 
 
 def range_and_rule(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[tuple[float, float], str]:
-    """Return the values to show black and white, and a description of how they were chosen.
+    """Return the values to show as black and as white, and how they were chosen.
 
-    Percentiles are computed from at most a million evenly spaced, finite voxels. If they coincide,
-    as in a nearly empty image, the smallest and the largest voxel are used instead.
+    Percentiles are computed from at most about a million evenly spaced, finite voxels. If the two
+    percentiles are equal, as in a nearly empty image, the smallest and the largest voxel are used
+    instead.
 
     Args:
         array: any shape, real.
         kind: meaning of the voxels.
-        contrast: percentiles to show black and white (default: 1 and 99.5; for bytes and maps the
-            whole range).
+        contrast: percentiles to show as black and as white (default: 1 and 99.5; for bytes and
+            maps, the whole range).
 
     Returns:
-        The two values, of which the second is larger, and a description such as ``percentiles 1 and
-        99.5``; it is empty if the dtype alone determines the values.
+        The two values, of which the second is larger, and a description of the choice, such as
+        ``percentiles 1 and 99.5``; the description is empty if the range does not
+        depend on the voxels.
     """
     is_map = kind in ("probability", "affinity")
     if array.dtype == bool or not array.size:
@@ -94,11 +98,11 @@ def _finite(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return *array* as grey levels: 0 up to the lower limit, 255 from the upper one.
+    """Return *array* as grey levels: 0 up to the lower limit, 255 from the upper limit on.
 
     Args:
         array: any shape, real; NaN becomes black.
-        limits: values to show black and white.
+        limits: values to show as black and as white.
     """
     low, high = limits
     if array.dtype == np.uint8 and limits == (0, 255):
@@ -108,14 +112,14 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
 
 
 def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return the sum of channels, each in its own colour.
+    """Return channels as one colour image: each channel in its own colour, added up.
 
     Args:
-        array: (c, ...); channels beyond the number of colours are not shown.
+        array: (c, ...); only the first six channels are shown.
         limits: values to show as black and as the full colour of a channel.
 
     Returns:
-        (..., 3) red, green, blue.
+        (..., 3) red, green and blue, uint8.
     """
     shown = array[: len(CHANNEL_RGB)]
     channels = np.stack([grey(channel, limits) for channel in shown])
@@ -126,14 +130,14 @@ def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDA
 def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a fixed colour for each label; 0 is black.
 
-    The hue is a hash of the label (the finalizer of SplitMix64, Steele et al. 2014), so that
-    consecutive labels differ; all colours are bright, unlike the background.
+    The hue is computed from a hash of the label (the finalizer of SplitMix64, Steele et al. 2014),
+    so consecutive labels have different hues. All colours are bright, unlike the background.
 
     Args:
         labels: any shape, integers.
 
     Returns:
-        (..., 3) red, green, blue.
+        (..., 3) red, green and blue, uint8.
     """
     mixed = labels.astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -153,10 +157,10 @@ def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def check_labels(chunk: Chunk) -> None:
-    """Check that viewers can show a segmentation.
+    """Check that viewers can show *chunk*, which is a segmentation.
 
     Raises:
-        ChunkError: the labels are not integers, are negative, or have several channels.
+        ChunkError: the labels are not integers, or are negative, or the chunk has several channels.
     """
     array = chunk.array
     negative = array.dtype.kind == "i" and array.min(initial=0) < 0

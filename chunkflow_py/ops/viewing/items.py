@@ -1,12 +1,12 @@
 """Positions of points, synapses and skeletons to show, in nanometres, zyx.
 
-| item      | type                                                          |
-|-----------|---------------------------------------------------------------|
-| points    | `chunkflow_py.core.points.Points`, or an array (n, 3) of positions  |
-| synapses  | `chunkflow_py.core.synapses.Synapses`                               |
-| skeletons | id -> `chunkflow_py.core.skeleton.Skeleton`                         |
+| item      | type                                                               |
+|-----------|--------------------------------------------------------------------|
+| points    | `chunkflow_py.core.points.Points`, or an array (n, 3) of positions |
+| synapses  | `chunkflow_py.core.synapses.Synapses`                              |
+| skeletons | dictionary from id to `chunkflow_py.core.skeleton.Skeleton`        |
 
-Voxel i extends from i·size to (i + 1)·size.
+Along an axis with voxel size s, voxel i extends from i·s to (i + 1)·s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Size = tuple[float, float, float]
 
 
 def skeletons_of(item: Any) -> dict[int, Skeleton] | None:
-    """Return skeletons by id, or ``None`` if *item* holds anything else."""
+    """Return the skeletons in *item*, keyed by id; ``None`` if *item* is anything else."""
     if not isinstance(item, Mapping) or not item:
         return None
     if not all(isinstance(skeleton, Skeleton) for skeleton in item.values()):
@@ -37,15 +37,15 @@ def skeletons_of(item: Any) -> dict[int, Skeleton] | None:
 
 
 def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
-    """Return the points, or the presynaptic ones of synapses.
+    """Return the positions of points, or the presynaptic positions of synapses, in nm, zyx.
 
     Args:
         name: name of the item, for messages.
         item: points, synapses or an array; see the table of this module.
-        voxel_size_nm: voxel size, nanometres, zyx, for items that have none.
+        voxel_size_nm: voxel size, nanometres, zyx, for synapses that have no voxel size.
 
     Raises:
-        ChunkError: the item is of another type.
+        ChunkError: the item is neither points nor synapses.
     """
     if isinstance(item, Points):
         return item.positions_nm
@@ -55,14 +55,17 @@ def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
     if isinstance(item, np.ndarray) and item.ndim == 2 and item.shape[1] == 3:
         return item
     msg = (
-        f"item {name!r} is a {type(item).__name__}, which cannot be shown; name chunks, points, "
-        "synapses or skeletons"
+        f"item {name!r} is a {type(item).__name__}, which cannot be shown; give the names of "
+        "chunks, points, synapses or skeletons"
     )
     raise ChunkError(msg)
 
 
 def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the starts (pre) and ends (post) of the lines of synapses, nm; empty for others."""
+    """Return the starts (pre) and ends (post) of the lines that show synapses, in nm, zyx.
+
+    Both arrays are empty if *item* is not synapses.
+    """
     if not isinstance(item, Synapses):
         nothing = np.zeros((0, 3))
         return nothing, nothing
@@ -71,12 +74,12 @@ def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _unit(item: Synapses, voxel_size_nm: Size) -> NDArray[Any]:
-    """Return the length in nm of a coordinate unit: a voxel if *item* has no voxel size."""
+    """Return the factors from coordinates of *item* to nm: voxel size, or 1 if they are in nm."""
     return np.asarray(voxel_size_nm if item.voxel_size_nm is None else (1.0, 1.0, 1.0))
 
 
 def middle_of(items: Mapping[str, Any], voxel_size_nm: Size) -> tuple[float, ...] | None:
-    """Return the centre of the first item with positions that is not a chunk, nm, zyx."""
+    """Return the centre of the first points, synapses or skeletons that are not empty, nm, zyx."""
     for name, item in items.items():
         skeletons = skeletons_of(item)
         if skeletons is not None:

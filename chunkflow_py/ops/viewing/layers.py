@@ -38,20 +38,21 @@ def layer_of(
     segments: Sequence[int] = (),
     meshes: str | None = None,
 ) -> Any:
-    """Return a layer at the position of the chunk.
+    """Return the Neuroglancer layer of a chunk, at the position of the chunk.
 
-    A segmentation shows the mesh of each selected segment, which the server computes from its
-    voxels or reads from *meshes*.
+    The layer of a segmentation shows a mesh for each selected segment. The server computes the mesh
+    from the voxels, or reads it from *meshes*.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x); affinities are shown as red, green and blue, other
-            channels in colours of their own that can be changed in the layer's panel.
-        voxel_size_nm: voxel size, nanometres, zyx (default: that of the chunk).
+        chunk: (z, y, x) or (c, z, y, x); affinities x, y, z are shown in red, green and blue. Each
+            channel of another chunk has a colour, which can be changed in the layer's panel.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the chunk).
         segments: ids to select initially in a segmentation.
-        meshes: Neuroglancer's address of the folder of a segmentation's meshes.
+        meshes: address, in the form that Neuroglancer takes, of a folder with meshes of the
+            segmentation; ``None``: compute the meshes.
 
     Raises:
-        ChunkError: the labels are not integers, are negative, or have several channels.
+        ChunkError: the labels are not integers, or are negative, or the chunk has several channels.
     """
     import neuroglancer
 
@@ -81,10 +82,10 @@ def layer_of(
 
 
 def mesh_layer(address: str, segments: Iterable[int]) -> Any:
-    """Return a layer of meshes alone.
+    """Return a Neuroglancer layer that shows only meshes.
 
     Args:
-        address: Neuroglancer's address of the folder of meshes.
+        address: address of the folder of meshes, in the form that Neuroglancer takes.
         segments: ids of segments to show.
     """
     import neuroglancer
@@ -93,7 +94,7 @@ def mesh_layer(address: str, segments: Iterable[int]) -> Any:
 
 
 def _labels_class() -> Any:
-    """Return Neuroglancer's local volume class, with meshes at the position of the voxels."""
+    """Return a subclass of Neuroglancer's LocalVolume that places meshes where the voxels are."""
     import neuroglancer
 
     class Labels(neuroglancer.LocalVolume):  # type: ignore[misc]
@@ -110,7 +111,7 @@ def _labels_class() -> Any:
 
 
 def _shown(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
-    """Return the voxels in a dtype that Neuroglancer supports."""
+    """Return *array* converted to a dtype that Neuroglancer supports."""
     if array.dtype == bool:
         return array.astype(np.uint8)
     if kind == "segmentation" and array.dtype.kind == "i":

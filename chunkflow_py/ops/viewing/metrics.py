@@ -17,14 +17,14 @@ METRICS_AT_ONCE = 1000  # metrics per request, a limit of the service
 
 
 class CloudWatch:
-    """Sends seconds of operators as metrics.
+    """Sends the seconds that operators took to Amazon CloudWatch.
 
     Args:
-        log_name: the namespace of the metrics.
+        log_name: namespace of the metrics.
     """
 
     def __init__(self, log_name: str) -> None:
-        """Connect with the region and credentials of the environment.
+        """Connect with the region and the credentials that the environment names.
 
         Raises:
             OptionError: the region or the credentials are not set.
@@ -54,11 +54,11 @@ class CloudWatch:
             raise OptionError(msg)
 
     def put(self, seconds: Mapping[str, float], compute_device: str) -> None:
-        """Send one value per label; an outage is only logged as a warning.
+        """Send the seconds of each operator; if CloudWatch cannot be reached, only log a warning.
 
         Args:
-            seconds: label of an operator -> seconds; the label is the name of the metric.
-            compute_device: value of the metrics' dimension of that name.
+            seconds: label of an operator, used as the name of the metric -> seconds.
+            compute_device: value of the dimension ``compute_device`` of the metrics.
 
         Raises:
             VolumeRefusedError: the credentials do not allow sending metrics.
@@ -87,5 +87,5 @@ class CloudWatch:
             logger.warning("CloudWatch did not accept the metrics: %s", error)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to CloudWatch."""
         self._client.close()

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class MicroServer:
-    """Serves microviewer's page and the voxels of one task.
+    """Serves the page of microviewer, and the voxels of one task.
 
     Args:
-        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
-        port: port to listen on; 0 chooses a free one.
+        bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
+        port: port to listen on; 0 selects a free port.
     """
 
     def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Start listening.
+        """Start the server.
 
         Raises:
-            VolumeError: the address or port cannot be used.
+            VolumeError: the server cannot listen on the address and port.
             MissingExtraError: microviewer is not installed.
         """
         with needs_extra("precomputed", "view"):
@@ -58,11 +58,11 @@ class MicroServer:
         """Set the chunks that the page shows, and return its address.
 
         Raises:
-            ChunkError: the two chunks have different boxes, or cannot be shown.
+            ChunkError: the two chunks have different boxes, or one of them cannot be shown.
         """
         if segmentation is not None and segmentation.bbox != image.bbox:
             msg = (
-                f"view needs two chunks of the same box, but the image is {image.bbox} and the "
+                f"view needs two chunks with the same box, but the image has {image.bbox} and the "
                 f"segmentation {segmentation.bbox}; cut both to "
                 f"{image.bbox.intersection(segmentation.bbox)}"
             )
@@ -75,11 +75,11 @@ class MicroServer:
         return self.url
 
     def clear(self) -> None:
-        """Release the voxels."""
+        """Release the chunks that the page shows."""
         self._cutouts.clear()
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -87,17 +87,17 @@ class MicroServer:
 
 
 def cutout(chunk: Chunk, layer: str | None = None) -> dict[str, Any]:
-    """Convert a chunk to a layer of microviewer's server.
+    """Return the microviewer layer of a chunk: voxels, position and settings.
 
-    Microviewer supports grey levels of 8 and 16 bits, 24-bit colours, and labels. Other voxels are
-    converted by the rules of `chunkflow_py.ops.viewing.colours`.
+    Microviewer supports grey levels of 8 and 16 bits, 24-bit colours, and labels. Voxels of other
+    types are converted as described in `chunkflow_py.ops.viewing.colours`.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x).
         layer: ``image`` or ``segmentation`` (default: the kind of the chunk).
 
     Raises:
-        ChunkError: a segmentation has channels or negative labels.
+        ChunkError: a segmentation has several channels or negative labels.
     """
     kind = kind_of(chunk) if layer is None else layer
     array = single_channel(chunk.array)

@@ -1,9 +1,9 @@
 """Conversion of items to layers for napari, without importing napari.
 
-A layer is (data, settings, kind), to be added by ``getattr(viewer, f"add_{kind}")(data,
-**settings)``. World coordinates are nanometres, zyx. napari puts the centre of voxel 0 at
-*translate*, so the *translate* of a chunk is its corner plus half a voxel. This aligns chunks with
-points and skeletons.
+A layer is a tuple (data, settings, kind), which ``getattr(viewer, f"add_{kind}")(data,
+**settings)`` adds to a viewer. World coordinates are in nanometres, zyx. napari puts the centre of
+voxel 0 at *translate*, so the *translate* of a chunk is the corner of the chunk plus half a voxel.
+Chunks are therefore aligned with points and skeletons.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ COLORMAPS = ("red", "green", "blue", "cyan", "magenta", "yellow")  # as `CHANNEL
 
 
 def napari_layers(items: Mapping[str, Any], voxel_size_nm: Size | None = None) -> list[Layer]:
-    """Return the layers of all items, in their order; ``None`` items are skipped.
+    """Return the napari layers of *items*, in the order of the items; skip ``None``.
 
     Args:
-        items: items by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons. Each
-            channel becomes a layer in its own colour, blended additively.
-        voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
+        items: name of an item -> chunk (z, y, x) or (c, z, y, x), points, synapses or skeletons.
+            Each channel of a chunk becomes a layer in its own colour, blended additively.
+        voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
 
     Raises:
         ChunkError: an item cannot be shown.
@@ -106,5 +106,5 @@ def _object_layers(name: str, item: Any, size: Size) -> list[Layer]:
 
 
 def _vectors(begins: Any, ends: Any) -> Any:
-    """Return vectors (n, 2, 3): start and displacement of each line."""
+    """Return the lines as napari vectors (n, 2, 3): start and displacement of each line."""
     return np.stack([begins, ends - begins], axis=1)

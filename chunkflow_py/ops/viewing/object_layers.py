@@ -39,15 +39,15 @@ void main() {
 def layer_of(
     name: str, item: Any, voxel_size_nm: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> Any:
-    """Return the layer of points, synapses or skeletons.
+    """Return the Neuroglancer layer of points, synapses or skeletons.
 
     Args:
         name: name of the item, for messages.
         item: points, synapses or skeletons; see `chunkflow_py.ops.viewing.items`.
-        voxel_size_nm: voxel size, nanometres, zyx, for items that have none.
+        voxel_size_nm: voxel size, nanometres, zyx, for synapses that have no voxel size.
 
     Raises:
-        ChunkError: the item is of another type.
+        ChunkError: the item is neither points nor synapses nor skeletons.
     """
     skeletons = skeletons_of(item)
     if skeletons is not None:

@@ -30,15 +30,15 @@ COLUMNS = ("operator", "tasks", "total", "share", "mean s", "min s", "max s", "M
 
 @dataclass
 class Times:
-    """Times of one operator on one device.
+    """Times of one operator on one device, added up over tasks.
 
     Attributes:
         tasks: number of tasks.
-        total_s: seconds of all tasks.
-        least_s: smallest number of seconds of a task.
-        most_s: largest number of seconds of a task.
-        known_s: seconds of the tasks whose number of voxels is known.
-        voxels: number of voxels of these tasks.
+        total_s: seconds of the operator in all tasks.
+        least_s: seconds of the operator in its fastest task.
+        most_s: seconds of the operator in its slowest task.
+        known_s: seconds of the operator in the tasks whose number of voxels is known.
+        voxels: number of voxels of the tasks whose number of voxels is known.
     """
 
     tasks: int = 0
@@ -49,7 +49,7 @@ class Times:
     voxels: int = 0
 
     def add(self, seconds: float, voxels: int | None) -> None:
-        """Add the time and the voxels of one task."""
+        """Add one task: the seconds of the operator, and the voxels (``None`` if unknown)."""
         self.tasks += 1
         self.total_s += seconds
         self.least_s = min(self.least_s, seconds)
@@ -65,18 +65,18 @@ class Times:
 
     @property
     def mvoxel_s(self) -> float | None:
-        """Millions of voxels per second, if voxels and times are known."""
+        """Millions of voxels per second; ``None`` if no voxels or no times are known."""
         return self.voxels / self.known_s / 1e6 if self.known_s and self.voxels else None
 
 
 @dataclass
 class RunLog:
-    """Times summed over many logs; memory does not grow with their number.
+    """Times added up over many logs; memory does not grow with the number of logs.
 
     Attributes:
-        devices: device -> operator -> times, operators in the order of the pipeline. The last
-            operator, `TOTAL`, holds the sums over all operators of a task.
-        malformed: name of an unreadable log -> reason.
+        devices: device -> operator -> times, with operators in the order of the pipeline. The last
+            entry, `TOTAL`, holds the times of all operators together.
+        malformed: name of a file that is not a log -> reason.
     """
 
     devices: dict[str, dict[str, Times]] = field(default_factory=dict)
@@ -87,14 +87,14 @@ class RunLog:
 
         Args:
             log: parsed JSON of the log.
-            voxels: number of voxels of the task (default: that of the log's box).
+            voxels: number of voxels of the task (default: voxels of the box in the log).
 
         Raises:
             ValueError: *log* is not a log; the message gives the reason.
         """
         timer = log.get("timer") if isinstance(log, dict) else None
         if not isinstance(timer, dict) or not timer:
-            msg = "it has no timer with seconds of operators"
+            msg = "the file has no 'timer' with the seconds of operators"
             raise ValueError(msg)
         for label, seconds in timer.items():
             number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -111,12 +111,12 @@ class RunLog:
 
     @property
     def tasks(self) -> int:
-        """Number of logs counted."""
+        """Number of logs whose times have been added."""
         return sum(operators[TOTAL].tasks for operators in self.devices.values())
 
 
 def _voxels(box: Any) -> int | None:
-    """Return the number of voxels of a box in a log, or ``None`` if it is not a box."""
+    """Return the number of voxels in *box*, or ``None`` if *box* is not the text of a box."""
     try:
         return Region.parse(str(box)).bbox.voxels
     except ChunkflowError:
@@ -124,16 +124,17 @@ def _voxels(box: Any) -> int | None:
 
 
 def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
-    """Return the sums of all logs (``*.json``) below *url*.
+    """Return the times in all logs (``*.json``) below *url*, added up.
 
-    A malformed log is skipped with a warning.
+    A file that is not a log is skipped with a warning.
 
     Args:
         url: URL of a folder in any store that can be listed.
-        output_size: voxels of a task, zyx, for the speed (default: the box of each log).
+        output_size: output extent of a task, voxels, zyx, to compute the speed (default: extent of
+            the box in each log).
 
     Raises:
-        VolumeNotFoundError: there are no logs.
+        VolumeNotFoundError: there are no logs below *url*.
         VolumeError: none of the files is a log, or the store cannot be read.
     """
     store = open_store(url)
@@ -163,7 +164,7 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
 
 
 def table(run_log: RunLog) -> str:
-    """Return a text table of the sums, one part per device."""
+    """Return the times as text: one table of operators for each device."""
     parts = []
     for device, operators in sorted(run_log.devices.items()):
         whole = operators[TOTAL].total_s
@@ -196,7 +197,7 @@ def duration(seconds: float) -> str:
 
 
 def plot(run_log: RunLog) -> bytes:
-    """Return a PNG bar plot of the mean seconds per task, with minimum and maximum.
+    """Return a bar plot (PNG) of the mean seconds per task of each operator, with extremes.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Neuroglancer's web server in this process, with items of a task as layers."""
+"""Neuroglancer's web server in this process, which shows the items of a task as layers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MESHES_AT_MOST = 100  # of a folder of meshes alone, selected at first
 
 
 class ViewerServer:
-    """Neuroglancer's web server: one per process, with a viewer for each set of items.
+    """Runs Neuroglancer's web server, one per process, with a viewer for each set of items.
 
     Args:
-        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
-        port: port to listen on; 0 chooses a free one.
+        bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
+        port: port to listen on; 0 selects a free port.
     """
 
     def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Start listening.
+        """Start the server.
 
         Raises:
-            VolumeError: the address or port cannot be used.
+            VolumeError: the server cannot listen on the address and port.
             MissingExtraError: neuroglancer is not installed.
         """
         with needs_extra("view", "neuroglancer"):
@@ -61,10 +61,11 @@ class ViewerServer:
 
         Args:
             items: name of a layer -> chunk, points, synapses or skeletons; ``None`` is skipped.
-            voxel_size_nm: voxel size, nanometres, zyx (default: that of each chunk).
+            voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
             segments: ids to select initially in layers of segmentations.
-            mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder;
-                shown in the first segmentation, or in a layer of their own.
+            mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder.
+                The meshes are shown in the layer of the first segmentation or, if there is none, in
+                a separate layer.
 
         Raises:
             ChunkError: an item cannot be shown.
@@ -97,8 +98,8 @@ class ViewerServer:
                 state.layers["meshes"] = layers.mesh_layer(meshes, shown)
             if not state.layers:
                 msg = (
-                    f"there is nothing to show, because {', '.join(items)} is None; name another "
-                    "item with --inputs"
+                    f"there is nothing to show, because all items of --inputs ({', '.join(items)}) "
+                    "are None; give the name of another item"
                 )
                 raise ChunkError(msg)
             state.dimensions = self._library.CoordinateSpace(
@@ -110,7 +111,7 @@ class ViewerServer:
         return str(viewer.get_viewer_url())
 
     def _served(self, folder: ObjectFolder) -> str:
-        """Serve a folder of any store to the page, and return its address."""
+        """Serve a folder of any store to the page, and return the address of the folder there."""
         token = secrets.token_hex(16)
         rule = (rf"/objects/{token}/(.*)", _objects_handler(), {"folder": folder})
         self._server.app.add_handlers(r".*", [rule])
@@ -118,47 +119,50 @@ class ViewerServer:
 
     @property
     def viewer(self) -> Any:
-        """The viewer of the latest items."""
+        """The Neuroglancer viewer of the latest call of `show`."""
         return self._viewers[-1]
 
     def clear(self) -> None:
-        """Release all items."""
+        """Release the items of all viewers."""
         self._viewers.clear()
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Release all items, and stop the server."""
         self.clear()
         self._library.stop()
 
 
 def check_free(bind_address: str, port: int) -> None:
-    """Check that the address and port can be bound.
+    """Check that a server can listen on the address and port.
 
     Raises:
-        VolumeError: the address or port cannot be used; the message gives the reason.
+        VolumeError: a server cannot listen there; the message gives the reason.
     """
     try:
         family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
         socket.create_server((bind_address, port), family=family).close()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        msg = f"cannot serve on {bind_address}:{port}: {reason}; give another --port, or omit it"
+        msg = (
+            f"cannot listen on {bind_address}:{port}: {reason}; give another --port, or leave "
+            "--port out to use any free port"
+        )
         raise VolumeError(msg) from error
 
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
-    """Return the first ids that have a manifest (``7:0``) or an index in a folder."""
+    """Return the ids of the first objects that have a mesh (``7:0`` or ``7.index``) in a folder."""
     matches = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
     return sorted(int(match[1]) for match in matches if match)[:MESHES_AT_MOST]
 
 
 def _objects_handler() -> type:
-    """Return the request handler for objects of a store; imports tornado late."""
+    """Return the request handler for the objects of a store."""
     import tornado.ioloop
     import tornado.web
 
     class ObjectsHandler(tornado.web.RequestHandler):  # type: ignore[misc, unused-ignore]
-        """Sends whole objects or byte ranges (RFC 9110)."""
+        """Sends whole objects, or the byte ranges that a request names (RFC 9110)."""
 
         def initialize(self, folder: ObjectFolder) -> None:
             self._folder, self._store = folder, open_store(folder.url)

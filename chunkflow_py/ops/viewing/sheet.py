@@ -48,10 +48,10 @@ class Plane:
     """One plane of a chunk.
 
     Attributes:
-        name: axes and position, such as ``xy, z = 32``.
-        image: red, green and blue, (rows, columns, 3).
+        name: axes and position of the plane, such as ``xy, z = 32``.
+        image: (rows, columns, 3) red, green and blue, uint8.
         size_nm: height and width of a pixel, nanometres.
-        labels: whether colours stand for labels, which must not be averaged.
+        labels: whether colours stand for labels; the image must then not be averaged.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Plane:
 
     @property
     def extent_nm(self) -> tuple[float, float]:
-        """Height and width, nm."""
+        """Height and width of the plane, nm."""
         rows, columns = self.image.shape[:2]
         return rows * self.size_nm[0], columns * self.size_nm[1]
 
@@ -69,18 +69,21 @@ class Plane:
 def contact_sheet(
     chunks: Mapping[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
 ) -> bytes:
-    """Return a PNG image of the middle planes of all *chunks*; the same bytes for the same chunks.
+    """Return a PNG image with the three middle planes of each of *chunks* in a row.
 
-    Segmentations are shown in colours, affinities x, y, z in red, green and blue, everything else
-    in grey or in a colour for each channel (see `chunkflow_py.ops.viewing.colours`).
+    The same chunks give the same bytes.
+
+    Segmentations are shown in colours, affinities x, y, z in red, green and blue, and other chunks
+    in grey or with one colour per channel (see `chunkflow_py.ops.viewing.colours`).
 
     Args:
         chunks: title of a row -> chunk, (z, y, x) or (c, z, y, x).
         width: length of the longest side of each chunk, pixels.
-        contrast: percentiles of a chunk to show black and white (default: by kind and type).
+        contrast: percentiles of a chunk to show as black and as white (default: the range that
+            `range_and_rule` chooses).
 
     Raises:
-        ChunkError: a chunk is empty, or holds labels that cannot be shown.
+        ChunkError: a chunk has no voxels, or is a segmentation that cannot be shown.
         MissingExtraError: Pillow is not installed.
     """
     with needs_extra("image", "preview"):
@@ -122,7 +125,7 @@ def contact_sheet(
 
 def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple[str, list[Plane]]:
     if chunk.array.size == 0:
-        msg = f"chunk {name!r} has no voxels to preview: its box {chunk.bbox} is empty"
+        msg = f"chunk {name!r} cannot be shown, because its box {chunk.bbox} has no voxels"
         raise ChunkError(msg)
     kind = kind_of(chunk)
     if kind == "segmentation":
@@ -151,7 +154,7 @@ def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple
 def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float], rule: str) -> str:
     channels = f" x {chunk.channels} channels" if chunk.channels > 1 else ""
     size = " x ".join(f"{v:g}" for v in chunk.voxel_size_nm)
-    shown = "a colour a label"
+    shown = "one colour per label"
     if kind != "segmentation":
         shown = f"black {limits[0]:g}, {'full colour' if channels else 'white'} {limits[1]:g}"
         shown += f" ({rule})" if rule else ""
@@ -160,7 +163,7 @@ def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float], rule
 
 
 def round_length(length: float) -> float:
-    """Return the largest of 1, 2 or 5 times a power of ten that is not above *length*."""
+    """Return the largest number that is 1, 2 or 5 times a power of ten and at most *length*."""
     power = 10.0 ** math.floor(math.log10(length))
     return max(step * power for step in (1, 2, 5) if step * power <= length * (1 + 1e-9))
 

@@ -1,4 +1,4 @@
-"""Waiting until the user ends the view of a task, so that the pipeline continues."""
+"""Wait until the user ends the view of a task; then the pipeline continues."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Showing:
-    """Open view of a task, which blocks the pipeline until the user ends it.
+    """Keeps the view of a task open, and blocks the pipeline until the user ends the view.
 
-    While the view is open, SIGINT (Ctrl-C) ends it, and SIGTERM ends it and suppresses all later
-    views. At other times the previous signal handlers act.
+    While a view is open, SIGINT (Ctrl-C) ends the view, and SIGTERM ends the view and suppresses
+    all later views. While no view is open, signals reach the previous handlers.
 
     Attributes:
         ended: whether views of later tasks are suppressed.
@@ -33,14 +33,14 @@ class Showing:
     _viewing: bool = field(default=False, init=False)
 
     def __enter__(self) -> Showing:
-        """Install the signal handlers, if this is the main thread."""
+        """Install the signal handlers, if this thread is the main thread."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._interrupted)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the signal handlers."""
+        """Restore the previous signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()

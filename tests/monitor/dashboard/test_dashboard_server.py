@@ -234,7 +234,7 @@ def test_a_queue_that_cannot_be_asked_is_told(server, home, queue_url):
 def test_wrong_addresses(home, server):
     """A port that is taken, an address that is none, a run that is not there."""
     port = urlsplit(server.url).port
-    with pytest.raises(VolumeError, match=rf"cannot serve on 127.0.0.1:{port}: .*another --port"):
+    with pytest.raises(VolumeError, match=rf"cannot listen on 127.0.0.1:{port}: .*another --port"):
         DashboardServer(RunWatch(home), port=port)
     with pytest.raises(VolumeError, match=r"on 203\.0\.113\.1:0: .*; give a --bind-address of"):
         DashboardServer(RunWatch(home), "203.0.113.1")

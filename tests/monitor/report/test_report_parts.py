@@ -86,7 +86,7 @@ def test_a_large_volume_is_shown_at_a_coarse_level(tmp_path):
     single = tmp_path / "single"
     place = volume_of(single, array, (0, 0, 0), "image")
     found = planes_of(place, region, Zyx(1, 1, 800))
-    assert "cut, since no level is coarse enough" in found.description
+    assert "because no level is coarse enough" in found.description
     assert decoded(found.planes[0].png).shape == (2, SIDE)
     assert f"0-2_0-2_{800 - SIDE // 2}-{800 + SIDE // 2}" in found.description
 

@@ -248,7 +248,7 @@ def test_verify_is_run_when_asked_for(folder):
         with open(path, "wb") as file:  # noqa: PTH123
             file.write(kept)
     text = Page((folder / "damaged.html").read_text()).text
-    assert "Stored objects differ from the records; see Verified." in text
+    assert "Some stored objects differ from the records; see the section Verified." in text
     assert "2 findings: 1 damaged, 1 failed." in text
     assert record.box in text
 
