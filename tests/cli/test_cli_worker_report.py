@@ -81,8 +81,11 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "slow.py").write_text(
         "import logging, time\n"
+        "from pathlib import Path\n"
         "def execute(chunk):\n"
         "    time.sleep(0.3)\n"
+        f"    while Path({str(tmp_path / 'held')!r}).exists():\n"
+        "        time.sleep(0.02)\n"
         "    if tuple(chunk.voxel_offset) == (0, 0, 0):\n"
         "        logging.getLogger('somebody').warning('take care')\n"
         "    return chunk\n"
@@ -96,9 +99,13 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_worker_on_a_real_terminal(submitted: Path) -> None:
     """Both processes are seen at work; at the end stand the warning, the table and the result."""
     views: list[str] = []
+    held = submitted / "held"  # tasks do not end before both processes have been seen with one
+    held.touch()
 
     def watch(screen: Terminal, resize: Any) -> None:
         views.append(screen.text)
+        if " 0  plugin " in screen.text and "\n 1  plugin " in screen.text:
+            held.unlink(missing_ok=True)
 
     code, screen, _ = on_terminal(["work", "r", "--processes", "2"], watch=watch)
     assert code == 0, screen.text

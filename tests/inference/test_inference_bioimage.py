@@ -496,7 +496,7 @@ def test_descriptions_of_format_0_5_that_cannot_be_run(tmp_path, change, message
             lambda i, o: o.update(shape=[1, 2, 8, 8, 8]),
             "outputs.0 is .*along z the size of the",
         ),
-        (lambda i, o: o.update(data_type="uint8"), "last dtype is uint8, but blended values"),
+        (lambda i, o: o.update(data_type="uint8"), "last step is uint8, but blended values"),
     ],
 )
 def test_descriptions_of_format_0_4_that_cannot_be_run(tmp_path, change, message):

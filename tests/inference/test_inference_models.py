@@ -160,7 +160,7 @@ def test_a_config_of_a_stranger_takes_no_memory(tmp_path, config):
     state, config = read_weights(str(tmp_path / "w.pt"))
 
     def create():
-        with pytest.raises(ModelError, match="check config in the weight file") as caught:
+        with pytest.raises(ModelError, match="check the entry config of the weight file") as caught:
             models.create_model("rsunet", 1, 3, state=state, config=config)
         assert len(str(caught.value)) < 1000
 
@@ -171,7 +171,7 @@ def test_wrong_config(tmp_path):
     """A config with an unknown key is refused with what it asked for."""
     made = network(1, 3, (3, 4))
     torch.save({"state_dict": made.state_dict(), "config": {"depth": 3}}, tmp_path / "w.pt")
-    with pytest.raises(ModelError, match=r"'depth'.*check config in the weight file"):
+    with pytest.raises(ModelError, match=r"'depth'.*check the entry config of the weight file"):
         create_backend("pytorch", model="rsunet", weights=str(tmp_path / "w.pt"), **SIZES)
 
 
@@ -244,5 +244,5 @@ def test_as_many_weights_as_the_file_holds(widths, norm):
         "in_channels": 2, "out_channels": 3, "widths": widths, "embedding": (1, 5, 5),
     }  # fmt: skip
     _check_size(settings, {"all": torch.empty(count)})
-    with pytest.raises(ValueError, match=f"{count} weights, but the file has {count - 1}"):
+    with pytest.raises(ValueError, match=f"{count} weights, but the weight file has {count - 1}"):
         _check_size(settings, {"all": torch.empty(count - 1)})

@@ -91,5 +91,5 @@ def test_wrong_names_and_counts():
     values = logits(3, 1, 1, 1)
     with pytest.raises(OptionError, match="'relu' is not one of none, sigmoid, softmax"):
         activated(values, "relu")
-    with pytest.raises(OptionError, match=r"2 \+ 2 channels make 4, but .* returned 3"):
+    with pytest.raises(OptionError, match=r"2 \+ 2 channels, 4 in all, but .* returned 3"):
         activated(values, "softmax", (2, 2))

@@ -81,7 +81,7 @@ def test_coordinates_are_moved(options):
         ("-p mesh", 1, "neuroglancer_legacy_mesh, but only unsharded skeletons"),
         ("-p twice", 1, "is a second file of object 3"),
         ("-p swc -t 1 2 3", 2, "give --voxel-size"),
-        ("-p swc -t 1 2 3 --offset 1 2 3 -s 1 1 1", 2, "give one"),
+        ("-p swc -t 1 2 3 --offset 1 2 3 -s 1 1 1", 2, "give only one"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(options, code, words):

@@ -259,7 +259,8 @@ def _check(settings: Mapping[str, Any]) -> None:
     for name, values, (least, longest), most in arguments:
         is_list = isinstance(values, tuple | list) and least <= len(values) <= longest
         if not is_list or not all(type(each) is int and 1 <= each <= most for each in values):
-            msg = f"{name} must be {least} to {longest} integers from 1 to {most}"
+            number = longest if least == longest else f"{least} to {longest}"
+            msg = f"{name} must be {number} integers from 1 to {most}"
             raise ValueError(msg)
     if norm not in get_args(Norm) or type(settings.get("sigmoid", True)) is not bool:
         msg = f"norm must be one of {', '.join(get_args(Norm))}, and sigmoid true or false"
