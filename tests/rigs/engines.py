@@ -45,6 +45,9 @@ CASES = {
         ROWS, num_output_channels=3, activation="softmax", activate="after", batch_size=3,
         outputs=(NetworkOutput("a", 2, "probability"), NetworkOutput("b", 1, "probability")),
     ),
+    "patches in float16": EngineSettings(
+        ROWS, num_output_channels=2, batch_size=3, patch_precision="float16"
+    ),
     "myelin": EngineSettings(APART, num_output_channels=2, mask_myelin_threshold=0.5),
 }  # fmt: skip
 
