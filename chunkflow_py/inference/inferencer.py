@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from chunkflow_py.core.geometry import BoxGrid, Zyx, hull_of
 from chunkflow_py.core.host_memory import OperatorMemory, describe_bytes
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outline import BoxIndex
-from chunkflow_py.errors import GeometryError
+from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import describe_profile
@@ -468,16 +470,28 @@ class Inferencer(OperatorBase):
         if batch_size in self._identities:
             return self._identities[batch_size]
         engine.wait_until_idle()  # until then it may be compiled, which changes the profile
-        network = {key: str(value) for key, value in self.network.items()}
+        network = {key: str(value) for key, value in self.network.items() if key != "device"}
         settings = self.settings
         values = (
-            store.identity, network, engine.backend.profile, batch_size, settings.augment,
-            settings.meaning, settings.activate, settings.activation, settings.outputs,
-            settings.geometry, settings.num_input_channels, settings.num_output_channels,
-            settings.patch_precision, settings.bump,
+            store.identity, network | self._contents(), engine.backend.profile, batch_size,
+            settings.augment, settings.meaning, settings.activate, settings.activation,
+            settings.outputs, settings.geometry, settings.num_input_channels,
+            settings.num_output_channels, settings.patch_precision, settings.bump,
         )  # fmt: skip
         found = digest_of(json.dumps(values, default=str, sort_keys=True).encode())
         return self._identities.setdefault(batch_size, found)
+
+    def _contents(self) -> dict[str, str]:
+        """Return digests of model and weights, whose paths may differ between machines."""
+        contents = {}
+        # A network of several files, which a run cannot have, is known by its paths.
+        with suppress(OptionError, OSError):
+            files = network_files(self.network)
+            for name in ("model", "weights"):
+                if (path := self.network.get(name)) in files:
+                    with Path(path).open("rb") as file:
+                        contents[name] = hashlib.file_digest(file, "blake2b").hexdigest()
+        return contents
 
     def _wanted(
         self, target: BoundingBox, voxel_size_nm: tuple[float, float, float]

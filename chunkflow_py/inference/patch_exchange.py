@@ -7,16 +7,17 @@ task A                |  task B                |  task C
 ```
 
 A part is the network's output on the voxels that a patch shares with another task: exactly the
-values that this task would compute itself, after cropping, augmentation and an activation before
-blending. The other task uses the part instead of running the network, and blends it in the order of
-its patches, so the bytes of its result are the same with and without parts.
+values that this task would compute itself, after cropping, augmentation, an activation before
+blending and rounding. The other task uses the part instead of running the network, and blends it in
+the order of its patches, so the bytes of its result are the same with and without parts.
 
 A part is found by a key, the digest of the patch's input as the network gets it and of the
 *identity* of the computation: network, weights, compute profile, batch size and so on. Whatever is
 missing, damaged, late or has another key is computed. No task ever waits for another one.
 
-The parts of one task (the producer) for another one (the consumer) are one object. It is data from
-strangers, see `unpacked`.
+The parts of one task (the producer) for another one (the consumer) are one object, which is written
+when the producer ends. Tasks of one process find the parts of a task that still runs, too. An
+object is data from strangers, see `PackedParts`.
 """
 
 from __future__ import annotations

@@ -166,6 +166,40 @@ def test_a_source_that_was_rewritten_has_other_keys():
         assert made.engine.patches_found < alone.engine.patches_run
 
 
+MODEL = """
+import torch
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, batch):
+        return torch.cat([batch, batch], 1) * SCALE
+
+
+InstantiatedModel = Scaled()
+"""
+
+
+def test_the_network_is_known_by_its_content(tmp_path):
+    """Machines keep the same file at different paths; another file at the same path differs."""
+    store = LocalParts()
+
+    def found(box, name, scale, device="cpu"):
+        path = tmp_path / name / "net.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(MODEL.replace("SCALE", str(scale)))
+        made = inferencer()
+        made.network = {"framework": "pytorch", "model": str(path), "device": device}
+        with made:
+            made.part_store = store
+            made(image(BOXES), box)
+            return made.engine.patches_found
+
+    boxes = list(BOXES)
+    assert found(boxes[0], "one", 0.25) == 0
+    assert found(boxes[1], "other", 0.25, "cpu:0") > 0
+    assert found(boxes[2], "one", 0.5) == 0
+
+
 def test_parts_of_a_running_task_are_found_in_the_same_process():
     """A task need not end: what it has computed is found at once, and is dropped with it."""
     volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
