@@ -87,17 +87,21 @@ class Engine:
             device: operations of the device (default: those of the backend's device).
 
         Raises:
-            OptionError: augmentation or an activation, with a network that returns patches
-                already multiplied by the window.
+            OptionError: augmentation, an activation or patches in float16, with a network that
+                returns patches already multiplied by the window.
         """
-        if backend.weighted and (settings.augment or settings.activation != "none"):
-            option = "--augment" if settings.augment else "--activation"
-            msg = (
-                f"{option} works on the network's own values, but a PatchInferencer returns them "
-                f"already multiplied by the window; leave {option} out, or use a model with "
-                "InstantiatedModel"
-            )
-            raise OptionError(msg)
+        for option, given in (
+            ("--augment", settings.augment),
+            ("--activation", settings.activation != "none"),
+            ("--patch-precision float16", settings.patch_precision != "float32"),
+        ):
+            if backend.weighted and given:
+                msg = (
+                    f"{option} works on the network's own values, but a PatchInferencer returns "
+                    f"them already multiplied by the window; leave {option} out, or use a model "
+                    "with InstantiatedModel"
+                )
+                raise OptionError(msg)
         self.backend = backend
         self.settings = settings
         self.patches_run = self.patches_skipped = self.patches_found = 0
@@ -111,6 +115,7 @@ class Engine:
         self._loader = PatchLoader(shape, device, ahead=staged)
         window = device.bring(torch.from_numpy(settings.window))
         shares = settings.activation != "none" and settings.activate == "after"
+        self._window = window
         self._blender = Blender(window, settings.num_output_channels, shares=shares)
         self._writer = OutputWriter(settings, device, staged=staged)
         self._results = ResultMemory()
@@ -154,7 +159,8 @@ class Engine:
     def depends_on_batch(self) -> bool:
         """Return whether the output of a patch depends on its place in a batch or on other patches.
 
-        One patch is put at each place of a batch, with zeros and with noise around it.
+        One patch is put at each place of a batch, with zeros and with noise around it; the outputs
+        are compared bit by bit.
         """
         return bool(self._thread.submit(self._depends_on_batch).result())
 
@@ -168,9 +174,11 @@ class Engine:
             for around in (torch.zeros(size), other):
                 batch = around.repeat(settings.batch_size, 1, 1, 1, 1)
                 batch[place] = patch
-                output = self._fitting(self.device.bring(batch))[place].clone()
-                first = output if first is None else first
-                if not torch.equal(output, first):
+                used = settings.batch_size if around is other else place + 1
+                output = self._finished(self._fitting(self.device.bring(batch))[:used])[place]
+                bits = output.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+                first = bits if first is None else first
+                if not torch.equal(bits, first):
                     return True
         return False
 
@@ -244,7 +252,9 @@ class Engine:
             self._compute, self._loader.open(patches), patches, stop or Event(), on_progress
         )
         # Not in the network's thread, which continues with the next box.
-        return self._end.submit(_completed, job, wrap)
+        return self._end.submit(
+            _completed, job, wrap, exchange if self.device.asynchronous else None
+        )
 
     def wait_until_idle(self) -> None:
         """Wait until the network is idle, so that the caller may run it."""
@@ -274,7 +284,7 @@ class Engine:
                 for step in batch.steps:
                     for region in blender.advance(step.patch):
                         writes += self._give_out(region, target, result)
-                    values = self._values(step, outputs)
+                    values = self._values(step, outputs, exchange)
                     blender.add(step.patch, values, weighted=self.backend.weighted)
                     if exchange is not None and step.key is not None and values is not None:
                         exchange.keep(step.patch, step.key, values)
@@ -289,19 +299,23 @@ class Engine:
                     on_progress(done, total)
             for region in blender.finish():
                 writes += self._give_out(region, target, result)
-        if exchange is not None:
+        # On a GPU not here, where the next forward pass would wait.
+        if exchange is not None and not self.device.asynchronous:
             exchange.finish()
         return result, writes
 
-    def _values(self, step: Step, outputs: torch.Tensor | None) -> torch.Tensor | None:
+    def _values(
+        self, step: Step, outputs: torch.Tensor | None, exchange: TaskExchange | None
+    ) -> torch.Tensor | None:
         """Return the output of a patch; of a part, with any values outside the task."""
-        if step.part is None:
+        part = step.part
+        if part is None or exchange is None:
             return None if step.place is None or outputs is None else outputs[step.place]
-        part = self.device.bring(step.part.values)
-        shape = (part.shape[0], *self.settings.geometry.output_patch_size)
-        if self._spare.shape != shape or self._spare.dtype != part.dtype:
-            self._spare = part.new_zeros(shape)
-        self._spare[(slice(None), *step.part.box.slices(step.patch.start))] = part
+        shape = (len(part.values), *self._window.shape)
+        if self._spare.shape != shape or self._spare.dtype != part.values.dtype:
+            self._spare = self._window.new_zeros(shape, dtype=part.values.dtype)
+        target = self._spare[(slice(None), *part.box.slices(step.patch.start))]
+        exchange.exchange.upload(part, target)
         return self._spare
 
     def _give_out(
@@ -333,17 +347,23 @@ class Engine:
 
     def _forward(self, batch: torch.Tensor, used: int) -> torch.Tensor:
         """Return (n, c, z, y, x) of the output patch size for the patches in use."""
-        settings = self.settings
         with self._clock.running():
             output = self._fitting(batch)
-        output = self._crop(output[:used])
-        if settings.activation != "none" and settings.activate == "before":
-            channels = tuple(part.channels for part in settings.outputs)
-            output = activated(output, settings.activation, channels)
+        output = self._finished(output[:used])
         if not self._checked:
             self._check_values(output)
             self._checked = True  # only now: after an error, the next box must be refused too
         return output
+
+    def _finished(self, output: torch.Tensor) -> torch.Tensor:
+        """Return the network's output as it is blended: cropped, activated and rounded."""
+        settings = self.settings
+        output = self._crop(output)
+        if settings.activation != "none" and settings.activate == "before":
+            channels = tuple(part.channels for part in settings.outputs)
+            output = activated(output, settings.activation, channels)
+        # Blending multiplies by a float32 window, which converts back without an error.
+        return output.to(torch.float16) if settings.patch_precision == "float16" else output
 
     def _fitting(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network, in smaller batches if the device runs out of memory."""
@@ -396,7 +416,7 @@ class Engine:
         """Check that the values of the first batch suit the kind of the output."""
         bad = int((~torch.isfinite(output)).sum())
         if bad:
-            raise NonFiniteError(non_finite(f"{bad} values", "the first batch"))
+            raise NonFiniteError(non_finite(f"{bad} values", "the first batch", self.settings))
         kind = self.settings.output_kind
         if (
             kind is None
@@ -418,11 +438,14 @@ class Engine:
 def _completed(
     job: Future[tuple[NDArray[Any], list[Future[None]]]],
     wrap: Callable[[NDArray[Any]], Any] | None,
+    exchange: TaskExchange | None,
 ) -> Any:
-    """Wait for the result and for all pending writes to it."""
+    """Wait for the result and for all pending writes to it; store the parts for other tasks."""
     result, writes = job.result()
     for write in writes:
         write.result()
+    if exchange is not None:
+        exchange.finish()
     return result if wrap is None else wrap(result)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk, Voxels
+from chunkflow_py.core.geometry import BoxGrid, Zyx, hull_of
 from chunkflow_py.core.host_memory import OperatorMemory, describe_bytes
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outline import BoxIndex
-from chunkflow_py.errors import GeometryError
+from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import describe_profile
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.backends.backend_protocol import Backend
     from chunkflow_py.inference.engine_settings import EngineSettings
     from chunkflow_py.inference.memory_estimate import MemoryEstimate
@@ -248,9 +251,11 @@ class Inferencer(OperatorBase):
         own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)
         held = {part: size for part, size in expected.host.items() if part not in own}
         if self.part_store is not None and (size := self._part_bytes()):
-            # Those of one task that are read, and those that are kept until its end.
+            # Those of one task that are read, those that are kept until its end, and, if the store
+            # writes them later, those of the task before it.
             tasks = len(self.placement.outline.boxes)
-            held["parts of patches"] = 2 * size + min(size * tasks, self.part_store.most_bytes)
+            sets = 3 if self.part_store.connections else 2
+            held["parts of patches"] = sets * size + min(size * tasks, self.part_store.most_bytes)
         return OperatorMemory(self._workload.output_size, held=held, complete=expected.complete)
 
     @hook
@@ -356,12 +361,15 @@ class Inferencer(OperatorBase):
     ) -> TaskExchange | None:
         """Return the exchange of a task; ``None`` if no task shares patches with it."""
         placement, store = self.placement, self.part_store
-        if store is None or bbox is None or not self.is_local or grid != placement.patches(domain):
+        boxes = placement.outline.boxes if placement.outline is not None else None
+        if store is None or bbox is None or boxes is None:
+            return None
+        size = engine.batch_size
+        if reason := self._why_separately(engine, size, grid, domain):
+            logger.info("tasks compute the patches that they share separately, because %s", reason)
+            self.part_store = None
             return None
         if self._tasks is None:
-            boxes = placement.outline.boxes if placement.outline is not None else None
-            if boxes is None:
-                return None
             self._tasks = BoxIndex(boxes)
         number = self._tasks.number(bbox)
         if number is None:
@@ -377,25 +385,66 @@ class Inferencer(OperatorBase):
         if not neighbours:
             return None
         if self._exchange is None:
-            if engine.depends_on_batch():
-                logger.info(
-                    "tasks compute the patches that they share separately, because the output of a "
-                    "patch depends on the other patches of its batch; --batch-size 1 avoids this"
-                )
-                self.part_store = None
-                return None
             settings = self.settings
             geometry = (settings.geometry.output_patch_size, settings.num_output_channels)
             device = engine.device
             self._exchange = PatchExchange(store, geometry, device, forward_s=engine.mean_forward_s)
-        count = grid.count(target).product()
-        identity = self._identity(engine, store)
-        return self._exchange.task(self._name(number), target, identity, neighbours, count)
+        return self._exchange.task(
+            self._name(number),
+            target,
+            self._identity(engine, size, store),
+            neighbours,
+            grid.count(target).product(),
+            # --lower-batch may change the batch size, and so the compute profile, in any task.
+            is_current=lambda: engine.batch_size == size,
+        )
+
+    def _why_separately(
+        self, engine: Engine, batch_size: int, grid: PatchGrid, domain: BoundingBox
+    ) -> str:
+        """Return why tasks do not exchange patches, as part of a sentence; empty if they do."""
+        if not self.is_local or grid != self.placement.patches(domain):
+            return (
+                "patches start at the corner of each chunk; --grid anchored with "
+                "--expand-margin-size auto avoids this"
+            )
+        if self._tasks is None and (small := self._small_tasks()):
+            return small
+        if batch_size not in self._identities and engine.depends_on_batch():
+            return (
+                "the output of a patch depends on the other patches of its batch; --batch-size 1 "
+                "avoids this"
+            )
+        return ""
+
+    def _small_tasks(self) -> str:
+        """Return how tasks are smaller than a patch, as part of a sentence; empty if they are not.
+
+        A patch then touches more than two tasks along an axis, so a task may exchange parts with
+        more than its 26 neighbours.
+        """
+        boxes, patch = self.placement.outline.boxes, self.settings.geometry.output_patch_size
+        region = hull_of(boxes)
+        if region is None:
+            return ""
+        if isinstance(boxes, BoxGrid):
+            size = boxes.stride.low(region.size)
+        else:
+            size = reduce(Zyx.high, (box.size for box in boxes))
+        # An axis along which the volume is not divided may be shorter than a patch.
+        if not any(a < b and a < c for a, b, c in zip(size, patch, region.size, strict=True)):
+            return ""
+        return (
+            f"tasks of {size} are smaller than the output patch {patch} (zyx, voxels); tasks of at "
+            "least a patch avoid this"
+        )
 
     def _part_bytes(self) -> int:
         """Return the bytes of all parts that a task in the middle of the volume stores."""
         outline, settings = self.placement.outline, self.settings
         if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
+            return 0
+        if self._small_tasks():
             return 0
         box = outline.boxes[len(outline.boxes) // 2].intersection(outline.domain)
         if box.is_empty:
@@ -410,26 +459,39 @@ class Inferencer(OperatorBase):
             low, high = target.start[axis], target.stop[axis]
             computed *= size * len(spans)
             inside *= sum(min(stop, high) - max(start, low) for start, stop in spans)
-        return (computed - inside) * settings.num_output_channels * 4
+        return (computed - inside) * settings.num_output_channels * settings.patch_itemsize
 
     def _name(self, position: int) -> str:
         """Return the number of a task in the plan, as text."""
         return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
 
-    def _identity(self, engine: Engine, store: PartStore) -> bytes:
+    def _identity(self, engine: Engine, batch_size: int, store: PartStore) -> bytes:
         """Return a digest of everything besides the input that the output of a patch depends on."""
-        if engine.batch_size in self._identities:
-            return self._identities[engine.batch_size]
+        if batch_size in self._identities:
+            return self._identities[batch_size]
         engine.wait_until_idle()  # until then it may be compiled, which changes the profile
-        network = {key: str(value) for key, value in self.network.items()}
+        network = {key: str(value) for key, value in self.network.items() if key != "device"}
         settings = self.settings
         values = (
-            store.identity, network, engine.backend.profile, engine.batch_size, settings.augment,
-            settings.meaning, settings.activate, settings.activation, settings.outputs,
-            settings.geometry, settings.num_input_channels, settings.num_output_channels,
+            store.identity, network | self._contents(), engine.backend.profile, batch_size,
+            settings.augment, settings.meaning, settings.activate, settings.activation,
+            settings.outputs, settings.geometry, settings.num_input_channels,
+            settings.num_output_channels, settings.patch_precision, settings.bump,
         )  # fmt: skip
         found = digest_of(json.dumps(values, default=str, sort_keys=True).encode())
-        return self._identities.setdefault(engine.batch_size, found)
+        return self._identities.setdefault(batch_size, found)
+
+    def _contents(self) -> dict[str, str]:
+        """Return digests of model and weights, whose paths may differ between machines."""
+        contents = {}
+        # A network of several files, which a run cannot have, is known by its paths.
+        with suppress(OptionError, OSError):
+            files = network_files(self.network)
+            for name in ("model", "weights"):
+                if (path := self.network.get(name)) in files:
+                    with Path(path).open("rb") as file:
+                        contents[name] = hashlib.file_digest(file, "blake2b").hexdigest()
+        return contents
 
     def _wanted(
         self, target: BoundingBox, voxel_size_nm: tuple[float, float, float]

@@ -196,7 +196,9 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
     converted = 0 if settings.output_dtype == "float32" else settings.num_output_channels
     work = {
         "engine workspace": blending + region * converted * _CONVERSION,
-        "batches": batch * ((_FEED if cuda else 1) + _COPIES) + _augmentation(settings, batch),
+        "batches": batch * ((_FEED if cuda else 1) + _COPIES)
+        + _augmentation(settings, batch)
+        + _rounded(settings),
     }
     libraries = max(0, workload.resident_bytes - (0 if cuda else workload.weight_bytes))
     start = {LIBRARIES: libraries + FIRST_USE}
@@ -246,6 +248,14 @@ def _augmentation(settings: EngineSettings, batch: int) -> int:
         return 0
     output = batch // settings.num_input_channels * settings.num_output_channels
     return batch + 2 * output
+
+
+def _rounded(settings: EngineSettings) -> int:
+    """Return the bytes of the output patches of a batch in float16."""
+    if settings.patch_precision == "float32":
+        return 0
+    values = settings.geometry.output_patch_size.product() * settings.num_output_channels
+    return settings.batch_size * values * settings.patch_itemsize
 
 
 logger = logging.getLogger(__name__)

@@ -87,7 +87,7 @@ class OutputWriter:
                 returned, the future raises this error.
         """
         if self._thread is None:
-            _check_finite(region)
+            self._check_finite(region)
             if self._plain:
                 torch.div(region.sums, region.weights, out=target)
             else:
@@ -142,12 +142,24 @@ class OutputWriter:
             facts, values = _parts(buffer, torch.empty(2, dtype=torch.int64), target)
             state, clamped = facts.tolist()
             if state < 3:
-                msg = _TOO_LARGE.format(box) if state == 2 else non_finite("values", box)
+                msg = (
+                    _TOO_LARGE.format(box)
+                    if state == 2
+                    else non_finite("values", box, self._settings)
+                )
                 raise NonFiniteError(msg)
             target.copy_(values)
             self._count(clamped)
         finally:
             self._free.put(buffer)
+
+    def _check_finite(self, region: BlendedRegion) -> None:
+        # A sum is not finite if one of its terms is not, and is far cheaper than a mask; it may
+        # also overflow by itself, so only then check every value.
+        sums = region.sums
+        if not bool(torch.isfinite(sums.sum())) and not bool(torch.isfinite(sums).all()):
+            bad = int((~torch.isfinite(sums)).any(0).sum())
+            raise NonFiniteError(non_finite(f"{bad} voxels", region.box, self._settings))
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
         """Return whether *values* fit into float16; true for any other output dtype."""
@@ -201,17 +213,14 @@ def _parts(
     )
 
 
-def _check_finite(region: BlendedRegion) -> None:
-    # A sum is not finite if one of its terms is not, and is far cheaper than a mask; it may
-    # also overflow by itself, so only then check every value.
-    sums = region.sums
-    if not bool(torch.isfinite(sums.sum())) and not bool(torch.isfinite(sums).all()):
-        bad = int((~torch.isfinite(sums)).any(0).sum())
-        raise NonFiniteError(non_finite(f"{bad} voxels", region.box))
-
-
-def non_finite(what: str, where: object) -> str:
+def non_finite(what: str, where: object, settings: EngineSettings) -> str:
     """Return the error message for values that are not finite."""
+    if settings.patch_precision == "float16":
+        return (
+            f"the network returned {what} that are NaN, infinite, or too large for "
+            f"--patch-precision float16, whose largest number is 65504, in {where}; use "
+            "--patch-precision float32, or check the weights, --normalize and --dtype"
+        )
     return (
         f"the network returned {what} that are NaN or infinite in {where}; check the weights, "
         "--normalize and --dtype"

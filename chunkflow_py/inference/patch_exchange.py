@@ -7,16 +7,17 @@ task A                |  task B                |  task C
 ```
 
 A part is the network's output on the voxels that a patch shares with another task: exactly the
-values that this task would compute itself, after cropping, augmentation and an activation before
-blending. The other task uses the part instead of running the network, and blends it in the order of
-its patches, so the bytes of its result are the same with and without parts.
+values that this task would compute itself, after cropping, augmentation, an activation before
+blending and rounding. The other task uses the part instead of running the network, and blends it in
+the order of its patches, so the bytes of its result are the same with and without parts.
 
 A part is found by a key, the digest of the patch's input as the network gets it and of the
 *identity* of the computation: network, weights, compute profile, batch size and so on. Whatever is
 missing, damaged, late or has another key is computed. No task ever waits for another one.
 
-The parts of one task (the producer) for another one (the consumer) are one object. It is data from
-strangers, see `unpacked`.
+The parts of one task (the producer) for another one (the consumer) are one object, which is written
+when the producer ends. Tasks of one process find the parts of a task that still runs, too. An
+object is data from strangers, see `PackedParts`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -52,7 +55,8 @@ _ENTRY = struct.Struct("<3q3I3I16s16s")  # patch start, offset and size in it, k
 _CHECKSUM = 16
 _DTYPES = {1: torch.float32, 2: torch.bfloat16, 3: torch.float16}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_PATIENCE_S = 0.5  # shortest time to wait for parts that are being read
+_PATIENCE_S = 0.5  # least time for which a task waits for parts that are being read, in all
+_STAGED = 2  # buffers for parts on their way to the device: one being filled, one being emptied
 
 
 def digest_of(*contents: bytes | memoryview) -> bytes:
@@ -81,6 +85,12 @@ class Part:
     values: torch.Tensor
     arrived: Mark | None = None
 
+    def arrived_values(self) -> torch.Tensor:
+        """Return the values, after waiting until they have been copied from the device."""
+        if self.arrived is not None:
+            self.arrived.wait()
+        return self.values
+
 
 def packed(parts: Sequence[Part]) -> bytes:
     """Return *parts* (at least one, all of one dtype and number of channels) as one object.
@@ -92,9 +102,7 @@ def packed(parts: Sequence[Part]) -> bytes:
     head = [_HEADER.pack(_MAGIC, _CODES[first.dtype], first.shape[0], len(parts))]
     contents = []
     for part in parts:
-        if part.arrived is not None:
-            part.arrived.wait()
-        content = part.values.contiguous().view(torch.uint8).numpy().data
+        content = part.arrived_values().contiguous().view(torch.uint8).numpy().data
         contents.append(content)
         offset = part.box.start - part.patch
         head.append(_ENTRY.pack(*part.patch, *offset, *part.box.size, part.key, digest_of(content)))
@@ -253,13 +261,18 @@ class PatchExchange:
         self._patch_size, self._channels = geometry
         self._device = device
         self._stream = device.side_stream()
+        nothing = torch.empty(0, dtype=torch.uint8)
+        self._staged = deque((nothing, device.mark()) for _ in range(_STAGED))
         self._forward_s = forward_s
+        self._tasks: WeakValueDictionary[str, TaskExchange] = WeakValueDictionary()
+        self._last: TaskExchange | None = None
         self._threads = ThreadPoolExecutor(connections, "parts") if connections else None
         self._lock = Lock()
         self._warned: set[str] = set()
 
     def close(self) -> None:
         """End the threads."""
+        self._last = None
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
@@ -270,6 +283,8 @@ class PatchExchange:
         identity: bytes,
         neighbours: Mapping[str, BoundingBox],
         patches: int,
+        *,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> TaskExchange:
         """Return the exchange of one task.
 
@@ -279,10 +294,14 @@ class PatchExchange:
             identity: digest of everything besides the input that the values depend on.
             neighbours: boxes that other tasks compute, by name; only tasks that may share a patch.
             patches: number of patches of the task.
+            is_current: returns whether the network still computes what *identity* describes;
+                otherwise, the task neither uses nor stores parts.
         """
         values = self._patch_size.product() * self._channels * torch.float32.itemsize
         most = _HEADER.size + _CHECKSUM + patches * (_ENTRY.size + values)
-        return TaskExchange(self, name, target, identity, dict(neighbours), most)
+        made = TaskExchange(self, name, target, identity, dict(neighbours), most, is_current)
+        self._tasks[name] = made
+        return made
 
     # --- for the exchange of one task -----------------------------------------------------------
 
@@ -299,7 +318,7 @@ class PatchExchange:
         """Return the producers of objects for a consumer; none if the store fails."""
         try:
             return self._store.producers(consumer)
-        except ChunkflowError as error:
+        except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
             self._warn("read", f"cannot look for parts of patches, which are computed: {error}")
             return ()
 
@@ -312,7 +331,7 @@ class PatchExchange:
             with self._lock:
                 self.counts.bytes_read += len(content)
             return PackedParts(content, self._patch_size, self._channels)
-        except (ChunkflowError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
             self.refuse(consumer, producer, error)
             return None
 
@@ -330,7 +349,9 @@ class PatchExchange:
         """Copy values to the host, behind the network's work, and return when they arrive."""
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
-        values, ready, arrived = values.contiguous().clone(), self._device.mark(), None
+        # A copy on the device, because the next forward pass overwrites the values.
+        values = values.clone(memory_format=torch.contiguous_format)
+        ready = self._device.mark()
         ready.record()
         host = self._device.host_buffer(tuple(values.shape), values.dtype)
         with self._stream.entered():
@@ -341,15 +362,41 @@ class PatchExchange:
             arrived.record()
         return host, arrived
 
-    def write(self, consumers: Mapping[str, list[Part]], producer: str) -> None:
+    def upload(self, part: Part, target: torch.Tensor) -> None:
+        """Copy the values of a part to *target* on the device, without waiting for the device.
+
+        The copy is behind the work that the current stream already has.
+        """
+        values = part.arrived_values()
+        if not self._device.asynchronous:
+            target.copy_(values)
+            return
+        buffer, read = self._staged.popleft()
+        read.wait()
+        if buffer.numel() < values.nbytes:
+            buffer = self._device.host_buffer((values.nbytes,), torch.uint8)
+        staged = buffer[: values.nbytes].view(values.dtype).view(values.shape)
+        staged.copy_(values)
+        target.copy_(staged, non_blocking=True)
+        read.record()
+        self._staged.append((buffer, read))
+
+    def kept(self, producer: str, consumer: str, patch: Zyx) -> Part | None:
+        """Return a part that a task of this process has kept for another one, if there is one."""
+        task = self._tasks.get(producer)
+        return None if task is None else task.kept(consumer, patch)
+
+    def write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
         """Pass the parts of a task to the store, one object for each consumer."""
+        # The store may write them later; until then, tasks of this process get them from here.
+        self._last = task if self._threads is not None else None
         try:
-            names = [name for name, parts in consumers.items() if parts]
-            for name in self._store.unfinished(names):
+            for name in self._store.unfinished(list(consumers)):
                 size = sum(part.values.nbytes for part in consumers[name])
                 with self._lock:
                     self.counts.bytes_written += size
-                self._store.write(name, producer, partial(packed, consumers[name]), size)
+                content = partial(packed, consumers[name])
+                self._store.write(name, task.label, content, size)
         except ChunkflowError as error:
             self._warn("write", f"cannot store parts of patches for other tasks: {error}")
 
@@ -360,8 +407,11 @@ class PatchExchange:
         except ChunkflowError as error:
             self._warn("done", f"cannot remove used parts of patches: {error}")
 
-    def wait_s(self) -> float:
-        """Return the time to wait for parts that are being read, instead of computing one patch."""
+    def patience_s(self) -> float:
+        """Return how long a task may wait, in all, for parts that are being read, in seconds.
+
+        This is about the time of one patch, so waiting costs at most as much as one patch.
+        """
         return max(_PATIENCE_S, self._forward_s())
 
     def _warn(self, kind: str, text: str) -> None:
@@ -372,12 +422,12 @@ class PatchExchange:
         logger.warning("%s", text)
 
 
-@dataclass
+@dataclass(eq=False)
 class TaskExchange:
     """The exchange of one task; see `PatchExchange.task`.
 
-    `look`, `key`, `find` are called by the thread that loads patches; `keep` and `finish` by the
-    thread that runs the network.
+    `look`, `key`, `find` are called by the thread that loads patches, `keep` by the thread that
+    runs the network, and `finish` when all patches have been computed.
     """
 
     exchange: PatchExchange
@@ -386,11 +436,17 @@ class TaskExchange:
     identity: bytes
     neighbours: dict[str, BoundingBox]
     most_bytes: int
+    is_current: Callable[[], bool]
     _packs: dict[str, PackedParts | None] = field(default_factory=dict, init=False)
     _reads: list[Future[None]] = field(default_factory=list, init=False)
-    _kept: dict[str, list[Part]] = field(default_factory=dict, init=False)
-    _is_patient: bool = field(default=True, init=False)
+    _kept: dict[str, dict[Zyx, Part]] = field(default_factory=dict, init=False)
+    _patience_s: float | None = field(default=None, init=False)
     _layer: int | None = field(default=None, init=False)
+
+    @property
+    def label(self) -> str:
+        """Name of this task as a producer, which no task with another identity has."""
+        return self._labelled(self.name)
 
     def shared(self, patch: BoundingBox) -> Iterable[str]:
         """Return the neighbours that need the patch, too."""
@@ -405,7 +461,6 @@ class TaskExchange:
         if patch.start.z == self._layer:
             return
         self._layer = patch.start.z
-        self._reads = [read for read in self._reads if not read.done()]
         self._reads.append(self.exchange.submit(self._read_new))
 
     def _read_new(self) -> None:
@@ -413,10 +468,12 @@ class TaskExchange:
         for producer in sorted(own.intersection(self.exchange.producers(self.name))):
             if producer not in self._packs:
                 self._packs[producer] = None
-                self._packs[producer] = self.exchange.read(self.name, producer, self.most_bytes)
+                self._reads.append(self.exchange.submit(partial(self._read, producer)))
+
+    def _read(self, producer: str) -> None:
+        self._packs[producer] = self.exchange.read(self.name, producer, self.most_bytes)
 
     def _labelled(self, name: str) -> str:
-        """Return the name of a producer, which other identities do not replace."""
         return f"{self.identity.hex()[:8]}-{name}"
 
     def key(self, values: NDArray[np.float32]) -> bytes:
@@ -425,11 +482,15 @@ class TaskExchange:
 
     def find(self, patch: BoundingBox, key: bytes) -> Part | None:
         """Return the part of *patch* in this task, or ``None`` if the patch must be computed."""
-        if self._is_patient and (reads := [read for read in self._reads if not read.done()]):
-            start = monotonic()
-            wait(reads, self.exchange.wait_s())
-            self._is_patient = monotonic() - start < self.exchange.wait_s()
+        if not self.is_current():
+            return None
         box = patch.intersection(self.target)
+        for producer in self.shared(patch):
+            kept = self.exchange.kept(producer, self.name, patch.start)
+            if kept is not None and kept.key == key and kept.box == box:
+                self.exchange.counts.found += 1
+                return kept
+        self._wait_for_reads()
         for producer, pack in self._packs.copy().items():  # a thread may add to it
             entry = None if pack is None else pack.entries.get(patch.start)
             if pack is None or entry is None or entry.key != key or entry.box != box:
@@ -443,6 +504,16 @@ class TaskExchange:
             return part
         return None
 
+    def _wait_for_reads(self) -> None:
+        """Wait for reads that have begun, once: all waits of a task together have a limit."""
+        if self._patience_s is None:
+            self._patience_s = self.exchange.patience_s()
+        start = monotonic()
+        while (reads := [read for read in self._reads if not read.done()]) and self._patience_s > 0:
+            wait(reads, self._patience_s)  # a read of the list adds further reads
+            self._patience_s -= monotonic() - start
+            start = monotonic()
+
     def keep(self, patch: BoundingBox, key: bytes, values: torch.Tensor) -> None:
         """Keep the parts of a computed patch for the neighbours; see `finish`.
 
@@ -451,14 +522,22 @@ class TaskExchange:
             key: key of the patch.
             values: (c, z, y, x) of the output patch size; may be overwritten afterwards.
         """
+        if not self.is_current():
+            return
         for name in self.shared(patch):
             box = patch.intersection(self.neighbours[name])
             part, arrived = self.exchange.copied(values[(slice(None), *box.slices(patch.start))])
-            parts = self._kept.setdefault(name, [])
-            parts.append(Part(patch.start, box, key, part, arrived))
+            parts = self._kept.setdefault(name, {})
+            parts[patch.start] = Part(patch.start, box, key, part, arrived)
+
+    def kept(self, consumer: str, patch: Zyx) -> Part | None:
+        """Return the part of a patch that this task has kept for another one, if there is one."""
+        return self._kept.get(consumer, {}).get(patch)
 
     def finish(self) -> None:
         """Pass the kept parts to the store."""
-        self.exchange.write(self._kept, self._labelled(self.name))
+        self.exchange.write(
+            self, {name: list(parts.values()) for name, parts in self._kept.items()}
+        )
         self.exchange.done(self.name)
-        self._kept, self._packs = {}, {}
+        self._packs = {}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         ),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
-            "output_channels", "activation", "activate", "bump",
+            "output_channels", "activation", "activate", "patch_precision", "bump",
         ),
         "Speed and memory": (
             "batch_size", "lower_batch", "device", "backend", "dtype", "compile", "tf32",
@@ -132,6 +132,14 @@ if TYPE_CHECKING:
     default="before",
     show_default=True,
     help="Apply the activation to each patch before blending, or to the blended result.",
+)
+@click.option(
+    "--patch-precision",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Precision of the output of each patch before blending; float16 halves the bytes of the "
+    "patches that tasks exchange.",
 )
 @click.option(
     "--normalize",

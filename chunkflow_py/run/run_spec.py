@@ -6,9 +6,10 @@
 | `Spec.digest`  | every byte of the spec                          | ``RUN#sha256=…`` of workers   |
 
 The hash of a step covers the options of its operators (including defaults, but not the options in
-`NEUTRAL`), its plan, the content of its files, `OUTPUT_VERSION`, and the hash of the previous step,
-whose output the step may read. The hash does not cover the version of the package, the queue, or
-the spelling of the command line, so a new version that yields the same bytes can continue a run.
+`NEUTRAL`, nor the defaults of those in `NEWER`), its plan, the content of its files,
+`OUTPUT_VERSION`, and the hash of the previous step, whose output the step may read. The hash does
+not cover the version of the package, the queue, or the spelling of the command line, so a new
+version that yields the same bytes can continue a run.
 
 The stored spec calls steps ``stages``, and the arguments of their operators ``words``.
 """
@@ -31,6 +32,10 @@ OLDER = "chunkflow run 1"  # format of version 0.1.0, which did not store output
 OUTPUT_VERSION = 2
 # Options that do not change a byte of the result; the compute profile covers the device.
 NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_weights"}
+# Options that are newer than `OUTPUT_VERSION`, by operator and name, each with its default, which
+# yields the bytes of earlier versions. The hash does not cover an option at its default, so that
+# the hashes of older specs do not change.
+NEWER = {("inference", "patch_precision"): "float32"}
 FILE_MARK = "chunkflow-file:"
 
 
@@ -264,7 +269,11 @@ class Spec:
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name of an operator, and those of its options that the hash of a step covers."""
-    kept = {key: value for key, value in options.items() if key not in NEUTRAL}
+    kept = {
+        key: value
+        for key, value in options.items()
+        if key not in NEUTRAL and ((name, key) not in NEWER or value != NEWER[name, key])
+    }
     return name, json.loads(_canonical(kept))
 
 
@@ -276,11 +285,11 @@ def differences(old: RunStep, new: RunStep) -> list[str]:
         phrases.append(f"the pipeline is {new_names}, not {old_names}")
     else:
         for (name, was), (_, now) in zip(old.options, new.options, strict=True):
-            phrases += [
-                f"{name} --{key.replace('_', '-')} is {now.get(key)}, not {was.get(key)}"
-                for key in sorted(was.keys() | now.keys())
-                if was.get(key) != now.get(key)
-            ]
+            for key in sorted(was.keys() | now.keys()):
+                old_value, new_value = (o.get(key, NEWER.get((name, key))) for o in (was, now))
+                if old_value != new_value:
+                    option = key.replace("_", "-")
+                    phrases.append(f"{name} --{option} is {new_value}, not {old_value}")
     old_files, new_files = (sorted(file.sha256 for file in each.files) for each in (old, new))
     others: list[tuple[str, Any, Any]] = [
         ("--mip", old.mip, new.mip),

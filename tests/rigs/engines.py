@@ -45,6 +45,9 @@ CASES = {
         ROWS, num_output_channels=3, activation="softmax", activate="after", batch_size=3,
         outputs=(NetworkOutput("a", 2, "probability"), NetworkOutput("b", 1, "probability")),
     ),
+    "patches in float16": EngineSettings(
+        ROWS, num_output_channels=2, batch_size=3, patch_precision="float16"
+    ),
     "myelin": EngineSettings(APART, num_output_channels=2, mask_myelin_threshold=0.5),
 }  # fmt: skip
 
@@ -97,7 +100,11 @@ def computed(setting: EngineSettings, device: Device, *, stop: bool = False) -> 
 def two_tasks(
     engine: Engine, image: NDArray[np.uint8], box: BoundingBox, device: Device
 ) -> list[Future[NDArray[Any]]]:
-    """Start two tasks that divide a chunk, of which the second may use patches of the first."""
+    """Start two tasks that divide a chunk, of which the second may use patches of the first.
+
+    With an even batch size, both are under way at the same time; otherwise the second uses all that
+    they share.
+    """
     settings = engine.settings
     middle = Zyx(*(k // 2 if axis == 1 else 0 for axis, k in enumerate(box.size)))
     targets = {
@@ -111,4 +118,6 @@ def two_tasks(
         others = {key: other for key, other in targets.items() if key != name}
         each = exchange.task(name, target, b"same", others, grid.count(target).product())
         runs.append(engine.start(image, box, output_box=target, grid=grid, exchange=each))
+        if settings.batch_size % 2:
+            runs[-1].result(60)
     return runs

@@ -123,6 +123,15 @@ def test_submit_again_switches_the_exchange_off():
     check()
 
 
+def test_workers_of_any_device_class_exchange_nothing():
+    """Their compute profiles may differ; one line of the log says so."""
+    say(f"submit --run r --exchange on --device-class any {PIPELINE.format(out='out')}")
+    said = say("work r --processes 1 --threads 1")
+    assert said.count("(--device-class any)") == 1
+    assert not objects()
+    check()
+
+
 def test_no_parts_for_tasks_that_are_recorded():
     """Only tasks of the plan without a record still need parts."""
     submit("on")

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from chunkflow_py.cli import catalog
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.run_spec import File, RunStep, Spec, differences, options_of
+from chunkflow_py.run.run_spec import NEWER, File, RunStep, Spec, differences, options_of
 
 
 def stage(**changes):
@@ -97,6 +98,28 @@ def test_a_format_to_come_is_refused():
 def test_options_are_plain_values():
     """Positions and boxes are converted to JSON, so that hashes do not depend on classes."""
     assert options_of("x", {"size": Zyx(1, 2, 3)}) == ("x", {"size": [1, 2, 3]})
+
+
+@pytest.mark.parametrize(("name", "key"), NEWER)
+def test_newer_options_at_their_defaults_are_not_covered(name, key):
+    """A run of an earlier version has the same hash; another value changes it and is named."""
+    default = NEWER[name, key]
+    older, same, other = (
+        stage(options=(options_of(name, {"grid": "auto"} | more),))
+        for more in ({}, {key: default}, {key: "another value"})
+    )
+    assert older.hash == same.hash != other.hash
+    assert options_of("another-operator", {key: default})[1] == {key: default}
+    option = f"{name} --{key.replace('_', '-')}"
+    assert differences(older, other) == [f"{option} is another value, not {default}"]
+    assert differences(other, older) == [f"{option} is {default}, not another value"]
+
+
+def test_the_defaults_of_newer_options_are_those_of_the_commands():
+    """Each option exists, and its default is the value that the hash leaves out."""
+    for (name, key), default in NEWER.items():
+        (option,) = [each for each in catalog.load(name).params if each.name == key]
+        assert option.default == default
 
 
 def test_an_unknown_stage_is_named():

@@ -271,6 +271,12 @@ def _work_on(
     _open_stage(home, queue, name)
     stage, settings = home.spec.step(name), working.settings
     source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
+    has_network = any(operator == "inference" for operator, _ in stage.options)
+    if home.exchange and source.exchange is None and has_network:
+        logger.info(
+            "tasks compute the patches that they share separately, because workers may have "
+            "different compute profiles (--device-class any)"
+        )
     remover = PartRemover(source.exchange) if source.exchange else None
     supervisor = Supervisor(
         stage=name,
