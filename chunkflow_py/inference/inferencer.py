@@ -141,6 +141,20 @@ class Inferencer(OperatorBase):
         """Seconds of finished forward passes."""
         return 0.0 if self.engine is None else self.engine.network_seconds
 
+    @property
+    @hook
+    def patch_counts(self) -> dict[str, int]:
+        """Counts of patches, and of the parts of patches that tasks exchange; without zeros."""
+        engine, exchange, store = self.engine, self._exchange, self.part_store
+        if engine is None or store is None:
+            return {}
+        counts = {"computed": engine.patches_run, "found": engine.patches_found}
+        if exchange is not None:
+            counts["read_bytes"] = exchange.reads.bytes
+            counts["written_bytes"] = store.writes.bytes
+            counts |= exchange.counts.refused
+        return {name: count for name, count in counts.items() if count}
+
     def __enter__(self) -> Inferencer:
         """Load the network; it is compiled in the background while the first chunk is read."""
         if self.network.get("backend") != "auto":  # auto chooses with patches of the first chunk
@@ -357,6 +371,8 @@ class Inferencer(OperatorBase):
         """Return the exchange of a task; ``None`` if no task shares patches with it."""
         placement, store = self.placement, self.part_store
         if store is None or bbox is None or not self.is_local or grid != placement.patches(domain):
+            return None
+        if self._exchange is not None and self._exchange.has_ended:
             return None
         if self._tasks is None:
             boxes = placement.outline.boxes if placement.outline is not None else None

@@ -11,7 +11,7 @@ import pytest
 from rigs.command_line import say
 
 from chunkflow_py.run.run_directory import RunDirectory
-from chunkflow_py.run.run_parts import ExchangeAddress
+from chunkflow_py.run.run_parts import ExchangeSettings
 from chunkflow_py.volume import open_volume
 
 PIPELINE = (
@@ -114,9 +114,12 @@ def test_another_folder_and_one_that_cannot_be_written():
 def test_submit_again_switches_the_exchange_off():
     """The exchange is not part of what was submitted, so it can be changed."""
     submit("on")
-    assert RunDirectory("r").exchange.endswith("/r/exchange")
+    assert RunDirectory("r").exchange == ExchangeSettings("on")
+    say("work r --processes 1 --threads 1 --max-tasks 1", code=75)
+    assert objects()
     submit("off")
-    assert RunDirectory("r").exchange == ""
+    assert RunDirectory("r").exchange == ExchangeSettings("off")
+    assert not objects(), "nobody would remove them"
     say("work r --processes 1 --threads 1 --max-tasks 2", code=75)
     assert not objects()
     say("work r --processes 1 --threads 1")
@@ -128,7 +131,7 @@ def test_no_parts_for_tasks_that_are_recorded():
     submit("on")
     say("work r --processes 1 --threads 1 --max-tasks 1", code=75)
     run = RunDirectory(str(Path("r").absolute()))
-    step = run.spec.steps[0]
-    parts = ExchangeAddress(run.url, run.exchange, step.name, step.hash).parts()
+    step = run.spec.first
+    parts = run.exchange_of(step).parts(run.plan(step))
     assert parts.unfinished(["0", "1", "7", "8", "99"]) == ["1", "7"]
     parts.close()
