@@ -219,12 +219,11 @@ class RunParts:
 
     def _write(self, key: str, content: Callable[[], bytes], size: int) -> None:
         try:
-            if not self._has_failed and self._room.has(size):
+            if not self._has_failed and self._room.take(size):
                 with self.writes.one():
                     data = content()
                     self._put(key, data)
                 self.writes.add(len(data))
-                self._room.use(len(data))
         except Exception as error:  # noqa: BLE001  (no failure here may concern a task)
             with self._lock:
                 has_failed, self._has_failed = self._has_failed, True
@@ -284,8 +283,11 @@ class _Room:
         self._is_full = False
         self._lock = Lock()
 
-    def has(self, size: int) -> bool:
-        """Return whether an object of *size* bytes may be stored; may list the objects."""
+    def take(self, size: int) -> bool:
+        """Return whether an object of *size* bytes may be stored, and count it if so.
+
+        This may list the objects in the store.
+        """
         if self._limit is None and self._folder is None:
             return True
         with self._lock:
@@ -293,6 +295,7 @@ class _Room:
                 self._count()
             limit = self._allowed()
             has_room = self._stored + size <= limit
+            self._stored += size if has_room else 0
             if not has_room and not self._is_full:
                 self._is_full = True
                 logger.info(
@@ -304,11 +307,6 @@ class _Room:
                     else "the limit of --exchange-limit",
                 )
         return has_room
-
-    def use(self, size: int) -> None:
-        """Count an object of *size* bytes that was stored."""
-        with self._lock:
-            self._stored += size
 
     def _allowed(self) -> float:
         if self._limit is not None or self._folder is None:

@@ -55,6 +55,9 @@ SEND_S = 10.0  # time to send the last messages
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MOST_TASKS = 256  # tasks of one process, and slots of its board
 
+# Modules that log a choice of the process once; it is forwarded even if it is no warning.
+_INFORMS = ("chunkflow_py.inference.patch_exchange", "chunkflow_py.run.run_parts")
+
 _PR_SET_PDEATHSIG = 1
 _BETWEEN_OPERATORS = -1
 _ENDED = -2
@@ -587,6 +590,8 @@ def _forward_log(level: int, send: Callable[[object], None]) -> None:
     """Forward log messages and warnings, including those of libraries, to the supervisor."""
     logging.getLogger().addHandler(_LogForwarder(send))
     logging.getLogger("chunkflow_py").setLevel(level)
+    for name in _INFORMS:
+        logging.getLogger(name).setLevel(min(level, logging.INFO))
     logging.captureWarnings(capture=True)
 
 
