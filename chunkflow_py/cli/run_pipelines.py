@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chunkflow_py.cli.command_line import read_line
@@ -134,7 +135,7 @@ def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
     feed.boxes = stored.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), stored.ahead)
     if stored.exchange is not None:
-        pipeline.make_part_store = stored.exchange.parts
+        pipeline.make_part_store = partial(stored.exchange.parts, stored.plan)
     pipeline.check()
     check_outputs_exist(operators)
     return pipeline

@@ -499,6 +499,14 @@ class OperatorBase(HookBase, adds_hooks=True):
         return 0.0
 
     @default_value
+    def patch_counts(self) -> dict[str, int]:
+        """For a network in a run: patches computed and found so far, and bytes of their exchange.
+
+        The names are those of `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
+        """
+        return {}
+
+    @default_value
     def traffic(self) -> Traffic | None:
         """Totals of all reads of the operator since its start, such as bytes, if it counts them."""
         return None

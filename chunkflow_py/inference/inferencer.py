@@ -144,6 +144,20 @@ class Inferencer(OperatorBase):
         """Seconds of finished forward passes."""
         return 0.0 if self.engine is None else self.engine.network_seconds
 
+    @property
+    @hook
+    def patch_counts(self) -> dict[str, int]:
+        """Counts of patches, and of the parts of patches that tasks exchange; without zeros."""
+        engine, exchange, store = self.engine, self._exchange, self.part_store
+        if engine is None or store is None:
+            return {}
+        counts = {"computed": engine.patches_run, "found": engine.patches_found}
+        if exchange is not None:
+            counts["read_bytes"] = exchange.reads.bytes
+            counts["written_bytes"] = store.writes.bytes
+            counts |= exchange.counts.refused
+        return {name: count for name, count in counts.items() if count}
+
     def __enter__(self) -> Inferencer:
         """Load the network; it is compiled in the background while the first chunk is read."""
         if self.network.get("backend") != "auto":  # auto chooses with patches of the first chunk
@@ -368,6 +382,8 @@ class Inferencer(OperatorBase):
         if reason := self._why_separately(engine, size, grid, domain):
             logger.info("tasks compute the patches that they share separately, because %s", reason)
             self.part_store = None
+            return None
+        if self._exchange is not None and self._exchange.has_ended:
             return None
         if self._tasks is None:
             self._tasks = BoxIndex(boxes)

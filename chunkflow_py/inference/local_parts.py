@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from chunkflow_py.store.local_files import TEMPORARY_PREFIX, os_errors
+from chunkflow_py.store.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -23,16 +24,18 @@ class LocalParts:
         most_bytes: limit of the bytes in memory; further objects become temporary files.
 
     Attributes:
-        identity, connections, most_bytes: see
+        identity, connections, most_bytes, must_save_time, writes: see
             `chunkflow_py.inference.patch_exchange.PartStore`.
     """
 
     identity = "local"
     connections = 0
+    must_save_time = False
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         """Create an empty store."""
         self.most_bytes = most_bytes
+        self.writes = Transfers()
         self._objects: dict[str, dict[str, bytes | Path]] = {}
         self._done: set[str] = set()
         self._bytes = 0

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import struct
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +40,7 @@ import torch
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.store.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -57,6 +59,9 @@ _DTYPES = {1: torch.float32, 2: torch.bfloat16, 3: torch.float16}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _PATIENCE_S = 0.5  # least time for which a task waits for parts that are being read, in all
 _STAGED = 2  # buffers for parts on their way to the device: one being filled, one being emptied
+_WEIGHED = 3  # objects that have to be written before the exchange is known to save time
+_STUCK_S = 10.0  # time without a finished write after which the store counts as too slow
+_LABEL = re.compile(r"[0-9a-f]{8}-(.+)")
 
 
 def digest_of(*contents: bytes | memoryview) -> bytes:
@@ -65,6 +70,25 @@ def digest_of(*contents: bytes | memoryview) -> bytes:
     for each in contents:
         found.update(each)
     return found.digest()
+
+
+# Why stored parts cannot be used.
+DAMAGED = "damaged"
+FOREIGN = "foreign"  # of another network, compute profile, batch size or input
+MISPLACED = "misplaced"  # not on the voxels that the patch shares with the task
+UNREADABLE = "unreadable"  # longer than all parts of the task, or the store failed
+
+
+class PartsError(ValueError):
+    """Stored parts cannot be used.
+
+    Attributes:
+        kind: the reason: `DAMAGED`, `FOREIGN`, `MISPLACED` or `UNREADABLE`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -130,25 +154,25 @@ class PackedParts:
         channels: number of channels of the network's output.
 
     Raises:
-        ValueError: the object is not a complete list of parts with this geometry.
+        PartsError: the object is not a complete list of parts with this geometry.
     """
 
     def __init__(self, content: bytes, patch_size: Zyx, channels: int) -> None:
         """Check the header and all entries."""
         if len(content) < _HEADER.size + _CHECKSUM:
             msg = "it is too short"
-            raise ValueError(msg)
+            raise PartsError(DAMAGED, msg)
         magic, code, stated, count = _HEADER.unpack_from(content)
         if magic != _MAGIC or code not in _DTYPES or stated != channels or count < 1:
             msg = "its header is not that of parts of this network"
-            raise ValueError(msg)
+            raise PartsError(FOREIGN, msg)
         end = _HEADER.size + count * _ENTRY.size
         if len(content) < end + _CHECKSUM:
             msg = "it is cut off"
-            raise ValueError(msg)
+            raise PartsError(DAMAGED, msg)
         if digest_of(content[:end]) != content[end : end + _CHECKSUM]:
             msg = "its header is damaged"
-            raise ValueError(msg)
+            raise PartsError(DAMAGED, msg)
         self._content = bytearray(content)  # writable, as PyTorch requires
         self._dtype, self._channels = _DTYPES[code], channels
         self.entries: dict[Zyx, PartEntry] = {}
@@ -159,25 +183,41 @@ class PackedParts:
             ends = zip(offset, size, patch_size, strict=True)
             if min(size) < 1 or any(low + length > most for low, length, most in ends):
                 msg = f"its part {number} is not inside a patch"
-                raise ValueError(msg)
+                raise PartsError(MISPLACED, msg)
             stop = start + size.product() * channels * self._dtype.itemsize
             box = BoundingBox.from_size(patch + offset, size)
             self.entries[patch] = PartEntry(patch, box, values[9], values[10], start, stop)
             start = stop
         if start != len(content):
             msg = f"it has {len(content)} bytes instead of {start}"
-            raise ValueError(msg)
+            raise PartsError(DAMAGED, msg)
+
+    def find(self, patch: Zyx, box: BoundingBox, key: bytes) -> Part | None:
+        """Return the part for the patch at *patch*; ``None`` if the object has none.
+
+        Raises:
+            PartsError: the part is damaged, or has another box or key.
+        """
+        if (entry := self.entries.get(patch)) is None:
+            return None
+        if entry.box != box:
+            msg = f"its part for the patch at {patch} has the box {entry.box}, not {box}"
+            raise PartsError(MISPLACED, msg)
+        if entry.key != key:
+            msg = f"its part for the patch at {patch} was computed from another input"
+            raise PartsError(FOREIGN, msg)
+        return self.part(entry)
 
     def part(self, entry: PartEntry) -> Part:
         """Return one part.
 
         Raises:
-            ValueError: its values are damaged.
+            PartsError: its values are damaged.
         """
         content = memoryview(self._content)[entry.start : entry.stop]
         if digest_of(content) != entry.checksum:
             msg = f"its part for the patch at {entry.patch} is damaged"
-            raise ValueError(msg)
+            raise PartsError(DAMAGED, msg)
         values = torch.frombuffer(content, dtype=self._dtype)
         return Part(entry.patch, entry.box, entry.key, values.view(self._channels, *entry.box.size))
 
@@ -190,11 +230,15 @@ class PartStore(Protocol):
             stores with another identity are not used.
         connections: useful number of concurrent reads; 0 if reading takes no time.
         most_bytes: limit of the bytes that the store itself keeps in memory.
+        must_save_time: whether the exchange ends when it takes more time than it saves.
+        writes: what the store has written.
     """
 
     identity: str
     connections: int
     most_bytes: int
+    must_save_time: bool
+    writes: Transfers
 
     def producers(self, consumer: str) -> Collection[str]:
         """Return the producers of all objects for a consumer."""
@@ -225,15 +269,15 @@ class ExchangeCounts:
 
     Attributes:
         found: number of patches for which a part was used.
-        refused: number of objects or parts that were damaged or did not have the right geometry.
-        bytes_read: bytes of the objects that were read.
-        bytes_written: bytes of the objects that were passed to the store.
+        refused: number of objects or parts that could not be used, by kind of the `PartsError`.
+        passed: number of parts that were passed to the store.
+        bytes_passed: bytes of these parts.
     """
 
     found: int = 0
-    refused: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    passed: int = 0
+    bytes_passed: int = 0
 
 
 class PatchExchange:
@@ -244,6 +288,12 @@ class PatchExchange:
         geometry: size of an output patch (voxels, zyx) and number of channels of the network.
         device: device of the network.
         forward_s: returns the mean time of the network for one patch, seconds, or 0 if unknown.
+
+    Attributes:
+        counts: what the exchange has done.
+        reads: objects that were read.
+        has_ended: whether later tasks exchange no patches, because it would take longer than to
+            compute them.
     """
 
     def __init__(
@@ -257,6 +307,9 @@ class PatchExchange:
         """Start the threads that read."""
         connections = store.connections
         self.counts = ExchangeCounts()
+        self.reads = Transfers()
+        self.has_ended = False
+        self._is_weighed = not store.must_save_time
         self._store = store
         self._patch_size, self._channels = geometry
         self._device = device
@@ -267,12 +320,15 @@ class PatchExchange:
         self._tasks: WeakValueDictionary[str, TaskExchange] = WeakValueDictionary()
         self._last: TaskExchange | None = None
         self._threads = ThreadPoolExecutor(connections, "parts") if connections else None
+        self._passing = ThreadPoolExecutor(1, "parts-kept") if connections else None
         self._lock = Lock()
         self._warned: set[str] = set()
 
     def close(self) -> None:
         """End the threads."""
         self._last = None
+        if self._passing is not None:
+            self._passing.shutdown()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
@@ -325,20 +381,22 @@ class PatchExchange:
     def read(self, consumer: str, producer: str, most: int) -> PackedParts | None:
         """Read and check an object; ``None`` if it does not exist or cannot be used."""
         try:
-            content = self._store.read(consumer, producer, most)
+            with self.reads.one():
+                content = self._store.read(consumer, producer, most)
             if content is None:
                 return None
-            with self._lock:
-                self.counts.bytes_read += len(content)
+            self.reads.add(len(content))
             return PackedParts(content, self._patch_size, self._channels)
-        except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
+        except PartsError as error:
             self.refuse(consumer, producer, error)
-            return None
+        except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
+            self.refuse(consumer, producer, PartsError(UNREADABLE, str(error)))
+        return None
 
-    def refuse(self, consumer: str, producer: str, error: Exception) -> None:
+    def refuse(self, consumer: str, producer: str, error: PartsError) -> None:
         """Count an object or part that cannot be used, and warn once."""
         with self._lock:
-            self.counts.refused += 1
+            self.counts.refused[error.kind] += 1
         self._warn(
             "refused",
             f"the parts of patches that task {producer} stored for {consumer} are computed again: "
@@ -387,16 +445,29 @@ class PatchExchange:
         return None if task is None else task.kept(consumer, patch)
 
     def write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
-        """Pass the parts of a task to the store, one object for each consumer."""
-        # The store may write them later; until then, tasks of this process get them from here.
-        self._last = task if self._threads is not None else None
+        """Pass the parts of a task to the store, one object for each consumer.
+
+        The store may have to be asked for the consumers that still need parts, so this happens in a
+        thread.
+        """
+        if self._passing is None:
+            self._pass(task, consumers)
+        else:
+            # Until the store has written them, tasks of this process get the parts from here.
+            self._last = task
+            self._passing.submit(self._pass, task, consumers)
+
+    def _pass(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
+        self._weigh()
+        if self.has_ended:
+            return
         try:
             for name in self._store.unfinished(list(consumers)):
-                size = sum(part.values.nbytes for part in consumers[name])
-                with self._lock:
-                    self.counts.bytes_written += size
-                content = partial(packed, consumers[name])
-                self._store.write(name, task.label, content, size)
+                parts = consumers[name]
+                size = sum(part.values.nbytes for part in parts)
+                self.counts.passed += len(parts)
+                self.counts.bytes_passed += size
+                self._store.write(name, task.label, partial(packed, parts), size)
         except ChunkflowError as error:
             self._warn("write", f"cannot store parts of patches for other tasks: {error}")
 
@@ -413,6 +484,41 @@ class PatchExchange:
         This is about the time of one patch, so waiting costs at most as much as one patch.
         """
         return max(_PATIENCE_S, self._forward_s())
+
+    def _weigh(self) -> None:
+        """End the exchange if writing and reading a part takes longer than computing a patch."""
+        counts, writes, reads = self.counts, self._store.writes, self.reads
+        forward_s = self._forward_s()
+        if self._is_weighed or not forward_s or not counts.passed:
+            return
+        size = counts.bytes_passed / counts.passed
+        write_s, read_s = size / writes.bytes_per_s, size / reads.bytes_per_s
+        if not reads.finished:
+            read_s = write_s
+        if not writes.finished and writes.seconds > _STUCK_S:
+            write_s = writes.seconds
+        self.has_ended = write_s + read_s > forward_s
+        self._is_weighed = self.has_ended or writes.finished >= _WEIGHED
+        if not self._is_weighed:
+            return
+        choice = (
+            "this process exchanges no further patches with other tasks"
+            if self.has_ended
+            else "this process exchanges patches with other tasks"
+        )
+        logger.info(
+            "%s: computing a patch takes %.3g s; writing its part of %.3g MB takes %.3g s (%d "
+            "objects, %.3g MB/s), and reading it %.3g s (%d objects%s)",
+            choice,
+            forward_s,
+            size / 1e6,
+            write_s,
+            writes.finished,
+            writes.bytes / 1e6 / max(writes.seconds, 1e-9),
+            read_s,
+            reads.finished,
+            f", {reads.bytes_per_s / 1e6:.3g} MB/s" if reads.finished else "",
+        )
 
     def _warn(self, kind: str, text: str) -> None:
         with self._lock:
@@ -442,6 +548,7 @@ class TaskExchange:
     _kept: dict[str, dict[Zyx, Part]] = field(default_factory=dict, init=False)
     _patience_s: float | None = field(default=None, init=False)
     _layer: int | None = field(default=None, init=False)
+    _foreign: set[str] = field(default_factory=set, init=False)
 
     @property
     def label(self) -> str:
@@ -465,7 +572,14 @@ class TaskExchange:
 
     def _read_new(self) -> None:
         own = {self._labelled(name) for name in self.neighbours}
-        for producer in sorted(own.intersection(self.exchange.producers(self.name))):
+        stored = set(self.exchange.producers(self.name))
+        for producer in sorted(stored - own - self._foreign):
+            label = _LABEL.fullmatch(producer)
+            if label is not None and label[1] in self.neighbours:
+                self._foreign.add(producer)
+                msg = "another network, compute profile or batch size has computed them"
+                self.exchange.refuse(self.name, label[1], PartsError(FOREIGN, msg))
+        for producer in sorted(own & stored):
             if producer not in self._packs:
                 self._packs[producer] = None
                 self._reads.append(self.exchange.submit(partial(self._read, producer)))
@@ -492,16 +606,14 @@ class TaskExchange:
                 return kept
         self._wait_for_reads()
         for producer, pack in self._packs.copy().items():  # a thread may add to it
-            entry = None if pack is None else pack.entries.get(patch.start)
-            if pack is None or entry is None or entry.key != key or entry.box != box:
-                continue
             try:
-                part = pack.part(entry)
-            except ValueError as error:
+                part = None if pack is None else pack.find(patch.start, box, key)
+            except PartsError as error:
                 self.exchange.refuse(self.name, producer, error)
                 continue
-            self.exchange.counts.found += 1
-            return part
+            if part is not None:
+                self.exchange.counts.found += 1
+                return part
         return None
 
     def _wait_for_reads(self) -> None:

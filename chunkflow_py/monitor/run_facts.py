@@ -25,10 +25,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import Region
-from chunkflow_py.run.ledger.ledger_record import LedgerCounts, Sums, Totals
+from chunkflow_py.core.host_memory import describe_bytes
+from chunkflow_py.run.ledger.ledger_record import REFUSED_PARTS, LedgerCounts, Sums, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
@@ -100,6 +101,27 @@ def run_state(steps: Iterable[StepStatus]) -> str:
         if not step.closed and step.left + step.totals.dead:
             return "unfinished" if step.left else "complete but for failures"
     return "complete"
+
+
+def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
+    """Yield phrases about the patches of a step and their exchange; nothing without exchange.
+
+    Args:
+        patches: counts by name, see `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
+    """
+    if not patches:
+        return
+    computed, found = patches.get("computed", 0), patches.get("found", 0)
+    yield f"{computed} patches computed and {found} found in the exchange"
+    if refused := {name: patches[name] for name in REFUSED_PARTS if name in patches}:
+        kinds = ", ".join(f"{count} {name}" for name, count in refused.items())
+        yield f"{sum(refused.values())} stored parts of patches refused ({kinds})"
+    written, read = (patches.get(name, 0) for name in ("written_bytes", "read_bytes"))
+    if written or read:
+        yield (
+            f"{describe_bytes(written)} written to and {describe_bytes(read)} read from the "
+            "exchange"
+        )
 
 
 # --- failures -------------------------------------------------------------------------------------

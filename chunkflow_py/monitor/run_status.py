@@ -9,20 +9,25 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
-from chunkflow_py.errors import QueueError
+from chunkflow_py.errors import QueueError, VolumeError
 from chunkflow_py.monitor.run_facts import (
     FailedTask,
     StepStatus,
     failed_tasks,
     failing_tasks,
+    patch_texts,
     run_state,
 )
 from chunkflow_py.queue.queue_protocol import Counts, open_queue
+from chunkflow_py.run.run_parts import ExchangeAmount, amount_in
+from chunkflow_py.store import open_store
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_parts import ExchangeSettings
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +43,8 @@ class RunStatus:
             cannot be read.
         queue_url: URL of the queue; empty if the run has no queue.
         failures: the first tasks that were given up.
+        exchange: settings of the exchange of patches; ``None`` if no step runs a network.
+        exchanged: amount in the exchange; ``None`` if it cannot be read.
         failing: the first tasks with failed attempts that will be tried again; empty if these tasks
             were not requested.
     """
@@ -48,6 +55,8 @@ class RunStatus:
     queue_url: str
     failures: tuple[FailedTask, ...]
     failing: tuple[FailedTask, ...] = ()
+    exchange: ExchangeSettings | None = None
+    exchanged: ExchangeAmount | None = None
 
     @property
     def state(self) -> str:
@@ -63,8 +72,33 @@ class RunStatus:
             "queue_url": self.queue_url,
             "failures": [asdict(task) for task in self.failures],
             "failing": [asdict(task) for task in self.failing],
+            "exchange": self._exchange_json(),
             "state": self.state,
         }
+
+    def _exchange_json(self) -> dict[str, Any] | None:
+        if self.exchange is None:
+            return None
+        amount = self.exchanged
+        return {
+            "mode": self.exchange.mode,
+            "url": without_secrets(self.exchange.url) or None,
+            "limit_bytes": self.exchange.limit,
+            "objects": amount and amount.objects,
+            "bytes": amount and amount.bytes,
+        }
+
+    def _exchange_lines(self) -> Iterator[str]:
+        if self.exchange is None or self.exchange.mode == "off":
+            return
+        name = "exchange of patches"
+        if self.exchange.url:
+            name += f" {without_secrets(self.exchange.url)}"
+        if self.exchanged is None:
+            yield f"  {name}: cannot be read; a warning on stderr gives the reason"
+        elif self.exchanged.objects or self.state != "complete":
+            size = describe_bytes(self.exchanged.bytes)
+            yield f"  {name}: {self.exchanged.objects} objects, {size}"
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of text that `chunkflow status` prints."""
@@ -79,6 +113,7 @@ class RunStatus:
             )
         elif self.queue_url:
             yield f"  queue {self.queue_url}: cannot be read; a warning on stderr gives the reason"
+        yield from self._exchange_lines()
         for task in (*self.failures, *self.failing):
             yield from _task_lines(task)
 
@@ -108,7 +143,30 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
             failing += failing_tasks(name, home.ledger(name), most - len(failing))
     url = home.spec.queue
     queue = _queue_counts(url) if url else None
-    return RunStatus(home.address, tuple(steps), queue, url, tuple(failures), tuple(failing))
+    exchange = home.exchange
+    return RunStatus(
+        home.address,
+        tuple(steps),
+        queue,
+        url,
+        tuple(failures),
+        tuple(failing),
+        exchange,
+        None if exchange is None else _exchanged(home),
+    )
+
+
+def _exchanged(home: RunDirectory) -> ExchangeAmount | None:
+    """Return the amount in the exchange of a run; ``None`` if this machine cannot read it."""
+    amount = ExchangeAmount()
+    try:
+        for step in home.spec.steps:
+            if (exchange := home.exchange_of(step.name)) is not None:
+                amount += amount_in(open_store(exchange.url))
+    except VolumeError as error:
+        logger.warning("%s", error)
+        return None
+    return amount
 
 
 def _queue_counts(url: str) -> Counts | None:
@@ -134,6 +192,7 @@ def _step_json(step: StepStatus) -> dict[str, Any]:
         "attempts_failed_s": totals.failed_s,
         "stored_bytes": totals.stored_bytes,
         "missing_blocks": totals.missing_blocks,
+        "patches": totals.patches,
         "tasks_per_s": totals.recent,
         "seconds": totals.seconds,
         "closed": step.closed,
@@ -157,6 +216,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
             yield f"{count} {what}"
     if totals.stored_bytes:
         yield f"{describe_bytes(totals.stored_bytes)} stored"
+    yield from patch_texts(totals.patches)
     if step.left and step.expected_s:
         yield f"{step.tasks_per_s:.3g} tasks/s"
         end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + step.expected_s))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import OptionError, needs_extra
-from chunkflow_py.run.ledger.ledger_record import FailureKind
+from chunkflow_py.run.ledger.ledger_record import REFUSED_PARTS, FailureKind
 from chunkflow_py.store.network_reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
@@ -75,6 +75,24 @@ class Metrics:
             "read_bytes",
             "Number of stored bytes that loaders have read; some loaders do not count.",
             stage,
+            **kept,
+        )
+        self._patches = counter(
+            "patches",
+            "Number of patches that networks have computed, or found in the exchange of the run.",
+            ["stage", "source"],
+            **kept,
+        )
+        self._refused = counter(
+            "parts_refused",
+            "Number of stored parts of patches that could not be used.",
+            ["stage", "reason"],
+            **kept,
+        )
+        self._exchanged = counter(
+            "exchange_bytes",
+            "Number of bytes that were written to or read from the exchange of patches.",
+            ["stage", "direction"],
             **kept,
         )
         self._network = counter(
@@ -139,6 +157,9 @@ class Metrics:
             self._tasks.labels(stage, outcome)
         for kind in get_args(FailureKind):
             self._failures.labels(stage, kind)
+        for each, names in self._patch_counters():
+            for name in names:
+                each.labels(stage, name)
         for each in (self._voxels, self._written, self._read, self._network, self._ready):
             each.labels(stage)
         self._leases_of_stage = (0, 0)
@@ -153,6 +174,15 @@ class Metrics:
             self._seconds.labels(self._stage, operator).observe(seconds)
         self._voxels.labels(self._stage).inc(Region.parse(record.box).bbox.size.product())
         self._written.labels(self._stage).inc(record.stored_bytes)
+        for counter, names in self._patch_counters():
+            for label, name in names.items():
+                counter.labels(self._stage, label).inc(record.patches.get(name, 0))
+
+    def _patch_counters(self) -> Iterator[tuple[Any, dict[str, str]]]:
+        """Yield the counters about patches, with label -> name of the count in records."""
+        yield self._patches, {"computed": "computed", "found": "found"}
+        yield self._refused, {name: name for name in REFUSED_PARTS}
+        yield self._exchanged, {"read": "read_bytes", "written": "written_bytes"}
 
     def task_failed(self, failure: FailedAttempt) -> None:
         """Count a failed attempt."""

@@ -148,8 +148,8 @@ class Pipeline:
         listener: receiver of the events.
 
     Attributes:
-        make_part_store: makes the store by which the tasks of a network exchange patches; ``None``
-            to exchange none.
+        make_part_store: makes the store by which the tasks of a network exchange patches, or
+            ``None``; ``None`` to exchange none.
     """
 
     def __init__(
@@ -385,7 +385,10 @@ class Pipeline:
         if make is None or not operator.hooks.declares("part_store") or len(boxes or ()) < 2:
             yield
             return
-        with closing(make()) as store:
+        if (store := make()) is None:
+            yield
+            return
+        with closing(store):
             operator.hooks.part_store = store
             try:
                 yield

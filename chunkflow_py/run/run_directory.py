@@ -10,8 +10,8 @@
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
 <run>/stages/<step>/stale             tasks that have read output that a repair replaces
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
-<run>/exchange.url                    where tasks exchange patches; absent if they do not
-<run>/exchange/<step>/…               patches: `chunkflow_py.run.run_parts`
+<run>/exchange.json                   whether and where tasks exchange patches
+<run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.run_parts`
 ```
 
 Stored names call steps ``stages``. The store must support put-if-absent; `check_store` tests
@@ -21,6 +21,7 @@ whether it does.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
@@ -31,9 +32,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.failpoints import removed
-from chunkflow_py.errors import OptionError, VolumeError
+from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError
 from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.run_parts import ExchangeAddress, ExchangeSettings, remove_parts
 from chunkflow_py.run.run_spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local_files import replacing
@@ -48,10 +50,12 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.tasks.task_plan import Plan
 
+logger = logging.getLogger(__name__)
+
 SPEC = "spec.json"
 _SUBMITTED = "spec.sha256"
-_EXCHANGE = "exchange.url"
-_LONGEST_URL = 4096
+_EXCHANGE = "exchange.json"
+_LONGEST_EXCHANGE = 65_536  # bytes
 _ALL = "all"
 _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
@@ -77,6 +81,7 @@ class RunDirectory:
     _spec: Spec | None = field(default=None, init=False, repr=False)
     _ledgers: dict[str, Ledger] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Open the store."""
@@ -346,28 +351,41 @@ class RunDirectory:
             self.store.put_if_absent(f"stages/{step}/closed", counts)
 
     @property
-    def exchange(self) -> str:
-        """URL at which the tasks exchange patches; empty if they exchange no patches.
+    def exchange(self) -> ExchangeSettings | None:
+        """Whether and where tasks exchange patches; ``None`` if this was never set.
 
-        Raises:
-            OptionError: the file that contains the URL is damaged.
+        If the file cannot be read, tasks exchange no patches, and a warning says so: the exchange
+        only saves time.
         """
-        content = self.store.get(_EXCHANGE, _LONGEST_URL) or b""
         try:
-            return content.decode().strip()
-        except UnicodeDecodeError as error:
-            msg = (
-                f"{self.url}/{_EXCHANGE} is not a text file with a URL; submit the run again with "
-                "--exchange"
+            content = self.store.get(_EXCHANGE, _LONGEST_EXCHANGE)
+            return None if content is None else ExchangeSettings.from_json(content)
+        except (ChunkflowError, ValueError) as error:
+            log = logger.debug if self._has_warned else logger.warning
+            self._has_warned = True
+            log(
+                "tasks exchange no patches, because %s/%s cannot be read: %s; submit the run again "
+                "with --exchange to replace the file",
+                self.shown,
+                _EXCHANGE,
+                error,
             )
-            raise OptionError(msg) from error
+            return ExchangeSettings("off")
 
-    def set_exchange(self, url: str) -> None:
-        """Set where tasks exchange patches: ``on`` (run directory), ``off`` (nowhere), or a URL."""
-        if url == "off":
-            self.store.delete(_EXCHANGE)
-            return
-        self.store.put(_EXCHANGE, (f"{self.url}/exchange" if url == "on" else url).encode())
+    def set_exchange(self, settings: ExchangeSettings) -> None:
+        """Set whether and where tasks exchange patches; remove the patches of an earlier place."""
+        old = self.exchange
+        self.store.put(_EXCHANGE, settings.to_json())
+        if old is not None and (settings.mode == "off" or old.url != settings.url):
+            for step in self.spec.steps:
+                remove_parts(ExchangeAddress(self.url, old, step.name, step.hash))
+
+    def exchange_of(self, step: str) -> ExchangeAddress | None:
+        """Return the exchange of a step; ``None`` if the tasks of the step exchange no patches."""
+        settings, stored = self.exchange, self.spec.step(step)
+        if settings is None or settings.mode == "off" or stored.device_class == "any":
+            return None
+        return ExchangeAddress(self.url, settings, step, stored.hash)
 
     def counts(self, step: str) -> LedgerCounts:
         """Return the number of tasks of a step in each state, and further totals."""

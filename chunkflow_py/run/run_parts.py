@@ -1,70 +1,163 @@
 """Parts of patches that the tasks of a run exchange, as objects of a store.
 
 ```
-<exchange>/<step>/<consumer>/<producer>     parts that task <producer> stored for task <consumer>
+<exchange>/<step>-<hash>/<consumer>/<label>-<producer>
 ```
 
-The exchange is the folder ``exchange`` in the run directory, or another URL, such as a disk that
-all workers share. The file ``exchange.url`` in the run directory contains its URL. The exchange
-only saves time, because workers compute all parts that are missing. The objects for a task are
-removed when the task is recorded, and all remaining objects when the step is complete.
+An object contains the parts that task <producer> stored for task <consumer>; <label> stands for
+what the values depend on, see `chunkflow_py.inference.patch_exchange`. The exchange is the folder
+``exchange`` in the run directory, or another URL, such as a disk that all workers share. The file
+``exchange.json`` in the run directory contains the `ExchangeSettings`.
+
+The exchange only saves time: workers compute all parts that are missing, and a failure of the
+store ends the exchange, not a task. The objects for a task are removed when the task is recorded,
+and all remaining objects when the step is complete.
 
 Everybody who can write to the exchange can change the output of the run, as can everybody who can
-write to the output itself.
+write to the output itself. Everybody who can write to the run directory chooses the place of the
+exchange; therefore, only objects with the names above are written, counted and removed there.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, get_args
 
-from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.core import strict_json
+from chunkflow_py.core.host_memory import describe_bytes
+from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store import open_store
+from chunkflow_py.store.local_files import TEMPORARY_PREFIX, write_whole
+from chunkflow_py.store.store_protocol import sizes_of
+from chunkflow_py.store.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 
+Mode = Literal["auto", "on", "off"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+FOLDER = "exchange"  # of the run directory
+
 _MOST_PENDING = 512 * 1024**2  # bytes that wait to be written; further objects are not stored
+_MOST_LISTED = 1024  # objects of one task that are listed; real ones have about 6
+_MOST_COUNTED = 1_000_000  # objects that are counted
+_COUNT_S = 60.0  # between two counts of the stored bytes
+_COUNT_SHARE = 20  # a count of 1 s is not repeated for 20 s
+_REMOVE_S = 60.0  # longest time to remove all remaining objects
+_MOST_REMOVING = 8  # simultaneous removals
+_LONGEST_URL = 4096  # characters
+_CONSUMER = re.compile(r"[0-9]{1,18}")
+_PRODUCER = re.compile(r"[0-9a-f]{8}-[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class ExchangeSettings:
+    """Whether and where the tasks of a run exchange patches.
+
+    Attributes:
+        mode: ``on``; ``off``; or ``auto``: each worker process ends the exchange when it takes
+            longer than to compute the patches.
+        url: URL of the exchange; empty for the folder ``exchange`` in the run directory.
+        limit: bytes in the exchange of a step above which nothing is stored; ``None`` for no limit
+            in a bucket, and half of the free space on a disk.
+    """
+
+    mode: Mode = "off"
+    url: str = ""
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, text: str, limit: int | None = None) -> ExchangeSettings:
+        """Return the settings for the value of the option ``--exchange``.
+
+        Raises:
+            OptionError: the value is neither a mode nor a URL, or the URL has an unknown scheme.
+        """
+        if text in MODES:
+            return cls(text, "", limit)
+        if "/" not in text:
+            msg = (
+                f"--exchange {text} is neither auto, on or off nor a URL; to exchange patches in "
+                f"the folder {text}, write --exchange ./{text}"
+            )
+            raise OptionError(msg)
+        return cls("on", open_store(text).url, limit)
+
+    def to_json(self) -> bytes:
+        """Return the content of the file ``exchange.json``."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> ExchangeSettings:
+        """Parse the content that `to_json` returns.
+
+        Raises:
+            ValueError: the content is something else.
+        """
+        values = strict_json.loads(content)
+        names = ("mode", "url", "limit")
+        if not isinstance(values, dict) or tuple(values) != names:
+            msg = f"it does not consist of {', '.join(names)}"
+            raise ValueError(msg)
+        mode, url, limit = (values[name] for name in names)
+        good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL
+        if not (good and url.isprintable() and (limit is None or type(limit) is int)):
+            msg = f"its mode is {str(mode)[:80]!r}, its url {str(url)[:80]!r}, or its limit wrong"
+            raise ValueError(msg)
+        return cls(mode, url, limit)
 
 
 @dataclass(frozen=True)
 class ExchangeAddress:
-    """The address of the exchange of one step, which is sent to worker processes.
+    """The exchange of one step, which is sent to worker processes.
 
     Attributes:
         run: URL of the run directory.
-        url: URL of the exchange of the run.
+        settings: settings of the exchange of the run.
         step: name of the step.
         identity: hash of the step.
     """
 
     run: str
-    url: str
+    settings: ExchangeSettings
     step: str
     identity: str
 
-    def store(self) -> Store:
-        """Open the store of the objects that tasks of the step exchange.
+    @property
+    def url(self) -> str:
+        """URL below which the objects of the step are."""
+        base = self.settings.url or f"{self.run.rstrip('/')}/{FOLDER}"
+        return f"{base.rstrip('/')}/{self.step}-{self.identity[:16]}"
 
-        Raises:
-            VolumeError: the store cannot be reached.
+    def parts(self, plan: Plan) -> RunParts | None:
+        """Open the exchange in a worker process; ``None`` if the store cannot be opened.
+
+        Args:
+            plan: plan of the step.
         """
-        return open_store(f"{self.url.rstrip('/')}/{self.step}")
-
-    def parts(self) -> RunParts:
-        """Open the exchange in a worker process, for the tasks of the process."""
-        run = RunDirectory(self.run)
-        return RunParts(self.store(), run.plan(self.step), run.ledger(self.step), self.identity)
+        try:
+            ledger = Ledger(open_store(self.run), self.step, plan.span)
+            return RunParts(open_store(self.url), plan, ledger, self.identity, self.settings)
+        except ChunkflowError as error:
+            logger.warning("tasks of this process exchange no patches: %s", error)
+            return None
 
 
 class RunParts:
@@ -75,28 +168,36 @@ class RunParts:
         plan: tasks of the step; parts are stored only for these tasks.
         ledger: ledger of the step; no parts are stored for tasks that have a record in it.
         identity: hash of the step.
+        settings: settings of the exchange.
     """
 
     most_bytes = _MOST_PENDING
 
-    def __init__(self, store: Store, plan: Plan, ledger: Ledger, identity: str) -> None:
+    def __init__(
+        self, store: Store, plan: Plan, ledger: Ledger, identity: str, settings: ExchangeSettings
+    ) -> None:
         """Start the threads that write objects."""
         self.identity = identity
         self.connections = store.connections
+        self.must_save_time = settings.mode == "auto"
+        self.writes = Transfers()
         self._store = store
+        self._folder = store.url.removeprefix("file://") if store.is_local else None
         self._plan, self._ledger = plan, ledger
+        self._room = _Room(store, self._folder, settings.limit)
         self._writers = ThreadPoolExecutor(2, "parts-out")
         self._pending = 0
         self._lock = Lock()
         self._has_failed = False
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the numbers of the tasks that have stored objects for task *consumer*.
+        """Return the labels and numbers of the tasks that have stored objects for task *consumer*.
 
         Raises:
             VolumeError: the store cannot be reached.
         """
-        return [key.rpartition("/")[2] for key in self._store.list(f"{consumer}/")]
+        names = (key.rpartition("/")[2] for key in self._store.list(f"{consumer}/"))
+        return [name for name in islice(names, _MOST_LISTED) if _PRODUCER.fullmatch(name)]
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
         """Return the object that task *producer* has stored for task *consumer*.
@@ -118,8 +219,12 @@ class RunParts:
 
     def _write(self, key: str, content: Callable[[], bytes], size: int) -> None:
         try:
-            self._store.put(key, content())
-        except ChunkflowError as error:
+            if not self._has_failed and self._room.take(size):
+                with self.writes.one():
+                    data = content()
+                    self._put(key, data)
+                self.writes.add(len(data))
+        except Exception as error:  # noqa: BLE001  (no failure here may concern a task)
             with self._lock:
                 has_failed, self._has_failed = self._has_failed, True
             if not has_failed:
@@ -129,6 +234,17 @@ class RunParts:
         finally:
             with self._lock:
                 self._pending -= size
+
+    def _put(self, key: str, data: bytes) -> None:
+        if self._folder is None:
+            self._store.put(key, data)
+            return
+        # Parts need not survive a power cut, and most are removed before they reach the disk.
+        path = f"{self._folder}/{key}"
+        try:
+            write_whole(path, data, fsync=False)
+        except ChunkflowError:  # the folder may have been removed as empty meanwhile
+            write_whole(path, data, fsync=False)
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
         """Return those of *consumers* that are tasks of the step and have no record.
@@ -148,31 +264,172 @@ class RunParts:
         self._writers.shutdown(cancel_futures=True)
 
 
+class _Room:
+    """The room for further objects of a step, as far as one process knows.
+
+    The process adds what it stores itself to its last count of the objects. Other processes do the
+    same, so the limit may be exceeded by what all of them store between two counts.
+
+    Args:
+        store: store of the objects.
+        folder: folder of the store; ``None`` if it is not on a disk.
+        limit: limit in bytes; ``None``: half of the free space of the disk, if there is a disk.
+    """
+
+    def __init__(self, store: Store, folder: str | None, limit: int | None) -> None:
+        self._store, self._folder, self._limit = store, folder, limit
+        self._stored = 0
+        self._count_at = 0.0
+        self._is_full = False
+        self._lock = Lock()
+
+    def take(self, size: int) -> bool:
+        """Return whether an object of *size* bytes may be stored, and count it if so.
+
+        This may list the objects in the store.
+        """
+        if self._limit is None and self._folder is None:
+            return True
+        with self._lock:
+            if monotonic() >= self._count_at:
+                self._count()
+            limit = self._allowed()
+            has_room = self._stored + size <= limit
+            self._stored += size if has_room else 0
+            if not has_room and not self._is_full:
+                self._is_full = True
+                logger.info(
+                    "parts of patches are not stored at present: %s of at most %s are in use, %s",
+                    describe_bytes(self._stored),
+                    describe_bytes(int(limit)),
+                    "half of the free space of the disk; --exchange-limit changes this"
+                    if self._limit is None
+                    else "the limit of --exchange-limit",
+                )
+        return has_room
+
+    def _allowed(self) -> float:
+        if self._limit is not None or self._folder is None:
+            return self._limit or 0
+        place = Path(self._folder)
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        return (self._stored + shutil.disk_usage(place).free) / 2
+
+    def _count(self) -> None:
+        start = monotonic()
+        with suppress(ChunkflowError):  # then the write fails, too, and says why
+            self._stored = amount_in(self._store).bytes
+        now = monotonic()
+        self._count_at = now + max(_COUNT_S, _COUNT_SHARE * (now - start))
+
+
+@dataclass(frozen=True)
+class ExchangeAmount:
+    """The objects in an exchange.
+
+    Attributes:
+        objects: number of objects.
+        bytes: bytes of all objects.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: ExchangeAmount) -> ExchangeAmount:
+        """Return the sum of two amounts."""
+        return ExchangeAmount(self.objects + other.objects, self.bytes + other.bytes)
+
+
+def amount_in(store: Store) -> ExchangeAmount:
+    """Return the amount of the first million objects in the exchange of a step.
+
+    Raises:
+        VolumeError: the store cannot be reached.
+    """
+    count = size = 0
+    for key, length in islice(sizes_of(store), _MOST_COUNTED):
+        if _is_object(key):
+            count, size = count + 1, size + length
+    return ExchangeAmount(count, size)
+
+
+def _is_object(key: str) -> bool:
+    consumer, _, producer = key.partition("/")
+    return bool(_CONSUMER.fullmatch(consumer) and _PRODUCER.fullmatch(producer))
+
+
 class PartRemover:
-    """Removes the objects for recorded tasks in a thread; if a removal fails, it is not repeated.
+    """Removes objects in threads; if a removal fails, it is not repeated.
 
     Args:
         address: exchange of the step.
     """
 
     def __init__(self, address: ExchangeAddress) -> None:
-        """Start the thread."""
-        self._store = address.store()
-        self._thread = ThreadPoolExecutor(1, "parts-remover")
+        """Start the threads."""
+        self._address = address
+        self._threads = ThreadPoolExecutor(_MOST_REMOVING, "parts-remover")
 
     def recorded(self, number: int) -> None:
-        """Let the thread remove the objects for task *number*."""
-        self._thread.submit(self._remove, f"{number}/")
+        """Let a thread remove the objects for task *number*."""
+        self._threads.submit(self._remove, f"{number}/", _MOST_LISTED)
 
     def close(self, *, is_complete: bool) -> None:
-        """Wait until the thread has ended; if the step is complete, remove all objects first."""
+        """Wait until the threads have ended; if the step is complete, remove all objects first."""
         if is_complete:
-            self._thread.submit(self._remove, "")
-        self._thread.shutdown()
+            self._threads.shutdown(cancel_futures=True)
+            self._remove("", _MOST_COUNTED)
+        else:
+            self._threads.shutdown()
 
-    def _remove(self, prefix: str) -> None:
+    @cached_property
+    def _store(self) -> Store:
+        return open_store(self._address.url)
+
+    def _remove(self, prefix: str, most: int) -> None:
         try:
-            for key in list(self._store.list(prefix)):
-                self._store.delete(key)
-        except ChunkflowError as error:
+            store = self._store
+            if store.is_local:
+                folder = Path(store.url.removeprefix("file://"))
+                _remove_files(folder, prefix.rstrip("/"))
+                if not prefix and not self._address.settings.url:
+                    with suppress(OSError):  # not empty, because of another step
+                        folder.parent.rmdir()
+                return
+            end = monotonic() + _REMOVE_S
+            for key in list(islice(store.list(prefix), most)):
+                if _is_object(key) and monotonic() < end:
+                    store.delete(key)
+        except (ChunkflowError, OSError) as error:
             logger.debug("cannot remove parts of patches: %s", error)
+
+
+def _remove_files(root: Path, consumer: str) -> None:
+    """Remove the files for a task, or if *consumer* is empty, for all tasks, and their folders.
+
+    The files need not be removed durably, so this is faster than `Store.delete`. Temporary files
+    of writers that were killed are removed with those for all tasks. Other files are kept.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    end = monotonic() + _REMOVE_S
+    folders = [root / consumer] if consumer else [each for each in root.iterdir() if each.is_dir()]
+    for folder in folders:
+        if not _CONSUMER.fullmatch(folder.name) or folder.is_symlink():
+            continue
+        with suppress(OSError):  # another worker may have removed the folder or the file
+            for path in folder.iterdir():
+                is_left = not consumer and path.name.startswith(TEMPORARY_PREFIX)
+                if (is_left or _PRODUCER.fullmatch(path.name)) and monotonic() < end:
+                    path.unlink(missing_ok=True)
+            folder.rmdir()
+    if not consumer:
+        with suppress(OSError):
+            root.rmdir()
+
+
+def remove_parts(address: ExchangeAddress) -> None:
+    """Remove all objects of a step."""
+    PartRemover(address).close(is_complete=True)

@@ -19,9 +19,9 @@ from chunkflow_py.queue.queue_protocol import address_of, open_queue
 from chunkflow_py.run.coverage import with_documents
 from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
+from chunkflow_py.run.run_parts import ExchangeSettings
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
-from chunkflow_py.store import open_store
 from chunkflow_py.store.local_files import absolute
 from chunkflow_py.volume.location import LEVEL, Location
 
@@ -90,7 +90,8 @@ def submit(
     fork: RunDirectory | None = None,
     rehearse: bool = True,
     clear_output: bool = False,
-    exchange: str = "off",
+    exchange: str | None = None,
+    exchange_limit: int | None = None,
 ) -> Submission:
     """Create a run, or complete an interrupted submission of the same pipelines.
 
@@ -103,8 +104,12 @@ def submit(
         fork: run from which the first steps are reused if they are complete and have the same
             hashes as the steps of the new run; ``None`` reuses no step.
         rehearse: load the networks, to choose their backends and to estimate memory.
-        exchange: place where tasks exchange the patches that they share: ``on`` for the run
-            directory, ``off`` for none, or the URL of a folder or bucket.
+        exchange: whether tasks exchange the patches that they share: ``auto``: in the run
+            directory, as long as that saves time; ``on``: in the run directory; ``off``; or the URL
+            of a folder or bucket for it. ``None`` keeps the choice of an existing run, and is
+            ``auto`` for a new one.
+        exchange_limit: bytes in the exchange above which tasks store no more patches; ``None`` for
+            half of the free space of a disk, and no limit in a bucket.
         clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
             already exists, nothing is deleted.
 
@@ -118,6 +123,9 @@ def submit(
         )
         raise OptionError(msg)
     _check_names(pipelines)
+    settings = None
+    if (exchange, exchange_limit) != (None, None):
+        settings = ExchangeSettings.of(exchange or "auto", exchange_limit)
     # Checks that can fail come before the creation of anything permanent.
     is_known = run.exists()
     if not is_known:
@@ -166,12 +174,34 @@ def submit(
         ]
         spec = replace(spec, steps=tuple(steps))
         is_new, sent = run.create(spec, plans, files, documents), 0
-        run.set_exchange(exchange if exchange in ("on", "off") else open_store(exchange).url)
+        _set_exchange(run, ready, settings)
         step = run.current_step()
         # Workers send the tasks of later steps when the steps before them are complete.
         if queue is not None and step is not None and step == spec.first:
             sent = send_step(run, queue, step)
     return Submission(run.address, tuple(estimates), tuple(spec.reused), sent, is_new, queue_url)
+
+
+def _set_exchange(
+    run: RunDirectory, pipelines: Iterable[StepPipeline], settings: ExchangeSettings | None
+) -> None:
+    """Store the settings of the exchange, if they are given or the run has none yet."""
+    networks = [
+        pipeline
+        for pipeline in pipelines
+        if any(operator.hooks.declares("part_store") for operator in pipeline.operators)
+    ]
+    if not networks or (settings is None and run.exchange is not None):
+        return
+    settings = settings or ExchangeSettings("auto")
+    run.set_exchange(settings)
+    for pipeline in networks:
+        if pipeline.device_class == "any" and settings.mode != "off":
+            logger.info(
+                "step %s: tasks compute the patches that they share separately, because with "
+                "--device-class any the machines may compute different values",
+                pipeline.name,
+            )
 
 
 def _check_names(pipelines: Sequence[StepPipeline]) -> None:

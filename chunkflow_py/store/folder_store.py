@@ -220,6 +220,15 @@ class FolderStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with *prefix*, in no particular order."""
+        return (key for key, _ in self._entries(prefix))
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """Yield the key and the length in bytes of each object."""
+        for key, entry in self._entries(prefix):
+            with os_errors("list", self._under + key), suppress(FileNotFoundError):
+                yield key, entry.stat().st_size
+
+    def _entries(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         folders = [prefix.rpartition("/")[0]]
         while folders:
             folder = folders.pop()
@@ -236,7 +245,7 @@ class FolderStore:
                     if key.startswith(prefix) or prefix.startswith(f"{key}/"):
                         folders.append(key)
                 elif key.startswith(prefix) and not entry.name.startswith(TEMPORARY_PREFIX):
-                    yield key
+                    yield key, entry
 
 
 class _GatheringStore(FolderStore):

@@ -253,6 +253,10 @@ class CloudStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with *prefix*."""
+        return (key for key, _ in self.sizes(prefix))
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """Yield the key and the length in bytes of each object."""
         folder = "/".join(filter(None, (self._service.prefix, prefix.rpartition("/")[0])))
         start = f"{self._service.prefix}/" if self._service.prefix else ""
         last: list[str] = []
@@ -282,7 +286,7 @@ class CloudStore:
             for entry in entries:
                 key = entry["path"].removeprefix(start)
                 if key.startswith(prefix):
-                    yield key
+                    yield key, entry["size"]
 
     # Writing
 

@@ -168,6 +168,24 @@ class Links(Protocol):
         """
 
 
+@runtime_checkable
+class Sizes(Protocol):
+    """A store that lists the sizes of objects with their keys."""
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """Yield the key and the length in bytes of each object that `Store.list` would yield."""
+
+
+def sizes_of(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the key and the length in bytes of each object whose key begins with *prefix*."""
+    if isinstance(store, Sizes):
+        yield from store.sizes(prefix)
+        return
+    for key in store.list(prefix):
+        if (size := store.size(key)) is not None:
+            yield key, size
+
+
 def together(store: Store) -> AbstractContextManager[Store]:
     """Return a context manager that yields a store for many writes, durable when its block ends."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

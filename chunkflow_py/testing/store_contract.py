@@ -7,6 +7,7 @@ import pytest
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
+from chunkflow_py.store.store_protocol import sizes_of
 
 
 def run_together(calls):
@@ -164,6 +165,13 @@ class StoreContract:
         store.delete("never/was")
         assert store.get("a/b") is None
         assert list(store.list()) == []
+
+    def test_sizes(self, store):
+        """A listing with sizes has the same keys as one without."""
+        for key, size in (("a/1", 0), ("a/2", 3), ("b", 5)):
+            store.put(key, b"x" * size)
+        assert dict(sizes_of(store)) == {"a/1": 0, "a/2": 3, "b": 5}
+        assert dict(sizes_of(store, "a/")) == {"a/1": 0, "a/2": 3}
 
     def test_list(self, store):
         """A prefix matches the beginning of keys; it need not be a folder."""

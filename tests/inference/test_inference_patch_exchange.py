@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import random
 import re
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from rigs.exchanging import Counting, Memory, Volume
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry
+from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, patch_exchange
 from chunkflow_py.inference.local_parts import LocalParts
 from chunkflow_py.inference.patch_exchange import PackedParts, Part, packed
 from chunkflow_py.volume import open_volume
@@ -76,7 +78,7 @@ def test_damaged_objects_are_computed_and_counted(place, caplog):
     for name in others:
         volume.do(name)
     np.testing.assert_array_equal(volume.output, volume.whole()[0])
-    assert volume.exchange.counts.refused >= damaged
+    assert volume.exchange.counts.refused.total() >= damaged
     assert caplog.text.count("are computed again: it") == 1
     assert f"-{first} stored for" in caplog.text
 
@@ -227,3 +229,118 @@ def test_tasks_of_a_pipeline_exchange_patches(tmp_path, monkeypatch):
     ).groups()
     patches = re.search(r"(\d+) patches for 0-12_0-40_0-40", whole.output)[1]
     assert int(total) - int(found) == int(patches)
+
+
+class Slow(Memory):
+    """A store that takes a while for each object, and must save time."""
+
+    must_save_time = True
+
+    def __init__(self, write_s):
+        super().__init__()
+        self.write_s = write_s
+
+    def write(self, consumer, producer, content, size):
+        data = content()
+        with self.writes.one():
+            time.sleep(self.write_s)
+            self.objects[consumer, producer] = data
+        self.writes.add(len(data))
+
+
+def done_with(store, forward_s, caplog):
+    """Do all tasks with a network that takes *forward_s* a patch; return volume and log lines."""
+    caplog.set_level(logging.INFO, "chunkflow_py.inference.patch_exchange")
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, store)
+    volume.exchange._forward_s = lambda: forward_s
+    for name in volume.tasks:
+        if volume.exchange.has_ended:
+            break
+        volume.do(name)
+    return volume, [each for each in caplog.messages if "this process exchanges" in each]
+
+
+def test_an_exchange_that_takes_longer_than_the_network_ends(caplog):
+    """After the first task, with one line that has the figures; the bytes are the same."""
+    volume, lines = done_with(Slow(0.02), 1e-5, caplog)
+    assert volume.exchange.has_ended
+    stored = len(volume.store.objects)
+    volume.do(list(volume.tasks)[-1])
+    assert len(volume.store.objects) == stored, "it stores nothing any more"
+    (line,) = lines
+    assert re.search(
+        r"no further patches with other tasks: computing a patch takes 1e-05 s; writing its part "
+        r"of [\d.e-]+ MB takes [\d.e-]+ s \(\d+ objects, [\d.e-]+ MB/s\), and reading it",
+        line,
+    )
+
+
+def test_an_exchange_that_saves_time_goes_on(caplog):
+    """One line says so, for all tasks."""
+    volume, lines = done_with(Slow(0.001), 60.0, caplog)
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+    assert not volume.exchange.has_ended
+    assert volume.exchange.counts.found
+    assert len(lines) == 1
+    assert lines[0].startswith("this process exchanges patches with other tasks: ")
+
+
+def test_an_exchange_that_need_not_save_time_goes_on(caplog):
+    """With --exchange on, a slow store is used all the same, and nothing is logged."""
+    store = Slow(0.005)
+    store.must_save_time = False
+    volume, lines = done_with(store, 1e-5, caplog)
+    assert not volume.exchange.has_ended
+    assert volume.exchange.counts.found
+    assert lines == []
+
+
+def test_a_store_that_finishes_nothing_is_too_slow(monkeypatch):
+    """Nobody waits for three objects if the first one takes longer than the network would."""
+    monkeypatch.setattr(patch_exchange, "_STUCK_S", 0.01)
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Slow(0))
+    volume.exchange._forward_s = lambda: 0.001
+    with volume.store.writes.one():
+        time.sleep(0.05)
+        volume.store.write = lambda *_: None
+        first, second, *_ = volume.tasks
+        volume.do(first)
+        volume.do(second)
+        assert volume.exchange.has_ended
+
+
+def test_a_task_alone_says_nothing(caplog):
+    """Nothing is stored, so nothing is weighed."""
+    caplog.set_level(logging.INFO)
+    volume = Volume((9, 9, 10), Zyx(9, 9, 10), GEOMETRY, Slow(0.1))
+    volume.exchange._forward_s = lambda: 1e-5
+    volume.do("0")
+    assert caplog.messages == []
+
+
+def test_parts_of_other_profiles_are_counted_and_not_read():
+    """An object of a neighbour with another label is foreign; other names are ignored."""
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
+    first, second, *_ = volume.tasks
+    volume.do(first, b"another profile")
+    volume.store.objects |= {
+        (second, "not a label"): b"",
+        (second, "00000000-999"): b"",
+        (second, f"../../{first}"): b"",
+        (second, "\x1b[2J"): b"",
+    }
+    volume.do(second)
+    assert volume.exchange.counts.refused == {"foreign": 1}
+    assert volume.exchange.reads.bytes == 0
+
+
+def test_parts_of_another_task_are_misplaced():
+    """An object that was swapped with that of another task is computed and counted."""
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
+    first = next(iter(volume.tasks))
+    volume.do(first)
+    (second, label), *_, other = volume.store.objects
+    volume.store.objects[second, label] = volume.store.objects[other]
+    volume.do(second)
+    assert volume.exchange.counts.refused["misplaced"]
+    assert set(volume.exchange.counts.refused) == {"misplaced"}

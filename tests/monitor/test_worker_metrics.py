@@ -24,6 +24,7 @@ from rigs.workers import wait_for
 from chunkflow_py.errors import MissingExtraError, OptionError
 from chunkflow_py.monitor.worker_metrics import Metrics
 from chunkflow_py.queue.queue_protocol import Counts
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.supervisor import WorkerSnapshot
 from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
@@ -213,3 +214,22 @@ def test_dask_has_metrics_of_its_own():
     """The option is of processes that are supervised here."""
     told = say("run --on dask://host:8786 --metrics-port 0 create-chunk", code=2)
     assert "--metrics-port serves metrics of local processes only" in told
+
+
+def test_patches_and_their_exchange():
+    """What records say about patches is counted; all names exist from the start."""
+    metrics = Metrics("r", "w")
+
+    def value(name, **labels):
+        return metrics.registry.get_sample_value(f"chunkflow_{name}_total", {"stage": "a"} | labels)
+
+    metrics.stage_started("a", 10)
+    assert value("patches", source="found") == value("parts_refused", reason="misplaced") == 0
+    patches = {"computed": 7, "found": 5, "damaged": 1, "read_bytes": 30, "written_bytes": 40}
+    for number in range(2):
+        box = f"0-8_0-8_{8 * number}-{8 * number + 8}"
+        metrics.task_ended(Record(number, box, "done", "s", "a", "w", patches=patches))
+    assert (value("patches", source="computed"), value("patches", source="found")) == (14, 10)
+    assert value("parts_refused", reason="damaged") == 2
+    directions = ("read", "written")
+    assert [value("exchange_bytes", direction=each) for each in directions] == [60, 80]

@@ -11,6 +11,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings
 from chunkflow_py.inference.device_streams import Device
 from chunkflow_py.inference.patch_exchange import PatchExchange
+from chunkflow_py.store.transfers import Transfers
 
 CPU = Device(torch.device("cpu"))
 
@@ -46,8 +47,10 @@ class Memory:
     identity = "test"
     connections = 0
     most_bytes = 0
+    must_save_time = False
 
     def __init__(self):
+        self.writes = Transfers()
         self.objects = {}
         self.ended = set()
 

@@ -1,6 +1,7 @@
 """Tests of chunkflow_py.run.ledger.ledger_record."""
 
 import json
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.run.ledger.ledger_record import (
+    PATCH_COUNTS,
     Attempt,
     FailedAttempt,
     FailureKind,
     Record,
+    Sums,
     number_of,
 )
 from chunkflow_py.store.store_protocol import Stored
@@ -34,6 +37,7 @@ records = st.builds(
     st.none() | texts,
     st.floats(0, 1e10),
     st.integers(0, 99),
+    st.dictionaries(st.sampled_from(PATCH_COUNTS), st.integers(0, 10**12)),
 )
 failures = st.builds(
     FailedAttempt,
@@ -76,6 +80,26 @@ def test_failures_of_earlier_versions():
     )
     assert FailedAttempt.from_json(old).seconds is None
     assert FailedAttempt.from_json(old).to_json() == old
+
+
+def test_counts_about_patches_are_summed():
+    """Records without them are those of earlier versions, and of runs without exchange."""
+    old = Record(1, "b", "done", "s", "a", "w", finished=1.0)
+    assert "patches" not in old.to_json()
+    new = replace(old, number=2, patches={"computed": 3, "found": 2})
+    total = Sums()
+    for record in (old, new, new):
+        total.add(Sums.of(record))
+    assert total.patches == {"computed": 6, "found": 4}
+    assert new.patches == {"computed": 3, "found": 2}, "sums do not change records"
+
+
+@pytest.mark.parametrize("value", [None, [], {"computed": -1}, {"found": 1.5}, {"other": 1}, "x"])
+def test_wrong_counts_about_patches_are_refused(value):
+    """Counts of a damaged or hostile ledger are not shown."""
+    text = Record(1, "b", "done", "s", "a", "w").to_json()
+    with pytest.raises(VolumeError, match="damaged"):
+        Record.from_json(json.dumps(json.loads(text) | {"patches": value}))
 
 
 def test_stored_bytes():

@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.cli.shared_options import clear_output_option, run_option
 from chunkflow_py.cli.subcommands import pipeline_subcommand, refuse_dry_run
+from chunkflow_py.cli.subcommands.tune import MemoryType
 from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     {
         "Queue": ("queue", "create_queue", "shared_queue"),
         "Steps": ("stage", "fork"),
+        "Exchange of patches": ("exchange", "exchange_limit"),
     }
 )
 @run_option()
@@ -51,15 +53,20 @@ if TYPE_CHECKING:
               show_default=True,
               help="same: refuse workers on machines that would compute different bytes; any: "
                    "accept all machines, whose results agree only within a tolerance.")
-@click.option("--exchange", metavar="on|off|URL", default="off", show_default=True,
+@click.option("--exchange", metavar="auto|on|off|URL",
               help="Let tasks exchange the patches that they share, so that each is computed once: "
-                   "in the run directory, or in a folder or bucket that all workers share.")
+                   "on: in the run directory; URL: in a folder or bucket that all workers share; "
+                   "auto: in the run directory, as long as that saves time.  [default: auto]")
+@click.option("--exchange-limit", type=MemoryType(), metavar="SIZE",
+              help="Store no patches for other tasks while the exchange contains this amount, such "
+                   "as 100GB.  [default: half of the free space of a disk, no limit in a bucket]")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
-    fork: str | None, device_class: str, exchange: str, clear_output: bool, rehearse: bool,
+    fork: str | None, device_class: str, exchange: str | None, exchange_limit: int | None,
+    clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
     """Return the function that submits the pipeline, which follows these options."""
     # fmt: on
@@ -83,6 +90,7 @@ def command(
             rehearse=rehearse,
             clear_output=clear_output,
             exchange=exchange,
+            exchange_limit=exchange_limit,
         )
         for line in submission.summary():
             echo(line)

@@ -27,6 +27,7 @@ from chunkflow_py.monitor.report.report_markup import (
     tag,
 )
 from chunkflow_py.monitor.report.seam_measure import REACH, WINDOW
+from chunkflow_py.monitor.run_facts import patch_texts
 from chunkflow_py.run.run_spec import FILE_MARK
 from chunkflow_py.store.store_address import public
 
@@ -376,6 +377,8 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
     rows.append(("written", f"{objects:,} objects, {describe_bytes(found.stored_bytes)}"))
     if options.prices is not None:
         rows += _storage(found, options.prices)
+    if found.patches:
+        rows.append(("patches", "; ".join(patch_texts(found.patches))))
     failures = found.failures
     if failures and not found.wasted_s:
         rows.append(("wasted", f"{failures:,} failed attempts, of unknown duration"))

@@ -43,6 +43,7 @@ from chunkflow_py.run.dask.dask_worker import (
     versions_here,
 )
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt
+from chunkflow_py.run.run_parts import PartRemover, remove_parts
 from chunkflow_py.run.worker.failure_policy import (
     AttemptLimits,
     FailurePolicy,
@@ -134,6 +135,8 @@ def run_on_dask(
                         f"{missing} of {tasks} tasks of step {name} are not finished"
                     )
                     return WORK_LEFT, message
+                if (exchange := home.exchange_of(name)) is not None:
+                    remove_parts(exchange)
                 home.ledger(name).compact()  # few objects instead of one per task
                 if counts.dead:
                     message = (
@@ -333,6 +336,8 @@ class Dispatcher:
         self._ended = 0
         self._broken_pipelines = 0
         self._threads = 0
+        exchange = home.exchange_of(order.stage)
+        self._remover = None if exchange is None else PartRemover(exchange)
         self._check_at = 0.0
         self._log_at = time.monotonic() + LOG_S
 
@@ -351,6 +356,8 @@ class Dispatcher:
                     return
                 self._receive()
         finally:
+            if self._remover is not None:
+                self._remover.close(is_complete=False)
             futures = [each.future for each in self._sent.values()]
             self._sent.clear()
             if futures and self._client.status == "running":
@@ -416,6 +423,8 @@ class Dispatcher:
         if sent is None:
             return
         if future.status == "finished":
+            if self._remover is not None:
+                self._remover.recorded(sent.number)
             self._ended += 1
             self._broken_pipelines = 0
             self._policy.succeeded()

@@ -35,6 +35,7 @@ from chunkflow_py.run.worker.worker import pipeline_source
 from chunkflow_py.run.worker.worker_limits import Bound, TaskDurations, TaskLimit
 from chunkflow_py.run.worker.worker_process import (
     THREAD_VARIABLES,
+    PatchCounter,
     ProcessLease,
     TaskEnded,
     TaskFeed,
@@ -161,6 +162,7 @@ def perform(order: WorkOrder, number: int) -> None:
         tuple(Stored(*each) for each in ended.written),
         ended.reason,
         missing_blocks=ended.missing_blocks,
+        patches=ended.patches,
     )
     reached("written-not-recorded")
     is_first = pipeline.ledger.record([record])[0]
@@ -349,6 +351,7 @@ class _SharedPipeline(Listener):
         source = pipeline_source(self._home, stage, allow_code=order.allow_code, ahead=order.ahead)
         self._pipeline = order.make_pipeline(source, self._feed)
         self._pipeline.listener = self
+        self._patches = PatchCounter(self._pipeline.operators)
         threading.Thread(target=self._run, name=f"pipeline-{stage.name}", daemon=True).start()
         self._ready.result()
 
@@ -412,7 +415,7 @@ class _SharedPipeline(Listener):
         if not isinstance(task.lease, ProcessLease):
             return
         self._feed.forget(task.lease)
-        ended = task_ended(task, task.lease)
+        ended = self._patches.counted(task_ended(task, task.lease))
         if ended.state == "done":
             self._durations.add(sum(ended.seconds.values()))
         if ended.fault and ended.fault.breaks_process:

@@ -35,6 +35,11 @@ ATTEMPTS: tuple[Kind, ...] = ("record", "begun", "finished")
 KINDS: tuple[Kind, ...] = (*ATTEMPTS, *FAILURES)
 RECENT_MINUTES = 10  # over which the rate of tasks is averaged
 
+# Counts about patches in records: patches computed, and found in the exchange of the run; stored
+# parts of patches that could not be used, by reason; bytes of the exchange.
+REFUSED_PARTS = ("damaged", "foreign", "misplaced", "unreadable")
+PATCH_COUNTS = ("computed", "found", *REFUSED_PARTS, "read_bytes", "written_bytes")
+
 _MINUTES_KEPT = 16
 _LATEST = 1e13  # largest valid time, in seconds since 1970
 _NUMBER = '{"number":'  # how the JSON of every entry begins
@@ -63,6 +68,9 @@ class Record:
         finished: time at which the task ended, in seconds since 1970 by the worker's clock; used
             only for display and rates.
         missing_blocks: number of input blocks that were not stored and were read as the fill value.
+        patches: counts of `PATCH_COUNTS` since the last record of the same worker process; empty
+            if the tasks of the run exchange no patches. Sums over records are exact, apart from
+            processes that died.
     """
 
     number: int
@@ -77,6 +85,7 @@ class Record:
     reason: str | None = None
     finished: float = field(default_factory=time.time)
     missing_blocks: int = 0
+    patches: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Addresses in `written` stay as they are: they are compared with the store.
@@ -96,6 +105,8 @@ class Record:
         values["seconds"] = {name: round(value, 6) for name, value in self.seconds.items()}
         if not self.missing_blocks:
             del values["missing_blocks"]  # most records have none
+        if not self.patches:
+            del values["patches"]
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
@@ -114,6 +125,10 @@ class Record:
                 msg = 'the value of "state", "finished" or "seconds" is not valid'
                 raise ValueError(msg)
             _check_types(record, _RECORD_TYPES)
+            for name, count in record.patches.items():
+                if name not in PATCH_COUNTS or type(count) is not int or not 0 <= count < _LATEST:
+                    msg = 'the value of "patches" is not valid'
+                    raise ValueError(msg)
         return record
 
 
@@ -263,6 +278,7 @@ class Totals:
         failed_s: run time of the failed attempts in seconds, as far as it is known.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
         missing_blocks: number of blocks that the tasks have read as the fill value.
+        patches: sums of the counts about patches, see `Record`.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         first, last: time at which the first and the last task ended, in seconds since 1970 by the
             clocks of the workers; ``None`` if no task has ended.
@@ -275,6 +291,7 @@ class Totals:
     failed_s: float = 0.0
     stored_bytes: int = 0
     missing_blocks: int = 0
+    patches: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     first: float | None = None
     last: float | None = None
@@ -293,6 +310,8 @@ class Totals:
         self.failed_s = round(self.failed_s + other.failed_s, 6)
         self.stored_bytes += other.stored_bytes
         self.missing_blocks += other.missing_blocks
+        for name, count in other.patches.items():
+            self.patches[name] = self.patches.get(name, 0) + count
         for name, value in other.seconds.items():
             self.seconds[name] = round(self.seconds.get(name, 0) + value, 6)
         ends = (self.first, self.last, other.first, other.last)
@@ -319,6 +338,7 @@ class Sums(Totals):
         sums = cls(
             stored_bytes=record.stored_bytes,
             missing_blocks=record.missing_blocks,
+            patches=record.patches,
             seconds=record.seconds,
             first=when,
             last=when,
@@ -344,7 +364,12 @@ class Sums(Totals):
 
     def copy(self) -> Sums:
         """Return a copy that can be changed independently."""
-        return replace(self, seconds=dict(self.seconds), minutes=dict(self.minutes))
+        return replace(
+            self,
+            patches=dict(self.patches),
+            seconds=dict(self.seconds),
+            minutes=dict(self.minutes),
+        )
 
 
 @dataclass

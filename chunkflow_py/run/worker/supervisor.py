@@ -684,6 +684,7 @@ class InFlightTasks:
             tuple(Stored(*each) for each in ended.written),
             ended.reason,
             missing_blocks=ended.missing_blocks,
+            patches=ended.patches,
         )
 
     def _record(self, outcomes: Sequence[tuple[Job, Record | FailedAttempt]]) -> None:

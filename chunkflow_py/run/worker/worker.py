@@ -20,7 +20,7 @@ from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.queue.message_body import run_of
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
-from chunkflow_py.run.run_parts import ExchangeAddress, PartRemover
+from chunkflow_py.run.run_parts import PartRemover, remove_parts
 from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.queue.queue_protocol import Queue
     from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_parts import ExchangeAddress
     from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
@@ -96,8 +97,7 @@ def pipeline_source(
         argv = [each.replace(file.placeholder, path) for each in argv]
     plan, folder = home.plan(stage.name), home.spec.folder
     earlier = earlier_steps(home, stage)
-    url = home.exchange if stage.device_class == "same" else ""
-    exchange = ExchangeAddress(home.url, url, stage.name, stage.hash) if url else None
+    exchange = home.exchange_of(stage.name)
     return PipelineSource(
         tuple(argv), stage.mip, plan, folder, ahead, allow_code, earlier, exchange
     )
@@ -237,6 +237,9 @@ def work(
                 return WORK_LEFT, lost
             else:
                 _clear(home, queue, working.settings.lease_s)
+                for stage in spec.steps:  # of workers that were killed when the run was complete
+                    if (exchange := home.exchange_of(stage.name)) is not None:
+                        remove_parts(exchange)
                 code, message = COMPLETE, f"{home.shown} is complete"
             # Wait until a limit is reached; --idle-exit counts from the end of the last task.
             wait_s = min(_REOPENED_CHECK_S, limits.idle_left_s(idle_s))

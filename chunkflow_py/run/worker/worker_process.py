@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,6 +54,9 @@ STACKS_SIGNAL = signal.SIGUSR2  # makes a process print the stacks of its thread
 SEND_S = 10.0  # time to send the last messages
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MOST_TASKS = 256  # tasks of one process, and slots of its board
+
+# Modules that log a choice of the process once; it is forwarded even if it is no warning.
+_INFORMS = ("chunkflow_py.inference.patch_exchange", "chunkflow_py.run.run_parts")
 
 _PR_SET_PDEATHSIG = 1
 _BETWEEN_OPERATORS = -1
@@ -115,6 +119,7 @@ class TaskEnded(NamedTuple):
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
         missing_blocks: number of blocks that were read as the fill value, see `Task`.
+        patches: counts about patches, see `chunkflow_py.run.ledger.ledger_record.Record`.
     """
 
     slot: int
@@ -125,6 +130,7 @@ class TaskEnded(NamedTuple):
     seconds: dict[str, float] = {}  # noqa: RUF012 never changed
     written: tuple[tuple[str, int | None, str | None], ...] = ()
     missing_blocks: int = 0
+    patches: dict[str, int] = {}  # noqa: RUF012 never changed
 
 
 class LogMessage(NamedTuple):
@@ -308,9 +314,10 @@ def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: Progres
     make_pipeline: MakePipeline = pickle.loads(pickled)  # noqa: S301 from our supervisor
     pipeline = make_pipeline(feed)
     pipeline.listener = _BoardListener(board, pipeline, sender.send)
+    patches = PatchCounter(pipeline.operators)
     for task in pipeline.run():
         if isinstance(task.lease, ProcessLease):
-            ended = task_ended(task, task.lease)
+            ended = patches.counted(task_ended(task, task.lease))
             if ended.fault and ended.fault.breaks_process:
                 sender.send(PipelineBroken(ended.fault))
                 sender.close()
@@ -431,6 +438,30 @@ class _BoardListener(Listener):
 
 
 # --- outcomes ------------------------------------------------------------------------------------
+
+
+class PatchCounter:
+    """Adds to the outcomes of tasks what networks have counted since the last outcome.
+
+    Args:
+        operators: operators of the pipeline.
+    """
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        """Start at zero."""
+        self._hooks = [each.hooks for each in operators if each.hooks.declares("patch_counts")]
+        self._reported: Counter[str] = Counter()
+
+    def counted(self, ended: TaskEnded) -> TaskEnded:
+        """Return the outcome of a task, with counts about patches if it will be recorded."""
+        if not self._hooks or ended.state not in ("done", "skipped"):
+            return ended
+        counts: Counter[str] = Counter()
+        for hooks in self._hooks:
+            counts.update(hooks.patch_counts)
+        new = counts - self._reported
+        self._reported += new
+        return ended._replace(patches=dict(new))
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
@@ -559,6 +590,8 @@ def _forward_log(level: int, send: Callable[[object], None]) -> None:
     """Forward log messages and warnings, including those of libraries, to the supervisor."""
     logging.getLogger().addHandler(_LogForwarder(send))
     logging.getLogger("chunkflow_py").setLevel(level)
+    for name in _INFORMS:
+        logging.getLogger(name).setLevel(min(level, logging.INFO))
     logging.captureWarnings(capture=True)
 
 

@@ -1,0 +1,60 @@
+"""Transfers of objects: bytes, and the time in which at least one is in progress."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Transfers:
+    """Transfers of objects, and the time in which at least one was in progress; thread-safe.
+
+    Attributes:
+        bytes: bytes of the finished transfers.
+        finished: number of finished transfers.
+    """
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.bytes = self.finished = 0
+        self._active = 0
+        self._since = self._busy_s = 0.0
+        self._lock = Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Time the transfer of the ``with`` block."""
+        with self._lock:
+            if not self._active:
+                self._since = monotonic()
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active -= 1
+                if not self._active:
+                    self._busy_s += monotonic() - self._since
+
+    def add(self, size: int) -> None:
+        """Count a finished transfer of *size* bytes."""
+        with self._lock:
+            self.bytes += size
+            self.finished += 1
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which at least one transfer was in progress."""
+        with self._lock:
+            return self._busy_s + (monotonic() - self._since if self._active else 0.0)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes per second of these seconds; infinite if no transfer has finished."""
+        return self.bytes / max(self.seconds, 1e-9) if self.finished else math.inf
