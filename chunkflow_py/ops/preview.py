@@ -41,7 +41,7 @@ def preview(
         chunks: name of a chunk -> chunk, (z, y, x) or (c, z, y, x), of any real dtype.
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles of each chunk to show as black and as white (default: 1 and 99.5; for
-            chunks of bytes and for maps, the whole range).
+            uint8 chunks and for probability and affinity maps, the whole range).
 
     Raises:
         ChunkError: a chunk is empty, or a segmentation has channels or negative labels.

@@ -79,9 +79,9 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
         first, other = known[0]
         if not same_size_nm(size, other):
             msg = (
-                f"{operator.name} takes {first!r} with voxels of {tuple(other)} nm and {name!r} "
-                f"with voxels of {tuple(size)} nm (zyx); load both at one resolution (--mip), or "
-                "correct the wrong one by --voxel-size of its loader"
+                f"the inputs of {operator.name} differ in voxel size: {first!r} has {tuple(other)} "
+                f"nm and {name!r} has {tuple(size)} nm (zyx); load both at one resolution (--mip), "
+                "or correct the wrong one with --voxel-size on its loader"
             )
             raise ChunkError(msg)
 

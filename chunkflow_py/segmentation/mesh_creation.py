@@ -290,7 +290,11 @@ class MeshSaver(OperatorBase):
 
     @hook
     def create_output(self) -> str | None:
-        """Enter the folder in the volume's info file; return the folder's address if it is new."""
+        """Record the folder of meshes in the volume's info file.
+
+        Returns:
+            The address of the folder if it was not recorded before, else ``None``.
+        """
         if self.format != "precomputed":
             return None
         folder, is_new = self._open(self._known_nm or _UNKNOWN_NM)

@@ -150,7 +150,7 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Note whether the pipeline has several tasks, which may have parts of the same object."""
+        """Record whether the pipeline has several tasks, whose chunks may share objects."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @hook

@@ -198,7 +198,11 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def create_output(self) -> str | None:
-        """Enter the folder in the volume's info file; return the folder's address if it is new."""
+        """Record the folder of skeletons in the volume's info file.
+
+        Returns:
+            The address of the folder if it was not recorded before, else ``None``.
+        """
         folder, is_new = self._open(self._known_nm)
         return folder.url if is_new else None
 

@@ -21,7 +21,7 @@ DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
 
 
 def arrays():
-    """Return an array and its kind for each combination of kind and axes in pipelines."""
+    """Return an array and its kind for each kind and axes that occur together in pipelines."""
     rng = np.random.default_rng(0)
     return {
         "image zyx": (rng.integers(0, 256, (4, 8, 8)).astype(np.uint8), "image"),

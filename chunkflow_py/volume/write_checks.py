@@ -76,10 +76,12 @@ def check_asked(
     encoding: str | None,
     times: int | None,
 ) -> None:
-    """Refuse an existing or announced volume that does not have the requested properties.
+    """Refuse a volume that does not have the requested properties.
+
+    The volume exists, or an earlier operator of the pipeline will create it.
 
     Args:
-        volume: the existing volume, or the description of the announced one.
+        volume: the existing volume, or the description of the volume that will be created.
         url: address of the volume, for messages.
         block_size: requested extent of a block, voxels, zyx. For this argument and the following
             ones, ``None`` accepts any value.

@@ -184,7 +184,7 @@ def test_labels_of_tasks_of_several_sizes_are_refused():
     say(f"generate-tasks -v mask.zarr -c 2 27 31 {line}")
     for more in ("", " -s 2 27 31"):
         told = say(f"stitch-labels parts.zarr zarr://labels.zarr{more}", code=1)
-        assert "tasks of several sizes" in told
+        assert "by tasks of different sizes" in told
 
 
 @pytest.mark.parametrize(

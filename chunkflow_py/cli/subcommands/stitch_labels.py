@@ -97,8 +97,8 @@ def command(**options: Any) -> Callable[[], None]:
         options[option] = given or named
         if options[option] is None:
             msg = (
-                f"stitch-labels has no {argument.upper()}; write chunkflow stitch-labels LABELS "
-                f"OUTPUT, or give --{name}"
+                f"stitch-labels needs {argument.upper()}, which is missing; write chunkflow "
+                f"stitch-labels LABELS OUTPUT, or give --{name}"
             )
             raise OptionError(msg)
     if options["overlap_path"] and options["values_path"]:

@@ -275,7 +275,7 @@ class FailurePolicy:
         self.back_off = BackOff(disk_wait_s)
 
     def succeeded(self) -> None:
-        """Note that a task of this worker has succeeded."""
+        """Record that a task of this worker has succeeded."""
         self._has_succeeded = True
         self._short_of_memory = None
         self._was_refused = False
