@@ -72,7 +72,10 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             links += 1
             target = str(link.path)
             if links > _LINKS:
-                msg = f"{path} of {what} leads through more than {_LINKS} links; give the target"
+                msg = (
+                    f"{path} of {what} leads through more than {_LINKS} links; give the path of "
+                    "the target"
+                )
                 raise VolumeError(msg)
             if target.startswith("/"):
                 found = file

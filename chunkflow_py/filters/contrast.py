@@ -49,7 +49,8 @@ def stretch_table(
     Args:
         dtype: uint8 or uint16, dtype of the intensities and of the table.
         lower: intensity that becomes 0, before *minval* is applied.
-        upper: intensity from which on all become *maxval*; if it equals *lower*, nothing changes.
+        upper: this intensity and all higher ones become *maxval*; if *upper* equals *lower*,
+            nothing changes.
         minval: smallest value of the result; smaller ones are clipped to it.
         maxval: largest value of the result.
 
@@ -121,7 +122,7 @@ def rescaled(
     target: tuple[float, float],
     dtype: DTypeLike,
 ) -> NDArray[Any]:
-    """Map an image linearly from one range to another, and clip it to that.
+    """Map an image linearly from one range to another, and clip the result to the second range.
 
     Args:
         array: image of any shape and real dtype.

@@ -1,4 +1,4 @@
-"""Keep an item under a second name.
+"""Add a second name for an item of the task.
 
 Example: chunkflow create-chunk copy-var --from-name chunk --to-name raw threshold --threshold 128
 """

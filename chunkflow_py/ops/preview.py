@@ -130,7 +130,7 @@ class PreviewSaver(OperatorBase):
     nargs=2,
     type=click.FloatRange(0, 100),
     metavar="LOW HIGH",
-    help="Percentiles to show as black and white.  [default: 1 99.5; bytes and maps: whole range]",
+    help="Percentiles to show as black and white.  [default: 1 99.5; uint8 and maps: whole range]",
 )
 def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None

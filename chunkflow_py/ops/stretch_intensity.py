@@ -47,7 +47,7 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
     _check(min_threshold, max_threshold)
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         msg = (
-            f"stretch-intensity takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
+            f"stretch-intensity needs uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
             "use rescale-intensity, which takes any type"
         )
         raise ChunkError(msg)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error to *problems* and continue; without a list, raise it."""
+    """Append an error in the ``with`` block to *problems*; without this list, raise the error."""
     try:
         yield
     except ChunkflowError as error:
@@ -31,7 +31,8 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 def naming(operator: Operator | Source) -> Iterator[None]:
     """Add the operator's name to exceptions that are not errors of this package.
 
-    SystemExit and similar exceptions become errors, too; only an interrupt by a signal passes.
+    SystemExit and similar exceptions become errors, too. Only the exception of a stop signal is
+    raised unchanged.
     """
     try:
         with marked_interrupts():

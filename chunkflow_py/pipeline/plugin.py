@@ -167,8 +167,9 @@ def split_options(
 ) -> tuple[list[str], dict[str, Any]]:
     """Split off the options that are not among *params*.
 
-    An unknown option takes the next argument, and further ones as long as they are literals such
-    as numbers. The name of a command or another option ends its values; without values, it is True.
+    An unknown option takes the next argument, and further ones as long as they are literals such as
+    numbers. The name of a command or another option ends its values; an option without values is
+    True.
 
     Args:
         params: parameters of the command.
@@ -241,8 +242,9 @@ def _placed(name: str, value: Any, like: Chunk | None) -> Any:
     if min(missing) < 0 or any(missing % 2):
         msg = (
             f"plugin {name} returned an array of extent {tuple(value.shape[-3:])} for chunk "
-            f"{like.bbox} of extent {like.size} (zyx, voxels); it must be equal, or smaller by "
-            "an even number; otherwise return a Chunk with its voxel_offset"
+            f"{like.bbox} of extent {like.size} (zyx, voxels); the two extents must be equal, or "
+            "differ by an even number of voxels along each axis; otherwise return a Chunk with "
+            "its voxel_offset"
         )
         raise ChunkError(msg)
     offset: Zyx = like.voxel_offset + missing // 2

@@ -285,7 +285,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the voxel size that *outline*, the `Outline` of the pipeline, gives."""
+        """Store the voxel size that *outline*, the `Outline` of the pipeline, gives."""
         self._known_nm = outline.voxel_size_nm
 
     @hook

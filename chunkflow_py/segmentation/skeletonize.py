@@ -193,7 +193,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the voxel size of the settings or of *outline*, the `Outline` of the pipeline."""
+        """Store the voxel size of the settings or of *outline*, the `Outline` of the pipeline."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook

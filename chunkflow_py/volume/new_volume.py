@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume once: before the first task, or from the first chunk if it needs one.
+    """Creates a volume once: before the first task, or from the first chunk if that is needed.
 
     Attributes:
         url: address of the new volume.

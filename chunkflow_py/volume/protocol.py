@@ -218,7 +218,7 @@ class Volume(Protocol):
 
 
 def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
-    """Return *bounds* in voxels of a *factor* times coarser level, see `BoundingBox.coarser`."""
+    """Return *bounds* in voxels of a *factor* times coarser level; see `BoundingBox.coarser`."""
     return bounds.coarser(factor)
 
 
@@ -275,7 +275,7 @@ def check_alignment(
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether it is."""
+    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether this is the case."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(

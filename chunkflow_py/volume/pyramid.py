@@ -8,7 +8,8 @@ level 3   |---------------|-------|                                 blocks: shar
 ```
 
 A pipeline writes the levels in which no two tasks share a write unit. Each of the other levels
-needs the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` writes these.
+needs the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` writes the other
+levels.
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ if TYPE_CHECKING:
               help="same: refuse workers on machines that would compute different bytes; any: "
                    "accept all machines, whose results agree only within a tolerance.")
 @click.option("--exchange", metavar="on|off|URL", default="off", show_default=True,
-              help="Let tasks exchange the patches that they share, so that each is computed once: "
-                   "in the run directory, or in a folder or bucket that all workers share.")
+              help="Let tasks exchange the patches that they share, so that each patch is computed "
+                   "only once. on: through the run directory; URL: through a folder or bucket "
+                   "that all workers share.")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")

@@ -114,7 +114,7 @@ class TaskEnded(NamedTuple):
         fault: why the task failed; ``None`` if it did not.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
-        missing_blocks: number of blocks that were read as the fill value, see `Task`.
+        missing_blocks: number of blocks that were read as the fill value; see `Task`.
     """
 
     slot: int
@@ -467,7 +467,7 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 
 
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
-    """Join the compute profiles of operators; if two differ in a key, name the operator in it."""
+    """Join the compute profiles of operators; a value that differs gets the operator in its key."""
     merged: dict[str, str] = {}
     for each in operators:
         for name, content in (each.hooks.profile or {}).items():

@@ -250,9 +250,9 @@ class OverlapLinker:
 
     Attributes:
         url: address of the overlaps.
-        fraction: smallest mean share of common voxels of two linked segments, see
-            `labels.links.overlap_pairs`.
-        voxels: smallest number of common voxels of two linked segments.
+        fraction: two segments are linked only if they share at least this fraction of their
+            voxels; see `labels.links.overlap_pairs`.
+        voxels: two segments are linked only if they share at least this number of voxels.
         access: options for opening the store.
     """
 

@@ -265,7 +265,8 @@ def write_hdf5(
 
     Raises:
         OptionError: the compression is not available.
-        VolumeError: the file cannot be written, such as on a full disk; an existing file is kept.
+        VolumeError: the file cannot be written, for example on a full disk; an existing file is
+            kept.
     """
     check_compression(compression)
     size = chunk.size.low(block_size or BLOCK_SIZE)

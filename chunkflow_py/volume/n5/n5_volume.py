@@ -242,7 +242,7 @@ class N5Layout(BlockLayout):
         return f"{self._prefix}{'/'.join(str(number) for number in reversed(unit))}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores, see `BlockLayout.unit_of`."""
+        """Return the unit that object *key* stores; see `BlockLayout.unit_of`."""
         names = key.removeprefix(self._prefix).split("/")
         if len(names) != len(self.shape) or not all(re.fullmatch("[0-9]+", n) for n in names):
             return None
