@@ -162,7 +162,7 @@ def read(
         dataset: dataset of numbers.
         slices: one for each axis, inside the dataset: a slice with start and stop, or a position.
         what: name of the file, for messages.
-        out: array to fill (default: a new one).
+        out: array to fill (default: a new array).
 
     Raises:
         VolumeError: a block is damaged, or decodes to more than its size.
@@ -333,7 +333,7 @@ class _WatchedFile:
         return self._raw.readinto(buffer)
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the parts that were read; adjacent and overlapping ones are joined."""
+        """Yield the parts that were read; adjacent and overlapping parts are joined."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(self._ranges):
             if joined and start <= joined[-1][1]:

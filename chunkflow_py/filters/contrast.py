@@ -51,7 +51,7 @@ def stretch_table(
         lower: intensity that becomes 0, before *minval* is applied.
         upper: this intensity and all higher ones become *maxval*; if *upper* equals *lower*,
             nothing changes.
-        minval: smallest value of the result; smaller ones are clipped to it.
+        minval: smallest value of the result; smaller values are clipped to it.
         maxval: largest value of the result.
 
     Returns:
@@ -72,7 +72,7 @@ def apply_table(
     Args:
         table: one entry for each value of the dtype of *source*.
         source: uint8 or uint16, any shape.
-        out: contiguous array to write the result to (default: a new one).
+        out: contiguous array to write the result to (default: a new array).
     """
     result = np.empty(source.shape, table.dtype) if out is None else out
     source = np.ascontiguousarray(source)
@@ -102,7 +102,7 @@ def stretched(
         channels: image, (c, z, y, x), uint8 or uint16.
         limits: for each channel, the pair of limits of each section, or one pair for all sections;
             see `clip_limits`.
-        minval: smallest value of the result; smaller ones are clipped to it.
+        minval: smallest value of the result; smaller values are clipped to it.
         maxval: new value of the upper limit.
 
     Returns:

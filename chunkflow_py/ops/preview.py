@@ -141,7 +141,7 @@ def command(
     if contrast is not None and contrast[0] >= contrast[1]:
         msg = (
             f"--contrast {contrast[0]:g} {contrast[1]:g} leaves no percentile between black and "
-            "white; give the smaller one first, such as --contrast 1 99.5"
+            "white; give the smaller percentile first, such as --contrast 1 99.5"
         )
         raise OptionError(msg)
     check_extra("image", "preview", "PIL")

@@ -225,7 +225,7 @@ class _Notes:
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("retried %d network calls; the last one, to %s: %s", number, where, message)
+        logger.info("retried %d network calls; the last call, to %s: %s", number, where, message)
 
 
 _NOTES = _Notes()

@@ -371,7 +371,7 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
         what: the volume or file, for the message.
 
     Raises:
-        ChunkError: a channel does not exist; the message names the existing ones.
+        ChunkError: a channel does not exist; the message names the existing channels.
     """
     count = existing or 1
     wrong = [c for c in channels or () if not 0 <= c < count]

@@ -229,7 +229,8 @@ def check_compression(compression: str) -> None:
     """Check that this build of HDF5 can write a compression.
 
     Raises:
-        OptionError: HDF5 cannot write this compression; the message lists the available ones.
+        OptionError: HDF5 cannot write this compression; the message lists the available
+            compressions.
     """
     available = [name for name in ("gzip", "lzf", "szip") if name in h5py.filters.encode]
     if compression not in available:
