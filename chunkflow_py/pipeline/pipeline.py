@@ -479,7 +479,7 @@ class Pipeline:
 
     @contextmanager
     def _scaled(self, operator: Operator, task: Task) -> Iterator[None]:
-        """Set the task's scale to that of *operator*, so that `Task.bbox` is in its voxels."""
+        """Set the task's scale for *operator*, so that `Task.bbox` is in the operator's voxels."""
         unit = Zyx(1, 1, 1)
         outline = self.outlines.get(operator.name)
         task.scale = unit if outline is None else outline.scale

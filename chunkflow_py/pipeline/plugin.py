@@ -210,8 +210,9 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
 
     Args:
         name: name of the plugin.
-        result: one item, or a list or tuple with one item per name. None for a single name stays
-            None, for skip-none. Without names, the result is dropped.
+        result: one item, or a list or tuple with one item per name. If there is a single name, the
+            result None becomes an item, so that skip-none can skip the task. Without names, the
+            result is dropped.
         outputs: names of the items to make.
         like: chunk that gives the position of arrays (z, y, x) and (c, z, y, x); an array may be
             cropped by the same number of voxels at both ends of an axis.

@@ -224,8 +224,8 @@ class TaskGenerator(SourceBase):
 
     Attributes:
         planner: planner of the tasks.
-        file_path: path of a .npy file for their boxes.
-        queue_name: name of a queue for their box strings.
+        file_path: path of a .npy file for the boxes of the tasks.
+        queue_name: name of a queue for the box strings of the tasks.
         create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
         dry_run: send and write nothing.
         lease_s: visibility timeout of a new SQS queue. It applies to workers that do not set a

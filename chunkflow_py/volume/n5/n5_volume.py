@@ -9,9 +9,9 @@ em.n5/s0/0/0/0               one block:
   u16   u16  u32 ...      u32 in mode 1
 ```
 
-N5 orders axes x first, in extents, keys and block headers; this module reverses them all, because
-the order of voxels is C order of (z, y, x). Blocks at the end of the array are clipped. Metadata
-may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
+N5 orders axes x first, in extents, keys and block headers; this module reverses all of these,
+because the order of voxels is C order of (z, y, x). Blocks at the end of the array are clipped.
+Metadata may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
 https://github.com/saalfeldlab/n5. The tensorstore library reads N5 too, but without the retry
 policy and the block cache of this project.
 """
