@@ -1,4 +1,4 @@
-"""Add a second name for an item of the task.
+"""Copy an item of the task to a second name.
 
 Example: chunkflow create-chunk copy-var --from-name chunk --to-name raw threshold --threshold 128
 """
