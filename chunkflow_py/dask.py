@@ -76,8 +76,8 @@ def inference(
 
     Returns:
         An array (c, z, y, x) of the output dtype; for a network with several outputs, a dict from
-        the name of each output to its array. The first voxel is the first one of the domain; with
-        ``--pad none``, the first one of the output.
+        the name of each output to its array. The first voxel of the array is the first voxel of the
+        domain or, with ``--pad none``, the first voxel of the output.
 
     Raises:
         OptionError: the result would depend on the chunks, or options contradict each other.

@@ -219,7 +219,7 @@ def check_extra(extra: str, purpose: str, *modules: str) -> None:
 
     Args:
         extra: name of the extra of this package that contains them.
-        purpose: subject of the message, see `needs_extra`.
+        purpose: subject of the message; see `needs_extra`.
         modules: names by which they are imported, without a dot.
 
     Raises:

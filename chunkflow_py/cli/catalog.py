@@ -38,7 +38,7 @@ SECTIONS = {
     "view": "View",
     "objects": "Points, synapses, meshes and skeletons",
     "steer": "Skip, mark and move tasks",
-    "items": "Handle items, and extend",
+    "items": "Chunks of a task, and plugins",
 }
 # Most used commands, listed first in their sections.
 FIRST = (
@@ -95,7 +95,7 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of operators of other packages, except names of commands of this one."""
+    """Return the names of operators of other packages, except names of this package's commands."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 

@@ -38,8 +38,8 @@ class CursorPosition:
         values: number of positional arguments that the command has before the cursor.
         given: options that the command has before the cursor.
         awaiting: option that needs a value at the cursor; ``None`` if no option does.
-        follows: whether the command is part of a pipeline, after which only ``then`` may follow of
-            the subcommands.
+        follows: whether the command is part of a pipeline; of the subcommands, only ``then`` may
+            follow it.
         in_run: whether the pipeline follows `submit`, `run` or `plan`.
     """
 

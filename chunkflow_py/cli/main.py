@@ -71,7 +71,7 @@ class Ahead(click.ParamType["int | None"]):
 
 
 class OperatorGroup(Command, click.Group):
-    """Group of all commands, which finds commands by file name and imports only the ones used.
+    """Group of all commands; finds commands by file name, and imports only those that are used.
 
     The group writes the list of commands in ``--help``, completes command names and suggests names
     for mistyped ones itself, because click would import every operator for these purposes.

@@ -1,4 +1,4 @@
-"""Improve the messages of two usage errors: a value without its option, one number for three."""
+"""Improve two usage errors: a value without its option, and one number instead of three."""
 
 from __future__ import annotations
 

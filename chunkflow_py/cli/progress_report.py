@@ -195,8 +195,8 @@ class PipelineReport(ProgressReport, Listener):
                 share = traffic.decoded_bytes / traffic.needed_bytes
                 hits = traffic.cache_hits
                 lines.append(
-                    f"{operator.name} read {_amount(traffic.stored_bytes)} and decoded "
-                    f"{_amount(traffic.decoded_bytes)}, "
+                    f"{operator.name} read {_amount(traffic.stored_bytes)} and decoded it to "
+                    f"{_amount(traffic.decoded_bytes)}, which is "
                     f"{share:{'.2f' if share < 100 else ',.0f'}} times the "
                     f"{_amount(traffic.needed_bytes)} that tasks needed; {hits} "
                     f"block{'' if hits == 1 else 's'} came from the cache of earlier tasks"

@@ -63,7 +63,7 @@ def price_options(price_help: str) -> Decorator:
 
 
 def price_file_option() -> Decorator:
-    """Declare ``--price-file``, the file of a price table of machine types."""
+    """Declare ``--price-file``, a JSON file with the prices of machine types."""
     return click.option(
         "--price-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

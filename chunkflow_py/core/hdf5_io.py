@@ -72,7 +72,10 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             links += 1
             target = str(link.path)
             if links > _LINKS:
-                msg = f"{path} of {what} leads through more than {_LINKS} links; give the target"
+                msg = (
+                    f"{path} of {what} leads through more than {_LINKS} links; give the path of "
+                    "the target"
+                )
                 raise VolumeError(msg)
             if target.startswith("/"):
                 found = file
@@ -159,7 +162,7 @@ def read(
         dataset: dataset of numbers.
         slices: one for each axis, inside the dataset: a slice with start and stop, or a position.
         what: name of the file, for messages.
-        out: array to fill (default: a new one).
+        out: array to fill (default: a new array).
 
     Raises:
         VolumeError: a block is damaged, or decodes to more than its size.
@@ -330,7 +333,7 @@ class _WatchedFile:
         return self._raw.readinto(buffer)
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the parts that were read; adjacent and overlapping ones are joined."""
+        """Yield the parts that were read; adjacent and overlapping parts are joined."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(self._ranges):
             if joined and start <= joined[-1][1]:

@@ -50,7 +50,8 @@ class Histogram:
     Attributes:
         counts: (c, s, n) int64; s is 1 if sections are counted together. Without *bins*, entry i
             counts the voxels of value ``lowest + i``. With *bins*, the first entry counts the
-            voxels below all bins, the last one those above, and the others one bin each.
+            voxels below all bins, the last entry the voxels above all bins, and each other entry
+            the voxels of one bin.
         lowest: value that the first entry counts.
         bins: bins of floating-point voxels; ``None`` if each value is counted.
         moments: (c, s, 5) float64, with *bins*: number, mean, sum of squared deviations from the

@@ -1,7 +1,7 @@
 """Handlers of stop signals, in place before the rest of the package is imported.
 
-Importing the command line takes a fraction of a second. A signal that arrives in that time is kept
-(`keep_signals`), and a worker drains as soon as it has started.
+Importing the command line takes a fraction of a second. A signal that arrives in that time is
+recorded (`keep_signals`), and a worker then drains as soon as it has started.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 
 
 def keep_signals() -> None:
-    """Keep the first signal that asks this process to stop; the second ends the process at once.
+    """Record the first signal that asks this process to stop; the second ends it at once.
 
     The handlers stay until the process ends; code that installs other handlers must restore these.
     At exit, after Python has removed its handlers, the signals are ignored.
@@ -130,7 +130,7 @@ def kept_signals() -> Iterator[None]:
 
 
 def kept_signal() -> str | None:
-    """Return the name of the signal that was kept, if one has arrived."""
+    """Return the name of the signal that `keep_signals` has recorded, if one has arrived."""
     return signal.Signals(_kept[0]).name if _kept else None
 
 
@@ -142,7 +142,7 @@ def _keep(number: int) -> None:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Raise `Interrupted` for ctrl-C in the block, unlike a KeyboardInterrupt that code raises.
+    """Raise `Interrupted` for ctrl-C in the block, and leave KeyboardInterrupts raised by code.
 
     Has no effect outside the main thread, or where another handler is installed.
     """

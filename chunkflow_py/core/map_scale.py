@@ -33,7 +33,7 @@ def check_threshold(
     Args:
         threshold: value that voxels will be compared with, in the unit of the voxels.
         dtype: type of the voxels.
-        kind: kind of the chunk, see `chunkflow_py.core.chunk.Chunk`.
+        kind: kind of the chunk; see `chunkflow_py.core.chunk.Chunk`.
         option: name of the option, for the message.
 
     Raises:

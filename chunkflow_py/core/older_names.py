@@ -82,7 +82,8 @@ OPTIONS_NEEDLESS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 _EXPAND = (
-    "expand both sides with --expand-margin-size, then remove one with crop-margin --margin-size"
+    "expand both sides with --expand-margin-size, then remove the margin on one side with "
+    "crop-margin --margin-size"
 )
 _SKIPPED = "make tasks only inside the mask with generate-tasks --mask URL"
 
@@ -96,7 +97,7 @@ OPTIONS_INSTEAD = {
         "--original-num-output-channels": "give the number of channels that the network returns "
         "with --num-output-channels",
         "--output-key": "let the network return one tensor, or write a model file whose "
-        "PatchInferencer picks that output, and give --framework universal",
+        "PatchInferencer returns only that tensor, and give --framework universal",
     },
     "load-h5": {
         "--zero-filling": "skip tasks that have no file with skip-task-by-file --mode missing"
@@ -112,7 +113,7 @@ INSTEAD = {
     "load-volume -v URL",
     "czann-inference": "export the network to ONNX or to a BioImage package and give that to "
     "inference --convnet-model",
-    "remap-segmentation": "label objects with ids that are unique in the volume from the start: "
+    "remap-segmentation": "give objects ids that are unique in the volume when you label them: "
     "connected-components --global-ids or agglomerate --global-ids",
     "napari-pixel-classifier": "train a classifier in napari, and call it from your own file: "
     "plugin -f my_classifier.py (see docs/extending.md)",

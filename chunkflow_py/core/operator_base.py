@@ -68,7 +68,7 @@ class _HookValue:
 
 
 def hook_value(*value: Any) -> Any:
-    """Declare an attribute as a hook, with a constant value or one assigned in __init__."""
+    """Declare an attribute as a hook, with a constant value or a value that __init__ assigns."""
     return _HookValue(value)
 
 
@@ -262,7 +262,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
         A local operator computes the same value for a voxel in every chunk or task that contains
         the voxel. ``False`` if unknown. An operator that makes no item is local even if it does not
-        declare this hook, see `chunkflow_py.pipeline.operator.Operator.is_local`.
+        declare this hook; see `chunkflow_py.pipeline.operator.Operator.is_local`.
         """
         return False
 

@@ -30,7 +30,8 @@ class Outline:
         boxes: the boxes of all tasks, in voxels of the operator's first input; ``None`` if
             unknown (a pipeline without a source, or one fed by a queue).
         domain: bounds of the volume that the operator's first input comes from, if known.
-        has_tasks: whether tasks have boxes when they reach the operator, even unknown ones.
+        has_tasks: whether tasks have boxes when they reach the operator, even if these are not
+            known yet.
         voxels: dtype, channels and kind of the operator's first input, if known.
         times: length of the time axis of the volume of *domain*, if it has one.
         voxel_size_nm: voxel size of the operator's first input, nanometres, zyx, if known.

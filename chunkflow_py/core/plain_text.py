@@ -29,8 +29,9 @@ _TABLE = _Table()
 def plain(text: str) -> str:
     """Return *text* with U+FFFD in place of each unprintable character.
 
-    Unprintable are control and format characters except line feed and tab, line and paragraph
-    separators, surrogates, and unassigned code points. Other kinds of spaces become a plain space.
+    Unprintable characters are control and format characters except line feed and tab, line and
+    paragraph separators, surrogates, and unassigned code points. Other kinds of spaces become a
+    plain space.
     """
     return text if text.isprintable() else text.translate(_TABLE)
 

@@ -49,8 +49,9 @@ def stretch_table(
     Args:
         dtype: uint8 or uint16, dtype of the intensities and of the table.
         lower: intensity that becomes 0, before *minval* is applied.
-        upper: intensity from which on all become *maxval*; if it equals *lower*, nothing changes.
-        minval: smallest value of the result; smaller ones are clipped to it.
+        upper: this intensity and all higher ones become *maxval*; if *upper* equals *lower*,
+            nothing changes.
+        minval: smallest value of the result; smaller values are clipped to it.
         maxval: largest value of the result.
 
     Returns:
@@ -71,7 +72,7 @@ def apply_table(
     Args:
         table: one entry for each value of the dtype of *source*.
         source: uint8 or uint16, any shape.
-        out: contiguous array to write the result to (default: a new one).
+        out: contiguous array to write the result to (default: a new array).
     """
     result = np.empty(source.shape, table.dtype) if out is None else out
     source = np.ascontiguousarray(source)
@@ -101,7 +102,7 @@ def stretched(
         channels: image, (c, z, y, x), uint8 or uint16.
         limits: for each channel, the pair of limits of each section, or one pair for all sections;
             see `clip_limits`.
-        minval: smallest value of the result; smaller ones are clipped to it.
+        minval: smallest value of the result; smaller values are clipped to it.
         maxval: new value of the upper limit.
 
     Returns:
@@ -121,7 +122,7 @@ def rescaled(
     target: tuple[float, float],
     dtype: DTypeLike,
 ) -> NDArray[Any]:
-    """Map an image linearly from one range to another, and clip it to that.
+    """Map an image linearly from one range to another, and clip the result to the second range.
 
     Args:
         array: image of any shape and real dtype.

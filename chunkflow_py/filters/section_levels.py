@@ -1,6 +1,6 @@
 """Histograms of whole sections, so that all chunks of a section get the same contrast.
 
-They are stored below a URL, in one of two formats:
+The histograms are stored below a URL, in one of two formats:
 
 - histograms of compute-statistics, one object per task: `chunkflow_py.filters.volume_statistics`;
 - luminance levels of igneous, ``<layer>/levels/<mip>``, one JSON object per section, named by z:

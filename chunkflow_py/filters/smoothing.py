@@ -1,7 +1,8 @@
 """Gaussian and median filters of arrays.
 
-The result for a voxel depends only on its neighbourhood, not on its position in the array, to the
-last bit. So filtering chunks with a margin gives the same bytes as filtering the whole volume.
+The result for a voxel depends only on the neighbourhood of the voxel: wherever the voxel lies in
+the array, the result is the same to the last bit. So filtering chunks with a margin gives the same
+bytes as filtering the whole volume.
 """
 
 from __future__ import annotations

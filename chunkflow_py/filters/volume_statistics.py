@@ -137,11 +137,11 @@ class VolumeStatistics:
         return {z: (sums[z], _section_coverage(z, touched, domain), dtype) for z in sums}
 
     def whole(self) -> tuple[Histogram, dict[str, Any]]:
-        """Return the histogram of all tasks together, and a dict that describes it.
+        """Return the histogram of all tasks together, and a dict that describes the count.
 
         Returns:
-            The histogram; and the settings of the counting with ``tasks``, the number of tasks, and
-            ``coverage``, the counted part of the domain in [0, 1], ``None`` if unknown.
+            The histogram, and a dict: the settings of the count, plus ``tasks`` (number of tasks)
+            and ``coverage`` (fraction of the domain that was counted, 0 to 1; ``None`` if unknown).
 
         Raises:
             VolumeNotFoundError: nothing was counted.

@@ -1,7 +1,8 @@
 """Blend patches: sum them, weighted, in a strip, and return each row as soon as it is complete.
 
-Patches arrive in the order of the grid: z slowest, then y, then x. One strip, as high as a patch
-and as wide as the box, contains the row of patches that is being summed:
+Patches arrive in the order of the grid: z slowest, then y, then x. The row of patches that is being
+summed is held in one strip, which has the size of a patch along z and y, and the size of the box
+along x:
 
 ```
         y |--- row j ---|                       z |-- layer k --|
@@ -11,10 +12,10 @@ done      |===|          returned: no later   done  |=====|
 kept          |=========| patch touches it    kept        |=====| stored in `carry` until layer k+1
 ```
 
-The workspace is a strip (patch height x patch length x width of the box) and the planes that two
-layers share. It does not grow with the depth of the box, and a row is still in the cache when it is
-returned. Sums are computed in the order of the grid and in float32, so the bytes of a voxel do not
-depend on the box in which it was computed.
+The workspace is the strip and the planes that two layers share. Its size does not depend on the
+size of the box along z, and a row is still in the CPU cache when it is returned. Sums are computed
+in the order of the grid and in float32, so the bytes of a voxel do not depend on the box in which
+it was computed.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A task of which attempts have failed.
+    """A task with failed attempts.
 
     Attributes:
         stage: name of the step that the task belongs to.
@@ -301,7 +301,7 @@ class WorkerFacts:
     Attributes:
         tasks: number of tasks that the worker recorded, with any outcome.
         start: start of the worker's first task, in seconds since 1970 by the clock of the worker;
-            the smallest of end minus seconds of all operators over the worker's tasks.
+            the start of a task is its end minus the seconds of all its operators.
         stop: end of the worker's last task, in seconds since 1970 by the clock of the worker.
     """
 
@@ -378,7 +378,7 @@ class StepFacts(Totals):
 
     @property
     def machine_s(self) -> float:
-        """Seconds from the start of a worker's first task to the end of its last, added up."""
+        """Seconds from a worker's first start to its last end, added up over all workers."""
         return sum(each.stop - each.start for each in self.workers.values())
 
     @property

@@ -123,7 +123,7 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
     Args:
         home: run directory.
-        most: largest number of tasks to list that were given up, and of tasks to be tried again.
+        most: largest number of given-up tasks to list, and of tasks that will be tried again.
         attempts: whether to read the failed attempts of each task, and to list the tasks that will
             be tried again.
     """

@@ -150,7 +150,7 @@ class Metrics:
     # --- events of the worker ----------------------------------------------------------------
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Count from now on for the step *stage*, which has *tasks* tasks."""
+        """Start to count for the step *stage*, which has *tasks* tasks."""
         self._stage = stage
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):

@@ -10,8 +10,8 @@ voxel to its lower neighbour along the axis of the channel. Integers are divided
 their type.
 
 If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
-only in their chunk. To give a segment that crosses task boundaries one label, let each task load a
-margin and run agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
+only in their chunk. To give one label to a segment that crosses task boundaries, let each task load
+a margin and run agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def agglomerate(
     """Return the segments of an affinity map.
 
     Args:
-        chunk: (3, z, y, x) affinities in [0, 1], see `segmentation.labels.agglomerate.agglomerate`.
+        chunk: (3, z, y, x) affinities in [0, 1]; see `segmentation.labels.agglomerate.agglomerate`.
         fragments: a chunk or array (z, y, x) of labels to merge, or the method that makes these
             labels: ``waterz`` or ``seeded`` (``None`` selects ``waterz``).
         threshold: two segments are merged while 1 - their mean affinity is below this value.
@@ -131,8 +131,8 @@ def _number(name: str, default: float, text: str) -> Decorator:
 
 
 @operator("compute")
-@_number("--threshold", 0.7, "Merge segments while 1 - mean affinity is below this.")
-@_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this is background.")
+@_number("--threshold", 0.7, "Merge segments while 1 - mean affinity is below this value.")
+@_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this value is background.")
 @_number("--aff-threshold-high", 0.9999, "Neighbours with at least this affinity share a fragment.")
 @_number("--interior-threshold", 0.7, "Seeds have a mean affinity above this (--fragments seeded).")
 @click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,

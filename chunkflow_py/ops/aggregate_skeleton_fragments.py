@@ -58,7 +58,9 @@ def aggregate_skeleton_fragments(
     show_default=True,
     help="Name of the item with the prefix, if the task has such an item.",
 )
-@click.option("--prefix", "-p", help="Join only objects whose ids start with this.  [default: all]")
+@click.option(
+    "--prefix", "-p", help="Join only objects whose ids start with these digits.  [default: all]"
+)
 @click.option(
     "--digits",
     type=click.IntRange(1, 18),

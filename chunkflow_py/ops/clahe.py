@@ -62,7 +62,7 @@ def clahe(
             "holds NaN or infinity" if chunk.dtype.kind == "f" else f"holds {chunk.dtype} voxels"
         )
         msg = (
-            "clahe takes unsigned integers or finite floating-point values, but chunk "
+            "clahe needs unsigned integers or finite floating-point values, but chunk "
             f"{chunk.bbox} {problem}; put rescale-intensity --dtype uint8 before clahe"
         )
         raise ChunkError(msg)

@@ -124,7 +124,7 @@ class Cleaner(OperatorBase):
     type=click.Choice(["exist", "empty", "not-empty"]),
     default="exist",
     show_default=True,
-    help="Remove all files, only empty ones, or only non-empty ones.",
+    help="Remove all files, only empty files, or only files with content.",
 )
 @click.option("--suffix", "-s", help="Ending of the names of files to remove.  [default: any]")
 def command(folder: str, mode: Mode, suffix: str | None) -> Cleaner:

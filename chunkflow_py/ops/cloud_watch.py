@@ -76,7 +76,7 @@ class CloudWatcher:
             self._service.close()
 
     def __call__(self, task: Task) -> Task:
-        """Send the time that each operator before this one took, in seconds."""
+        """Send the seconds that each earlier operator of the pipeline took."""
         from chunkflow_py.volume.output import compute_device
 
         if self._service is None:

@@ -1,4 +1,4 @@
-"""Keep an item under a second name.
+"""Copy an item of the task to a second name.
 
 Example: chunkflow create-chunk copy-var --from-name chunk --to-name raw threshold --threshold 128
 """

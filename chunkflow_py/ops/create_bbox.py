@@ -21,7 +21,7 @@ def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) ->
     """
     start, end = region_of(start, stop, size, names=("--start", "--stop", "--size"))
     if end is None:
-        msg = f"--start {start} does not give a whole box; also give --stop or --size"
+        msg = f"--start {start} alone does not define a box; also give --stop or --size"
         raise OptionError(msg)
     return BoundingBox(start, end)
 

@@ -54,7 +54,7 @@ def evaluate_segmentation(
         segmentation: (z, y, x) or (1, z, y, x) labels.
         groundtruth: (z, y, x) or (1, z, y, x) labels.
         bbox: box in which to compare (default: the overlap of the two chunks).
-        relabel: relabel both chunks first, see `segmentation.evaluate.relabel`.
+        relabel: relabel both chunks first; see `segmentation.evaluate.relabel`.
         options: keyword arguments of `segmentation.evaluate.score`, such as ``ignore_zero``.
 
     Returns:

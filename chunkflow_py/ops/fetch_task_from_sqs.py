@@ -1,10 +1,9 @@
 r"""Take tasks from a queue; acknowledge finished ones.
 
---queue-name is the name of an Amazon SQS queue, or the URL of any other queue.
-The pipeline holds a lease of each task that it takes, so the queue gives the task to nobody else. A
-finished task is acknowledged, and a failed task is returned to the queue; then the next task is
-taken. Leases are renewed while tasks run. If a worker dies, its leases expire, and its tasks go to
-other workers.
+--queue-name is the name of an Amazon SQS queue, or the URL of any other queue. The pipeline leases
+each task that it receives, so that nobody else receives this task. A finished task is acknowledged,
+and a failed task is returned to the queue; then the next task is received. Leases are renewed while
+tasks run. If a worker dies, its leases expire, and its tasks go to other workers.
 
 Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
   save-zarr --store copy.zarr

@@ -27,7 +27,7 @@ SECTION = "segment"
 )
 @makes(lambda read: read)
 def fill_segmentation_holes(chunk: Chunk) -> Chunk:
-    """Return *chunk* with all holes filled, see `segmentation.labels.objects.fill_holes`.
+    """Return *chunk* with all holes filled; see `segmentation.labels.objects.fill_holes`.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels or a mask, of any integer type; 0 is background.

@@ -39,7 +39,7 @@ def inverse(chunk: Chunk) -> Chunk:
     if chunk.kind == "segmentation" or chunk.dtype.kind not in "uf":
         kind = "a segmentation" if chunk.kind == "segmentation" else f"of {chunk.dtype}"
         msg = (
-            f"inverse takes unsigned integers or floating point in [0, 1], but chunk {chunk.bbox} "
+            f"inverse needs unsigned integers or floating point in [0, 1], but chunk {chunk.bbox} "
             f"is {kind}; use rescale-intensity for other images, or mask --inverse for masks"
         )
         raise ChunkError(msg)
@@ -48,7 +48,7 @@ def inverse(chunk: Chunk) -> Chunk:
     low, high = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
     if not (low >= 0 and high <= 1):  # NaN is neither
         msg = (
-            f"inverse takes floating point in [0, 1], but chunk {chunk.bbox} has values from "
+            f"inverse needs floating point in [0, 1], but chunk {chunk.bbox} has values from "
             f"{low:g} to {high:g}; put rescale-intensity --low --high --out-low 0 --out-high 1 "
             "in front of inverse"
         )

@@ -9,7 +9,8 @@ volume (connected-components --global-ids).
 
 With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
 at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared:
-two segments are linked if each has its largest overlap with the other, and if this overlap is at
+two segments are linked if each has its largest overlap with the other, and if both share enough of
+their voxels in the region that both tasks have labelled: the mean of the two fractions must be at
 least --minimum-overlap. Each task stores one small object.
 """
 
@@ -109,8 +110,8 @@ class LabelLinker(OperatorBase):
 @mip_option()
 @connectivity_option()
 @click.option("--values-path", metavar="URL",
-              help="Segmentation from which the labels were made: labels are linked only where its "
-                   "values are equal. Not needed if the labels were made from a mask.")
+              help="Segmentation from which the labels were made: labels are linked only where the "
+                   "segmentation has equal values. Not needed if they were made from a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
               help="Overlaps that save-overlap stored; segments that share enough voxels are "
                    "linked.")

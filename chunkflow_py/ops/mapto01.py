@@ -34,14 +34,14 @@ def mapto01(chunk: Chunk) -> Chunk:
     """
     if chunk.dtype.kind != "f":
         msg = (
-            f"mapto01 takes floating point in [-1, 1], but chunk {chunk.bbox} is {chunk.dtype}; "
+            f"mapto01 needs floating point in [-1, 1], but chunk {chunk.bbox} is {chunk.dtype}; "
             "put normalize-intensity before mapto01"
         )
         raise ChunkError(msg)
     low, high = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
     if not (low >= -1 and high <= 1):  # NaN is neither
         msg = (
-            f"mapto01 takes values in [-1, 1], but chunk {chunk.bbox} has values from {low:g} to "
+            f"mapto01 needs values in [-1, 1], but chunk {chunk.bbox} has values from {low:g} to "
             f"{high:g}; use rescale-intensity --low --high --out-low 0 --out-high 1 instead"
         )
         raise ChunkError(msg)

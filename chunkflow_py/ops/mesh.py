@@ -7,7 +7,7 @@ Example: chunkflow submit generate-tasks --volume-path seg --chunk-size 64 512 5
 Each task writes a mesh fragment for each of its objects. With a margin of one voxel, which the
 loader reads with --expand-margin-size auto, fragments of neighbouring tasks join without a gap.
 Surfaces are closed where the volume ends. --output-path is a precomputed volume or a folder of
-meshes; for a volume, the operator enters the name of the mesh folder in the info file. Coordinates
+meshes; for a volume, the operator records the name of the mesh folder in the info file. Coordinates
 are global, in nanometres, in the order xyz, as in Neuroglancer and igneous.
 
 Precomputed fragments are named ID:0:BOX, and mesh-manifest lists them for Neuroglancer. Other

@@ -8,7 +8,7 @@ there are 100 tasks, of which --prefix 7 runs the task of object 7, and --prefix
 objects 70, 700, 7012 and so on.
 
 With --multires, the tasks write meshes with several levels of detail (Draco) instead, which a
-viewer loads in parts, and enter their folder in the info file of the volume. The fragments do not
+viewer loads in parts, and record their folder in the info file of the volume. The fragments do not
 change.
 
 In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg

@@ -73,7 +73,7 @@ def normalize_contrast(
 
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         msg = (
-            f"normalize-contrast takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
+            f"normalize-contrast needs uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
             "put rescale-intensity --dtype uint8 in front of normalize-contrast"
         )
         raise ChunkError(msg)

@@ -33,7 +33,7 @@ def normalize_intensity(chunk: Chunk) -> Chunk:
 
     if chunk.dtype.kind != "u":
         msg = (
-            f"normalize-intensity takes unsigned integers, but chunk {chunk.bbox} is "
+            f"normalize-intensity needs unsigned integers, but chunk {chunk.bbox} is "
             f"{chunk.dtype}; load the image as uint8"
         )
         raise ChunkError(msg)

@@ -60,7 +60,7 @@ def normalize_section_shang(
     labels = chunk.kind == "segmentation" or (chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4)
     if labels or chunk.dtype.kind not in "iuf":
         msg = (
-            f"normalize-section-shang takes intensities, but chunk {chunk.bbox} holds "
+            f"normalize-section-shang needs intensities, but chunk {chunk.bbox} holds "
             f"{chunk.dtype} {'labels' if labels else 'voxels'}; load the image instead"
         )
         raise ChunkError(msg)

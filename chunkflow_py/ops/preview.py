@@ -41,7 +41,7 @@ def preview(
         chunks: name of a chunk -> chunk, (z, y, x) or (c, z, y, x), of any real dtype.
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles of each chunk to show as black and as white (default: 1 and 99.5; for
-            chunks of bytes and for maps, the whole range).
+            uint8 chunks and for probability and affinity maps, the whole range).
 
     Raises:
         ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
@@ -130,7 +130,7 @@ class PreviewSaver(OperatorBase):
     nargs=2,
     type=click.FloatRange(0, 100),
     metavar="LOW HIGH",
-    help="Percentiles to show as black and white.  [default: 1 99.5; bytes and maps: whole range]",
+    help="Percentiles to show as black and white.  [default: 1 99.5; uint8 and maps: whole range]",
 )
 def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
@@ -141,7 +141,7 @@ def command(
     if contrast is not None and contrast[0] >= contrast[1]:
         msg = (
             f"--contrast {contrast[0]:g} {contrast[1]:g} leaves no percentile between black and "
-            "white; give the smaller one first, such as --contrast 1 99.5"
+            "white; give the smaller percentile first, such as --contrast 1 99.5"
         )
         raise OptionError(msg)
     check_extra("image", "preview", "PIL")

@@ -50,7 +50,7 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
 
     if chunk.channels not in (1, 3) or chunk.dtype.kind not in "fu":
         msg = (
-            "quantize takes an affinity map (3, z, y, x) or a probability map (z, y, x) of floats "
+            "quantize needs an affinity map (3, z, y, x) or a probability map (z, y, x) of floats "
             f"or unsigned integers, but the chunk is {chunk.dtype} of shape {chunk.shape}"
         )
         raise ChunkError(msg)

@@ -1,8 +1,8 @@
 r"""Choose sizes, create the output volume and make tasks.
 
-Of the task sizes that fit into memory, setup-env chooses the one with the fewest voxels that
-several tasks compute; half of --max-ram-size is reserved for chunks and blending buffers. Along y
-and x, a task covers whole voxels of the levels up to --max-mip and of the thumbnail. setup-env
+Of the task sizes that fit into memory, setup-env chooses the size with which the fewest voxels are
+computed by several tasks; half of --max-ram-size is reserved for chunks and blending buffers. Along
+y and x, a task covers whole voxels of the levels up to --max-mip and of the thumbnail. setup-env
 prints the sizes and the command for workers; `chunkflow --dry-run setup-env` does nothing else.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \

@@ -30,8 +30,8 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16.
-        min_threshold: intensities up to this one become 0.
-        max_threshold: intensities from this one on become 255 (uint16: 65 535).
+        min_threshold: this intensity and all lower intensities become 0.
+        max_threshold: this intensity and all higher intensities become 255 (uint16: 65 535).
 
     Returns:
         A chunk of the same shape and dtype, with voxels rounded half to even.
@@ -47,7 +47,7 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
     _check(min_threshold, max_threshold)
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         msg = (
-            f"stretch-intensity takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
+            f"stretch-intensity needs uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
             "use rescale-intensity, which takes any type"
         )
         raise ChunkError(msg)

@@ -84,7 +84,7 @@ class Transposer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the `Outline` of the pipeline, for the bounds and the voxel size of the input."""
+        """Store the `Outline` of the pipeline, which has the bounds and voxel size of the input."""
         self._outline = outline
 
     @hook

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error to *problems* and continue; without a list, raise it."""
+    """Append an error in the ``with`` block to *problems*; without this list, raise the error."""
     try:
         yield
     except ChunkflowError as error:
@@ -31,7 +31,8 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 def naming(operator: Operator | Source) -> Iterator[None]:
     """Add the operator's name to exceptions that are not errors of this package.
 
-    SystemExit and similar exceptions become errors, too; only an interrupt by a signal passes.
+    SystemExit and similar exceptions become errors, too. Only the exception of a stop signal is
+    raised unchanged.
     """
     try:
         with marked_interrupts():
@@ -79,9 +80,9 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
         first, other = known[0]
         if not same_size_nm(size, other):
             msg = (
-                f"{operator.name} takes {first!r} with voxels of {tuple(other)} nm and {name!r} "
-                f"with voxels of {tuple(size)} nm (zyx); load both at one resolution (--mip), or "
-                "correct the wrong one by --voxel-size of its loader"
+                f"the inputs of {operator.name} differ in voxel size: {first!r} has {tuple(other)} "
+                f"nm and {name!r} has {tuple(size)} nm (zyx); load both at one resolution (--mip), "
+                "or correct the wrong one with --voxel-size on its loader"
             )
             raise ChunkError(msg)
 

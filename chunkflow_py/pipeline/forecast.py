@@ -45,7 +45,8 @@ class PipelineMemory:
 
     Attributes:
         parts: bytes by purpose.
-        unknown: names of operators whose memory is not known; the peak is larger by it.
+        unknown: names of operators whose memory is not known; the real peak is larger by their
+            memory.
     """
 
     parts: dict[str, int]
@@ -82,7 +83,8 @@ def choose_ahead(
         tasks: number of tasks, if known.
 
     Raises:
-        OptionError: not even one task at a time fits; the message gives a size that does, if known.
+        OptionError: not even one task at a time fits into memory; the message names a task size
+            that fits, if one is known.
     """
 
     def expected(ahead: int) -> PipelineMemory:
@@ -129,7 +131,7 @@ def estimate_memory(
         stages: stages of the pipeline, in order.
         voxels: dtype, channels and kind of each output, by the names of operator and item.
         extents: size of the outputs of operators without an input, by operator name; used if the
-            operator does not give it.
+            operator does not give its size.
         tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}

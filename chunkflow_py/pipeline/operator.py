@@ -9,9 +9,10 @@ object: the pipeline calls it once all commands have accepted their options.
 |----------------------------------|--------------------------------------------|
 | ``@transform``                   | chunk -> chunk, or (chunk, bbox=) -> chunk |
 | ``@operator("read")`` and others | task -> task                               |
-| ``@source``                      | an iterable of tasks, see `TaskSource`     |
+| ``@source``                      | an iterable of tasks; see `TaskSource`     |
 
-Its hooks, see `chunkflow_py.hooks`, inform the pipeline about boxes, outputs and memory.
+The hooks of this object (see `chunkflow_py.hooks`) inform the pipeline about boxes, outputs and
+memory.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Operator:
         body: object that the command returned.
         inputs: names of the items that it reads.
         outputs: names of the items it makes.
-        start: function, task -> future, to start the next task before the last one is finished; or
+        start: function task -> future that starts a task before the previous task is finished; or
             ``None``.
         finish: function that stores the result of the future in the task.
         options: options of the command by name, including defaults.
@@ -273,7 +274,7 @@ def operator(
 
 
 def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callable[[_Body], _Body]:
-    """Declare dtype, channels and kind of the output as a function of the first input's.
+    """Declare dtype, channels and kind of the output as a function of those of the first input.
 
     Args:
         rule: function, properties of the input -> properties of the output.

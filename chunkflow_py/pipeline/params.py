@@ -383,7 +383,7 @@ def several_names_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--output-names",
         "-o",
         type=ItemNames("out"),
-        help="Names of the chunks to make.  [default: the same]",
+        help="Names of the chunks to make.  [default: the names of --input-names]",
     )
     inputs = click.option(
         "--input-names",

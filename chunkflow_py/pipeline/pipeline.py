@@ -144,7 +144,7 @@ class Pipeline:
         ahead: number of tasks to prefetch per stage; 0 runs everything in the caller's thread;
             ``None`` chooses 1 if enough memory is available, else 0.
         dry_run: omit the operators of the write stage.
-        in_place: allow writing to the volume that the pipeline loads, see `check_places`.
+        in_place: allow writing to the volume that the pipeline loads; see `check_places`.
         listener: receiver of the events.
 
     Attributes:
@@ -271,8 +271,8 @@ class Pipeline:
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the box that operator *index* must make so that the task's box is complete.
 
-        It is computed from the last operator backwards: the final result is needed in the task's
-        box, and the inputs of each operator in its ``required_input``.
+        The box is computed backwards, from the last operator: its output is needed in the task's
+        box, and the input of each operator in the box that its ``required_input`` returns.
 
         Args:
             index: position of the operator, from 0.
@@ -482,7 +482,7 @@ class Pipeline:
 
     @contextmanager
     def _scaled(self, operator: Operator, task: Task) -> Iterator[None]:
-        """Set the task's scale to that of *operator*, so that `Task.bbox` is in its voxels."""
+        """Set the task's scale for *operator*, so that `Task.bbox` is in the operator's voxels."""
         unit = Zyx(1, 1, 1)
         outline = self.outlines.get(operator.name)
         task.scale = unit if outline is None else outline.scale
@@ -579,5 +579,8 @@ class _Tasks:
 def _check_lease(task: Task) -> None:
     """Raise an error if the task's lease is lost: another worker may be writing its output."""
     if task.lease is not None and task.lease.lost:
-        msg = f"the lease of task {task} was lost, so another worker may execute it; it stops here"
+        msg = (
+            f"the lease of task {task} was lost, so another worker may execute the task; this "
+            "worker stops executing it"
+        )
         raise LeaseLostError(msg)

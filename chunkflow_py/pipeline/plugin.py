@@ -167,8 +167,9 @@ def split_options(
 ) -> tuple[list[str], dict[str, Any]]:
     """Split off the options that are not among *params*.
 
-    An unknown option takes the next argument, and further ones as long as they are literals such
-    as numbers. The name of a command or another option ends its values; without values, it is True.
+    An unknown option takes the next argument, and further ones as long as they are literals such as
+    numbers. The name of a command or another option ends its values; an option without values is
+    True.
 
     Args:
         params: parameters of the command.
@@ -209,8 +210,9 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
 
     Args:
         name: name of the plugin.
-        result: one item, or a list or tuple with one item per name. None for a single name stays
-            None, for skip-none. Without names, the result is dropped.
+        result: one item, or a list or tuple with one item per name. If there is a single name, the
+            result None becomes an item, so that skip-none can skip the task. Without names, the
+            result is dropped.
         outputs: names of the items to make.
         like: chunk that gives the position of arrays (z, y, x) and (c, z, y, x); an array may be
             cropped by the same number of voxels at both ends of an axis.
@@ -241,8 +243,9 @@ def _placed(name: str, value: Any, like: Chunk | None) -> Any:
     if min(missing) < 0 or any(missing % 2):
         msg = (
             f"plugin {name} returned an array of extent {tuple(value.shape[-3:])} for chunk "
-            f"{like.bbox} of extent {like.size} (zyx, voxels); it must be equal, or smaller by "
-            "an even number; otherwise return a Chunk with its voxel_offset"
+            f"{like.bbox} of extent {like.size} (zyx, voxels); the two extents must be equal, or "
+            "differ by an even number of voxels along each axis; otherwise return a Chunk with "
+            "its voxel_offset"
         )
         raise ChunkError(msg)
     offset: Zyx = like.voxel_offset + missing // 2

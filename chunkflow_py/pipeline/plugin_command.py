@@ -1,10 +1,10 @@
 """The command ``plugin``, which calls an operator or the function ``execute`` of a file.
 
 | ``--file`` names                  | its options                                             |
-|-----------------------------------|---------------------------------------------------------|
-| an operator, ``folder/name.py``   | options of the operator, which also sets all hooks      |
-| a file with a function `command`  | options of that operator                                |
-| a file with a function `execute`  | parameters of the function, see `plugin_signature`      |
+|-----------------------------------|---------------------------------------------------------| | an
+operator, ``folder/name.py``   | options of the operator, whose hooks also apply      | | a file
+with a function `command`  | options of that operator                                | | a file with
+a function `execute`  | parameters of the function; see `plugin_signature`      |
 """
 
 from __future__ import annotations

@@ -48,13 +48,15 @@ class Environment(SourceBase):
         input_patch_size: input patch of the network (default: the same).
         output_patch_overlap: overlap of neighbouring output patches (default: half of them).
         crop_chunk_margin: voxels cropped from a chunk's output; the patch grid then starts at the
-            corner of each chunk (default: it starts at the volume's, and nothing is cropped).
+            corner of each chunk (default: nothing is cropped, and the grid starts at the corner of
+            the volume).
         max_ram_size: memory of a worker, GB.
         channel_num: number of output channels.
         dtype: dtype of the output; with ``float16``, the network computes in float16 and the output
             is stored as float32.
         mip: level of the output.
-        max_mip: coarsest level of a mask: tasks consist of whole voxels of it along y and x.
+        max_mip: coarsest level of a mask; along y and x, tasks consist of whole voxels of this
+            level.
         thumbnail_mip: coarsest level of the thumbnail, ``None`` for no thumbnail.
         encoding: encoding of the blocks.
         voxel_size: voxel size at mip 0, nanometres, zyx.
@@ -62,7 +64,7 @@ class Environment(SourceBase):
         queue_name: name of a queue for the tasks, or ``None``.
         visibility_timeout: visibility timeout of that queue, seconds.
         opening: credentials and options of the store.
-        announced: volumes that will exist, for later commands of the pipeline.
+        announced: volumes that will be created, for later commands of the pipeline.
         dry_run: only print.
         tell: function that prints a line.
     """
@@ -90,7 +92,7 @@ class Environment(SourceBase):
     tell: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        """Choose the sizes, and announce the volumes to later commands of the pipeline.
+        """Choose the sizes, and tell later commands which volumes will be created.
 
         Raises:
             OptionError: options contradict each other, or no size fits into memory.
@@ -143,7 +145,7 @@ class Environment(SourceBase):
 
     @cached_property
     def generator(self) -> TaskGenerator:
-        """The tasks that cover the output's bounds; the last ones end there."""
+        """The tasks that cover the output's bounds; the last tasks are cropped to these bounds."""
         region = (self.bounds.start, self.bounds.stop, None)
         planner = Planner(self.chosen.size, region, respect_stop=True)
         return TaskGenerator(

@@ -112,7 +112,7 @@ def overlapped(
     name: str = "overlapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield the result of each item; the next item is started before.
+    """Yield the result of each item; an item is started before the previous one is finished.
 
     ```
     begin(a) ---------------------> yield a'

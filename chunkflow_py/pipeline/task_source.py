@@ -50,7 +50,8 @@ class Planner:
         volume_path: volume whose bounds are the region; boxes are in its voxels.
         mip: mip of that volume.
         opening: credentials and options of the volumes.
-        selected: (first, end) of the tasks to make, counted in order; end ``None``: to the last.
+        selected: numbers of the first task to make and of the end (exclusive), counted in *order*;
+            ``None`` as the end means up to the last task.
         order: order in which tasks are counted and made.
         bbox_file: file of boxes of interest; other boxes are omitted.
         mask: volume of a coarse mask; boxes in which it is zero everywhere are omitted.
@@ -130,9 +131,9 @@ class Planner:
         if self.chunk_size is not None:
             if timed := next((r for r in regions if r.time is not None), None):
                 msg = (
-                    f"{self.bbox_file} has boxes with a time, such as {timed}, which must be "
-                    "whole tasks; leave out --chunk-size, or remove the times and give one time "
-                    f"index by --bounding-box t{timed.time}_…"
+                    f"{self.bbox_file} has boxes with a time, such as {timed}, which cannot be "
+                    "divided into tasks; leave out --chunk-size, or remove the times and give one "
+                    f"time index by --bounding-box t{timed.time}_…"
                 )
                 raise OptionError(msg)
             return regions
@@ -223,12 +224,12 @@ class TaskGenerator(SourceBase):
 
     Attributes:
         planner: planner of the tasks.
-        file_path: path of a .npy file for their boxes.
-        queue_name: name of a queue for their box strings.
+        file_path: path of a .npy file for the boxes of the tasks.
+        queue_name: name of a queue for the box strings of the tasks.
         create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
         dry_run: send and write nothing.
-        lease_s: visibility timeout of a new SQS queue. It applies to workers that do not set one,
-            such as workers of chunkflow 1.x, which do not renew it either.
+        lease_s: visibility timeout of a new SQS queue. It applies to workers that do not set a
+            timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases either.
     """
 
     planner: Planner
@@ -282,7 +283,8 @@ class TaskGenerator(SourceBase):
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
     """Return the tasks that the options of `generate-tasks` describe.
 
-    Volumes and files are read later, when the whole pipeline is checked; wrong numbers fail now.
+    Volumes and files are read later, when the whole pipeline is checked. Wrong numbers raise an
+    error immediately.
 
     Raises:
         OptionError: options contradict each other, or an option is missing.

@@ -254,6 +254,8 @@ class LeaseKeeper:
             for held in lost:
                 held._lost = True
         for held in lost:
-            logger.warning("lost the lease of %s; another worker may take it", held.message.body)
+            logger.warning(
+                "lost the lease of %s; another worker may execute this task", held.message.body
+            )
             if self.on_lost:
                 self.on_lost(held)

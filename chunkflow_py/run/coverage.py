@@ -227,7 +227,7 @@ class Coverage:
             region: region of the task in the plan.
 
         Returns:
-            The addresses as keys; the value is true if the object is in a volume.
+            Dictionary from the address of each object to whether the object is in a volume.
         """
         addresses: dict[str, bool] = {}
         for each in self._outputs:

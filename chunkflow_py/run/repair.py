@@ -64,7 +64,7 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 
     Tasks of later steps that have read missing or damaged output are repeated after these tasks.
     The queue is created if it does not exist. Objects that a repeated task would not overwrite are
-    removed, see `_unexpected` and `_counted_as_done`.
+    removed; see `_unexpected` and `_counted_as_done`.
 
     Args:
         run: run directory.

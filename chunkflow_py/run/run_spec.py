@@ -106,7 +106,7 @@ class RunStep:
         source: command-line arguments of the source that made the plan, for information only.
         mip: value of the global option ``--mip``.
         options: name of each operator, with those of its options that the hash covers.
-        plan: JSON description of the tasks, see `chunkflow_py.tasks.task_plan`.
+        plan: JSON description of the tasks; see `chunkflow_py.tasks.task_plan`.
         plan_sha256: SHA-256 of the binary file of the plan, which may be empty.
         tasks: number of tasks.
         files: files that the operators need.

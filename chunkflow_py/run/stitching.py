@@ -144,10 +144,11 @@ class Stitching:
                 check_disjoint(boxes, self.labels)
             except AlignmentError as error:
                 msg = (
-                    f"{self.labels} was labelled by tasks of several sizes ({error}): write the "
-                    "labels to a new volume; or, if the last tasks covered the whole volume, "
-                    f"remove the folder {FOLDER} of the level and add --chunk-size with the size "
-                    "of these tasks"
+                    f"{self.labels} was labelled more than once, by tasks of different sizes "
+                    f"({error}): write the labels to a new volume; or, if the tasks that ran last "
+                    f"covered the whole volume, remove the folder {FOLDER!r} beside the blocks of "
+                    "the level, and give stitch-labels --chunk-size Z Y X with the size of those "
+                    "tasks"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:

@@ -35,7 +35,7 @@ class TaskBoxes:
     Attributes:
         plan: plan of the tasks.
         boxes: boxes of the tasks as they reach the operator, in the order of the plan.
-        axes: index in the plan of each axis of the boxes at the operator.
+        axes: for each axis of the boxes at the operator, the index of this axis in the plan.
         scale: voxels of *boxes* per voxel of the operator's input, zyx.
     """
 

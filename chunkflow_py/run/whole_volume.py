@@ -194,7 +194,7 @@ class Conversion:
         tasks = "task" if written == 1 else "tasks"
         target = without_secrets(self.target)
         logger.info(
-            "%s: %d %s written, %s %d stored already", target, written, tasks, before, total
+            "%s: wrote %d %s; %s %d were already stored", target, written, tasks, before, total
         )
         if self.max_mip:
             levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
@@ -253,7 +253,7 @@ def downsampling(
     Args:
         url: address of the volume, in which level *mip* and the next finer level must exist.
         mip: level to fill.
-        mode: downsampling mode, see `chunkflow_py.volume.downsample.downsample`.
+        mode: downsampling mode; see `chunkflow_py.volume.downsample.downsample`.
         sparse: for labels, write 0 only where all finer voxels are 0.
         size: extent of a task, voxels of level *mip*, zyx; a multiple of the write unit of the
             level.

@@ -421,8 +421,9 @@ def score_table(scores: dict[str, Any], title: str) -> str:
 class Evaluator(OperatorBase):
     """Scores the segmentation of every task.
 
-    The scores are printed and kept in the task. With *table_path*, contingency tables are stored
-    instead of printing scores; `sum-scores` computes the scores of the volume from these tables.
+    The scores are printed and stored in the task. With *table_path*, the contingency table of each
+    task is stored, and no scores are printed; `sum-scores` computes the scores of the volume from
+    these tables.
 
     Attributes:
         segmentation_name: name of the chunk to score.
@@ -470,7 +471,7 @@ class Evaluator(OperatorBase):
             check_tasks(outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Score the segmentation, keep the scores in the task, and print or store them."""
+        """Score the segmentation, add the scores to the task, and print them or store a table."""
         ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
         if self.table_path:
             scores = self._stored(task)

@@ -285,12 +285,16 @@ class MeshSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the voxel size that *outline*, the `Outline` of the pipeline, gives."""
+        """Store the voxel size that *outline*, the `Outline` of the pipeline, gives."""
         self._known_nm = outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Enter the folder in the volume's info file; return the folder's address if it is new."""
+        """Record the folder of meshes in the volume's info file.
+
+        Returns:
+            The address of the folder if it was not recorded before, else ``None``.
+        """
         if self.format != "precomputed":
             return None
         folder, is_new = self._open(self._known_nm or _UNKNOWN_NM)

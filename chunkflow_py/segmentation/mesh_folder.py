@@ -48,7 +48,7 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
 
     Args:
         url: address of the volume or folder.
-        default: name to give the folder if the volume's info file names none, see `folder_of`.
+        default: name to give the folder if the volume's info file names none; see `folder_of`.
     """
     folder = folder_of(url, "mesh", default)
     return ObjectFolder(folder.url.removesuffix(MULTIRES))
@@ -147,7 +147,7 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _target(self) -> ObjectFolder:
-        """Folder of multi-resolution meshes; first access enters it in the volume's info file."""
+        """Folder of multi-resolution meshes; the first access adds it to the volume's info file."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
         place = ObjectFolder(self.url)
@@ -198,8 +198,8 @@ class MeshDownload(OperatorBase):
     Attributes:
         url: address of the precomputed volume, or of the folder of its meshes.
         wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
-        ranks: positions in the list of ids of the objects to write, from 0; the ids of a chunk are
-            sorted by size.
+        ranks: which of the ids in *wanted* to write, as positions in the list, from 0; the ids of a
+            chunk are sorted by the size of their objects.
         prefix: path or URL that file names start with.
         format: file format.
     """

@@ -117,7 +117,7 @@ class SkeletonLoader:
     """Adds skeletons to every task.
 
     Attributes:
-        url: path or URL of the skeletons, see `read_skeletons`.
+        url: path or URL of the skeletons; see `read_skeletons`.
         shift_nm: distance by which skeletons are moved, zyx, in nm.
         output_name: name of the task's item for the result: id -> `Skeleton`.
     """
@@ -150,7 +150,7 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Note whether the pipeline has several tasks, which may have parts of the same object."""
+        """Record whether the pipeline has several tasks, whose chunks may share objects."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @hook
@@ -170,7 +170,7 @@ class SwcSaver(OperatorBase):
         """Write the skeletons of a task, and record the files in the task."""
         skeletons = skeletons_of(task, self.input_name)
         folder, start = named_after(self.prefix)
-        if self._has_several:  # the id stays the last number, see `read_skeletons`
+        if self._has_several:  # the id stays the last number; see `read_skeletons`
             start += f"{task.region}_"
         task.written += folder.put(
             ((f"{start}{label}.swc", skeletons[label].to_swc().encode()) for label in skeletons),

@@ -193,12 +193,16 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the voxel size of the settings or of *outline*, the `Outline` of the pipeline."""
+        """Store the voxel size of the settings or of *outline*, the `Outline` of the pipeline."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Enter the folder in the volume's info file; return the folder's address if it is new."""
+        """Record the folder of skeletons in the volume's info file.
+
+        Returns:
+            The address of the folder if it was not recorded before, else ``None``.
+        """
         folder, is_new = self._open(self._known_nm)
         return folder.url if is_new else None
 

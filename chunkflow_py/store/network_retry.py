@@ -37,10 +37,12 @@ class RetryPolicy:
     Attributes:
         connect_s: time limit for opening a connection.
         stall_s: time without data after which a connection counts as dead.
-        longest_s: time limit of one try, in minutes for large objects over slow connections.
+        longest_s: time limit of one try; a large object over a slow connection takes minutes.
         budget_s: time after which a call is not tried again; the last try may end later.
-        unreachable_s: `budget_s` if no connection to a host can be made that has responded before.
-        unheard_s: `budget_s` for a host that has never responded; its address may be wrong.
+        unreachable_s: replaces `budget_s` for a host that has responded before, if no connection to
+            it can be made.
+        unheard_s: replaces `budget_s` for a host that has never responded, whose address may be
+            wrong.
         first_wait_s: upper bound of the random wait after the first failure.
         longest_wait_s: upper bound of the random wait after any failure.
     """
@@ -97,7 +99,7 @@ def retried(
     where: str,
     silent_s: float = 0.0,
 ) -> Result:
-    """Call *call*, again after each transient failure, and return its result.
+    """Call *call*, repeat it after each transient failure, and return its result.
 
     Args:
         call: function that makes one try; it may be called many times.
@@ -223,7 +225,7 @@ class _Notes:
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("retried %d network calls; the last one, to %s: %s", number, where, message)
+        logger.info("retried %d network calls; the last call, to %s: %s", number, where, message)
 
 
 _NOTES = _Notes()

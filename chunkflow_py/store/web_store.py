@@ -7,7 +7,7 @@ from objects that are compressed for the transfer.
 
 Servers are not trusted. The size of a response is limited before and after decompression. The time
 until the whole response has arrived, headers included, is limited too. A redirect must not lead to
-an address that only this client can reach, see `chunkflow_py.store.network_reach`; the check uses
+an address that only this client can reach; see `chunkflow_py.store.network_reach`; the check uses
 the IP address of the connection, not the host name.
 """
 
@@ -286,7 +286,7 @@ class _RefusedError(Exception):
     """The server answers with an error status."""
 
     def __init__(self, status: int, reason: str | None) -> None:
-        """Keep status and reason of the response."""
+        """Store status and reason of the response."""
         self.status, self.reason = status, reason or ""
 
 
@@ -304,7 +304,7 @@ def _is_same_server(one: str, other: str) -> bool:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
-    """Return the body of a successful response, see `_body`; b"" for status 404, 410 and 416."""
+    """Return the body of a successful response; see `_body`; b"" for status 404, 410 and 416."""
     if answer.status < 300 and method != "HEAD":
         return _body(answer, most, enough if answer.status == 200 else None)
     if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:

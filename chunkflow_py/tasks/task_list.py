@@ -22,7 +22,8 @@ class ListPlan:
 
     Attributes:
         regions: regions of the tasks, without duplicates.
-        indexes: range of positions in the list, with step 1, that are to be done; ``None``: all.
+        indexes: range (with step 1) of the positions in the list whose tasks are to be done;
+            ``None``: all.
     """
 
     regions: Sequence[Region]

@@ -21,7 +21,7 @@ DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
 
 
 def arrays():
-    """Return an array and its kind for each combination of kind and axes in pipelines."""
+    """Return an array and its kind for each kind and axes that occur together in pipelines."""
     rng = np.random.default_rng(0)
     return {
         "image zyx": (rng.integers(0, 256, (4, 8, 8)).astype(np.uint8), "image"),
@@ -77,7 +77,7 @@ class OperatorContract:
         assert operator.help.startswith(summary)
 
     def test_options_say_their_default_and_what_they_do(self, operator):
-        """Each option has a help text, and one with a default shows it."""
+        """Each option has a help text, which shows the default if there is one."""
         for option in options_of(operator):
             assert option.help, f"{option.opts[0]} has no help"
             default = option.to_info_dict()["default"]
@@ -131,7 +131,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_local_transform_needs_no_more_than_it_asks_for(self, operator, key):
-        """If it declares `is_local`, its required input alone determines its output on a box."""
+        """If a transform declares `is_local`, its required input alone determines its output."""
         made = operator.main([], standalone_mode=False)
         array, kind = arrays()[key]
         whole = Chunk(array, BOX.start, (40, 4, 4), kind, BOX)
@@ -149,7 +149,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
-        """It keeps offset and voxel size and does not change its input, or raises a clear error."""
+        """A transform keeps offset, voxel size and its input, or raises a clear error."""
         made = operator.main([], standalone_mode=False)
         assert isinstance(made, Operator)
         array, kind = arrays()[key]

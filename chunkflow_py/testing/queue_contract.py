@@ -119,7 +119,7 @@ class QueueContract:
             assert received(again, 1)[0].body == "a"
 
     def test_every_message_comes_once(self, queue):
-        """A leased message is not received again, and an acknowledged one is deleted."""
+        """A leased message is not received again, and an acknowledged message is deleted."""
         bodies = [f"0-1_0-1_{n}-{n + 1}" for n in range(43)]
         assert queue.send(iter(bodies)) == 43
         messages = received(queue, 43)
@@ -164,7 +164,7 @@ class QueueContract:
         assert second.handle != first.handle
 
     def test_extended_leases_last(self, queue):
-        """An extension replaces the end of a lease by a later or an earlier one."""
+        """An extension replaces the end of a lease by a later or an earlier time."""
         queue.send(["a"])
         messages = received(queue, 1, self.short_lease_s)
         assert queue.extend(messages, LONG_S) == []

@@ -45,7 +45,7 @@ class StoreContract:
         assert again.size("a/b/c") == len(data)
 
     def test_what_is_too_long_is_not_read(self, store):
-        """An object above the size limit is refused with both numbers."""
+        """An object above the size limit is an error that names the size and the limit."""
         store.put("a/object", bytes(1000))
         assert store.get("a/object", 1000) == bytes(1000)
         with pytest.raises(VolumeError, match="a/object has 1000 bytes, but .* at most 999 bytes"):
@@ -90,7 +90,7 @@ class StoreContract:
         ],
     )
     def test_ranges(self, store, start, stop, part):
-        """A range is cut off at the end of the object; a negative start counts from there."""
+        """A range is cut off at the end of the object; a negative start counts from the end."""
         store.put("digits", b"0123456789")
         assert store.get_range("digits", start, stop) == part
 
@@ -121,7 +121,7 @@ class StoreContract:
         assert stores[0].get("claim") == b"%d" % won.index(True)
 
     def test_update(self, store):
-        """An update replaces the content by a function of it; a missing object is None."""
+        """An update maps the old content (None for a missing object) to the new content."""
         seen = []
 
         def change(old):
@@ -146,7 +146,7 @@ class StoreContract:
         assert list(open_store(url).list()) == ["n"]
 
     def test_failing_change(self, store):
-        """An update whose change fails changes nothing, and the next one works."""
+        """An update whose change fails changes nothing, and the next update works."""
         store.put("key", b"old")
 
         def change(old):
@@ -158,7 +158,7 @@ class StoreContract:
         assert store.update("key", lambda old: old + b"er") == b"older"
 
     def test_delete(self, store):
-        """A deleted object no longer exists; deleting a missing one does not fail."""
+        """A deleted object no longer exists; deleting a missing object does not fail."""
         store.put("a/b", b"x")
         store.delete("a/b")
         store.delete("a/b")

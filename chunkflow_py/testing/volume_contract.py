@@ -169,7 +169,7 @@ class VolumeContract:
         np.testing.assert_array_equal(open_volume(url).read(box), chunk.cut(box))
 
     def test_channels(self, url):
-        """All channels, or the requested ones in that order, are read with a channel axis."""
+        """All channels, or the requested channels in their order, are read with a channel axis."""
         chunk = noise(channels=3)
         self.create(url, channels=3).write(chunk)
         volume = open_volume(url)
@@ -211,7 +211,7 @@ class VolumeContract:
         assert not open_volume(url).read(BOUNDS).array.any()
 
     def test_misaligned(self, url):
-        """A write that cuts a write unit is refused with the nearest valid box, and not begun."""
+        """A write that cuts a write unit does not begin; the error names the nearest valid box."""
         volume = self.create(url)
         box = BoundingBox.from_size(BOUNDS.start, self.unit - (0, 0, 4))
         nearest = BoundingBox.from_size(BOUNDS.start, self.unit)
@@ -220,7 +220,7 @@ class VolumeContract:
         assert self.stored_blocks(url) == []
 
     def test_outside(self, url):
-        """Reading or writing outside the bounds is refused with the part that is inside."""
+        """Reading or writing outside the bounds is an error that names the part inside."""
         volume = self.create(url)
         box = BoundingBox(Zyx(-11, 7, 100), Zyx(5, 23, 116))
         with pytest.raises(GeometryError, match=r"outside of .*the part inside is -3-5_7-23_100"):
@@ -230,7 +230,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("wrong", [{"dtype": "uint16"}, {"channels": 2}])
     def test_wrong_chunk(self, url, wrong):
-        """A chunk with another dtype or number of channels is refused with both values."""
+        """A chunk with another dtype or number of channels is an error that names both values."""
         volume = self.create(url)
         with pytest.raises(ChunkError, match=r"uint16, but .* uint8|2 channels, but .* has 1"):
             volume.write(noise(**wrong))
@@ -258,7 +258,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), noise())
 
     def test_unknown_encoding(self, url):
-        """An unknown encoding is refused with the known ones, and nothing is created."""
+        """An unknown encoding is an error that lists the known encodings; nothing is created."""
         with pytest.raises(VolumeError, match=r"no encoding 'nonsense'; choose .*raw"):
             self.create(url, encoding="nonsense")
         assert self.objects(url) == {}
@@ -348,7 +348,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("left", [0, 1, 0.5, -1])
     def test_truncated_block(self, url, left):
-        """A truncated block is an error that names it, never zeros."""
+        """A truncated block is an error that names the block, and is never read as zeros."""
         self.create(url).write(noise())
         store, key = self.store(url), self.stored_blocks(url)[0]
         data = store.get(key)
@@ -359,7 +359,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("damage", ["flipped bit", "zeros at the end", "garbage"])
     def test_corrupt_block(self, url, damage):
-        """A damaged block is an error that names it, never zeros or other voxels."""
+        """A damaged block is an error that names the block, and is never read as other voxels."""
         for encoding in self.checked:
             place = f"{url}-{encoding}"
             self.create(place, encoding=encoding).write(noise())
@@ -411,7 +411,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), chunk)
 
     def test_created_again(self, url):
-        """Creating an equal volume again changes nothing; creating a different one is refused."""
+        """Creating an equal volume again changes nothing; a different volume is refused."""
         self.create(url).write(noise())
         before = self.objects(url)
         self.create(url)
@@ -464,7 +464,7 @@ class LocalContract(VolumeContract):
         assert not (tmp_path / "em").exists()
 
     def test_failing_write(self, url, tmp_path):
-        """A failed write keeps the old blocks, leaves no partial file, and is one clear error."""
+        """A failed write keeps the old blocks, leaves no partial file, and raises a clear error."""
         self.create(url).write(noise())
         before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
         run = [sys.executable, "-c", WRITE_UNDER_A_LIMIT, url]

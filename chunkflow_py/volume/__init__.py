@@ -95,7 +95,7 @@ def create_volume(
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
         opening: options for reading and writing the volume.
-        settings: further settings of the format, see `create_volume` in `precomputed_volume` and
+        settings: further settings of the format; see `create_volume` in `precomputed_volume` and
             `zarr_volume`.
 
     Raises:

@@ -58,7 +58,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def same_array(first: str, second: str) -> bool:
-    """Return whether two addresses refer to the same array, or one to a file with the other.
+    """Return whether two addresses refer to one array, or one to a file that contains the other.
 
     Args:
         first: an address, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
@@ -89,7 +89,7 @@ class ArrayAddress:
 
     @classmethod
     def parse(cls, text: str) -> ArrayAddress:
-        """Parse an address; text that is not the address of a store is the same as itself only."""
+        """Parse an address; texts that are not addresses of a store match only equal texts."""
         address, separator, mip = text.rpartition(LEVEL)
         if not (separator and is_digits(mip)):
             address, mip = text, ""
@@ -111,7 +111,7 @@ class ArrayAddress:
         return cls(text, scheme, path, address, int(mip) if mip else None, dataset)
 
     def is_same(self, other: ArrayAddress) -> bool:
-        """Return whether this address and *other* refer to the same array, see `same_array`."""
+        """Return whether this address and *other* refer to the same array; see `same_array`."""
         if self.text == other.text:
             return True
         if not self.scheme or self.scheme != other.scheme:
@@ -126,7 +126,7 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """Identity of the file or folder that contains the whole volume, as a set of one."""
+        """Identity of the file or folder that contains the whole volume, as a set of one item."""
         return frozenset({self._known(self.path)})
 
     @cached_property

@@ -47,7 +47,8 @@ def downsample(
         factor: integers, zyx.
         mode: ``mean`` (for integers exact and rounded half to even; for floats summed in at least
             single precision), ``mode`` (the most frequent value, or the smallest of equally
-            frequent values), or ``auto`` (``mode`` for labels, see `is_labels`, else ``mean``).
+            frequent values), or ``auto`` (``mode`` for labels as defined by `is_labels`, else
+            ``mean``).
         sparse: whether the mode ignores the label 0, unless all voxels are 0.
 
     Returns:
@@ -88,8 +89,8 @@ def downsample(
 def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
     """Return whether voxels are labels of objects, which cannot be averaged.
 
-    They are if *kind* is ``segmentation``, or if *kind* is ``None`` and *dtype* is bool or an
-    integer of at least 32 bits.
+    Voxels are labels if *kind* is ``segmentation``, or if *kind* is ``None`` and *dtype* is bool or
+    an integer of at least 32 bits.
     """
     wide = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= 4)
     return kind == "segmentation" or (kind is None and wide)

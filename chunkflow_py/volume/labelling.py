@@ -40,8 +40,8 @@ class Labelling(NamedTuple):
 
     Attributes:
         by: name of the operator that labelled the objects.
-        connectivity: connectivity of connected components (6, 18 or 26); ``None`` for segments of
-            a segmentation, which may touch other segments.
+        connectivity: connectivity of connected components (6, 18 or 26); ``None`` for labels from
+            agglomeration, where different objects may touch.
     """
 
     by: str
@@ -119,7 +119,7 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of the regions of which *tasks* write the first or last voxel.
+        """Yield the documents of those regions whose first or last voxel is written by *tasks*.
 
         Args:
             tasks: index that finds the task at a voxel, see

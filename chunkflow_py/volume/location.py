@@ -127,14 +127,14 @@ class Location:
 
 
 def volume_name(place: Location) -> str:
-    """Return the canonical address of a volume: all spellings of a local path give the same."""
+    """Return the canonical address of a volume, the same for all spellings of a local path."""
     if place.is_local:
         return f"file://{os.path.realpath(place.folder)}"
     return f"{place.protocol}://{place.path.strip('/')}"
 
 
 def level_name(place: Location, mip: int) -> str:
-    """Return the canonical name of a level: all spellings of a local path give the same name.
+    """Return the canonical name of a level, the same for all spellings of a local path.
 
     Because a level can also be addressed directly, as an array, compare names only with
     `chunkflow_py.volume.array_identity.same_array`.

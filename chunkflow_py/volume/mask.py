@@ -119,7 +119,7 @@ def box_mask(
 
 
 def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArray[Any]:
-    """Return a mask of the voxels of a chunk at which *volume* is not zero, see `box_mask`.
+    """Return a mask of the voxels of a chunk at which *volume* is not zero; see `box_mask`.
 
     Args:
         chunk: chunk whose box and voxel size are used.

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume once: before the first task, or from the first chunk if it needs one.
+    """Creates a volume once: before the first task, or from the first chunk if that is needed.
 
     Attributes:
         url: address of the new volume.
@@ -87,7 +87,7 @@ class VolumeCreator(OperatorBase):
     _is_new: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Announce the volume to later operators."""
+        """Let later operators of the pipeline see that this volume will be created."""
         self.announced[volume_name(Location.parse(self.url))] = self.known_spec
 
     @property

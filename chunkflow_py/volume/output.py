@@ -257,7 +257,7 @@ class VolumeOutput(OperatorBase):
         return saver, 2**times
 
     def _thumbnail_level(self, url: str) -> int | None:
-        """Return the coarsest level of an existing or announced thumbnail, if there is one."""
+        """Return the coarsest level of a thumbnail that exists or is to be created, or ``None``."""
         announced = self.saver.announced.get(volume_name(Location.parse(url)))
         if announced is not None and (spec := announced()) is not None:
             return spec.max_mip

@@ -218,7 +218,7 @@ class Volume(Protocol):
 
 
 def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
-    """Return *bounds* in voxels of a *factor* times coarser level, see `BoundingBox.coarser`."""
+    """Return *bounds* in voxels of a *factor* times coarser level; see `BoundingBox.coarser`."""
     return bounds.coarser(factor)
 
 
@@ -275,7 +275,7 @@ def check_alignment(
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether it is."""
+    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether this is the case."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
@@ -371,7 +371,7 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
         what: the volume or file, for the message.
 
     Raises:
-        ChunkError: a channel does not exist; the message names the existing ones.
+        ChunkError: a channel does not exist; the message names the existing channels.
     """
     count = existing or 1
     wrong = [c for c in channels or () if not 0 <= c < count]

@@ -8,7 +8,8 @@ level 3   |---------------|-------|                                 blocks: shar
 ```
 
 A pipeline writes the levels in which no two tasks share a write unit. Each of the other levels
-needs the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` writes these.
+needs the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` writes the other
+levels.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class PyramidOutput(OperatorBase):
         self._check(self._described(self._volumes), self._volumes[0].bounds, outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Compute the coarser levels of the chunk, and write the selected ones."""
+        """Compute the coarser levels of the chunk, and write the selected levels."""
         chunk = task.chunk(self.input_name)
         with self._lock:
             if self._volumes is None:

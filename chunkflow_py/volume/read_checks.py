@@ -161,8 +161,8 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
     ```
 
     Each level is the rounded average of the next finer level, so integer intensities may differ by
-    1 for each halving of an axis, and floats by 0.1 % of the maximum. Coarse voxels that extend
-    beyond the chunk are not compared.
+    1 for each halving of an axis, and floats by 0.1 % of the largest absolute value that is stored
+    in this box of the coarser level. Coarse voxels that extend beyond the chunk are not compared.
 
     Args:
         chunk: an image, integer or float.

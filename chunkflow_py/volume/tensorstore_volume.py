@@ -178,7 +178,7 @@ class TensorStoreVolume:
     def read(
         self, bbox: BoundingBox, channels: Sequence[int] | None = None, *, time: int | None = None
     ) -> Chunk:
-        """Return the voxels inside *bbox*, see `Volume.read`; *time* is ignored."""
+        """Return the voxels inside *bbox*; see `Volume.read`; *time* is ignored."""
         del time
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)

@@ -26,7 +26,7 @@ COARSEST = 6  # halvings of y and x from mip 0
 
 
 def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST) -> int:
-    """Return how often y and x can be halved without two tasks sharing a thumbnail voxel.
+    """Return how many times y and x can be halved so that no two tasks share a thumbnail voxel.
 
     Args:
         unit: extent that divides the distances of all task boundaries from the start of *bounds*,

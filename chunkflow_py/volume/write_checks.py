@@ -76,13 +76,15 @@ def check_asked(
     encoding: str | None,
     times: int | None,
 ) -> None:
-    """Refuse an existing or announced volume that does not have the requested properties.
+    """Refuse a volume that does not have the requested properties.
+
+    The volume exists, or an earlier operator of the pipeline will create it.
 
     Args:
-        volume: the existing volume, or the description of the announced one.
+        volume: the existing volume, or the description of the volume that will be created.
         url: address of the volume, for messages.
-        block_size: requested extent of a block, voxels, zyx. For this argument and the following
-            ones, ``None`` accepts any value.
+        block_size: requested extent of a block, voxels, zyx; ``None`` accepts any value, here and
+            in the following arguments.
         shard_size: requested extent of a shard, voxels, zyx.
         encoding: requested compression.
         times: requested length of the time axis.
@@ -312,8 +314,8 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
         first: the finest level to create (default: *mip*).
 
     Raises:
-        VolumeError: a level is not smaller than the next finer one; the message names the coarsest
-            possible level.
+        VolumeError: a level is not smaller than the next finer level; the message names the
+            coarsest level that is possible.
     """
     top = max(mip, spec.max_mip)
     steps = [spec.step(level) for level in range(mip if first is None else first, top)]

@@ -364,10 +364,10 @@ def test_what_reading_has_cost_is_told(tmp_path: Path) -> None:
     aligned = CliRunner().invoke(cli, [*line.split(), "0", "0", "0"])
     said = aligned.stderr.splitlines()[-1]
     assert said.startswith("load-precomputed read ")
-    assert "and decoded 16,384 bytes, 1.00 times the 16,384 bytes that tasks needed" in said
+    assert "decoded it to 16,384 bytes, which is 1.00 times the 16,384 bytes that" in said
     one = f"load-precomputed -v {url} -s 0 0 0 -z 1 1 1".split()
     said = CliRunner().invoke(cli, one).stderr.splitlines()[-1]
-    assert "and decoded 2,048 bytes, 2,048 times the 1 bytes that tasks needed" in said
+    assert "decoded it to 2,048 bytes, which is 2,048 times the 1 bytes that tasks" in said
     wide = CliRunner().invoke(cli, [*line.split(), "0", "4", "4"])
     said = wide.stderr.splitlines()[-1]
     assert float(said.split(" times ")[0].split()[-1]) < 1, "each block is decoded once"

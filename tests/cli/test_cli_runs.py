@@ -225,7 +225,7 @@ def test_a_queue_on_a_full_disk_is_waited_for(folder):
         env=os.environ | {"OMP_NUM_THREADS": "1", "FILLS": FILLS, "HASTY": HASTY},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    assert "the disk of the queue is full: free some space; retrying in" in done.stdout, done.stderr
+    assert "disk of the queue is full: free some space; trying again in" in done.stdout, done.stderr
     assert "r is complete" in done.stdout
     assert done.stdout.endswith(" 0\n")
 

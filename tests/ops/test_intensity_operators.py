@@ -50,7 +50,7 @@ def test_mapto01():
     found = mapto01(row(-1, 0, 1, dtype=np.float32))
     assert (values(found), found.dtype) == ([0, 0.5, 1], np.float32)
     for wrong in (row(0, 1), row(0, 1.5, dtype=np.float32), row(np.nan, dtype=np.float32)):
-        with pytest.raises(ChunkError, match=r"mapto01 takes .* in \[-1, 1\]"):
+        with pytest.raises(ChunkError, match=r"mapto01 needs .* in \[-1, 1\]"):
             mapto01(wrong)
 
 
@@ -142,7 +142,7 @@ def test_clahe_is_that_of_scikit_image():
     real = clahe(Chunk(array / 10 - 3), (2, 64, 64)).array
     assert (real.min() >= 0, real.max()) == (True, 1)
     for wrong in (array.astype(np.int16), np.full((1, 2, 2), np.nan)):
-        with pytest.raises(ChunkError, match="clahe takes unsigned integers or finite"):
+        with pytest.raises(ChunkError, match="clahe needs unsigned integers or finite"):
             clahe(Chunk(wrong))
 
 

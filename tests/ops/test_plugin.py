@@ -406,7 +406,7 @@ def test_missing_plugins_suggest_an_operator():
 def test_contradictions_are_refused():
     """An argument given twice is an error, as is a mistyped command after an option."""
     result = run("create-chunk plugin -f record_it --a 1 --args a=2")
-    assert (result.exit_code, "leave one out" in result.output) == (2, True)
+    assert (result.exit_code, "both in --args and as an option" in result.output) == (2, True)
     result = run("create-chunk plugin -f threshold --threshold 1 save-h6 -f x.h5")
     assert (result.exit_code, "save-h5" in result.output) == (2, True)
 

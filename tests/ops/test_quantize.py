@@ -57,7 +57,7 @@ def test_there_is_one_rule():
 def test_what_is_no_map_is_refused():
     """Other numbers of channels, signed integers and NaN are refused."""
     for array in (np.zeros((2, 1, 1, 1), np.float32), np.zeros((1, 1, 1), np.int32)):
-        with pytest.raises(ChunkError, match="quantize takes"):
+        with pytest.raises(ChunkError, match="quantize needs"):
             quantize(Chunk(array))
     with pytest.raises(ChunkError, match="NaN"):
         quantized([np.nan])

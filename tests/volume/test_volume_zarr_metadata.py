@@ -36,8 +36,8 @@ def image(document):
         ("zarr.json", "{", "is damaged: Expecting property name"),
         ("zarr.json", "[1]", "it holds a list, not an object"),
         ("zarr.json", lambda d: d.update(zarr_format=9), "its zarr_format is 9, not 3"),
-        ("zarr.json", lambda d: d.pop("zarr_format"), "it has no 'zarr_format'"),
-        ("zarr.json", lambda d: d.pop("node_type"), "it has no 'node_type'"),
+        ("zarr.json", lambda d: d.pop("zarr_format"), "the field 'zarr_format' is missing"),
+        ("zarr.json", lambda d: d.pop("node_type"), "the field 'node_type' is missing"),
         ("zarr.json", lambda d: d.update(node_type="tree"), "its node_type is 'tree'"),
         ("zarr.json", lambda d: d.update(attributes=[]), "its attributes holds a list"),
         ("zarr.json", lambda d: image(d).pop("datasets"), "no list of datasets"),
@@ -46,7 +46,7 @@ def image(document):
         ("zarr.json", lambda d: image(d).update(axes=[3, 4, 5]), "has an unexpected structure"),
         ("0/zarr.json", lambda d: d.pop("shape"), "is damaged"),
         ("0/zarr.json", lambda d: d.update(zarr_format=9), "its zarr_format is 9, not 3"),
-        ("0/zarr.json", lambda d: d.update(codecs=[{}]), "it has no 'name'"),
+        ("0/zarr.json", lambda d: d.update(codecs=[{}]), "the field 'name' is missing"),
     ],
 )
 def test_version_3(tmp_path, key, change, text):

@@ -1,4 +1,4 @@
-"""Subcommands, which act on a whole pipeline or run; each file defines the one of its name.
+"""Subcommands, which act on a whole pipeline or run; a file defines the subcommand of its name.
 
 A subcommand comes first on its command line. Its function ``command`` receives and checks the
 options, and returns a function that is called after the whole command line was parsed without

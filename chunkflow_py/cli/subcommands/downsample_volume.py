@@ -1,6 +1,6 @@
 """Make the coarser levels of a whole volume.
 
-Each level is computed from the next finer one: the mean for images, the most frequent label for
+Each level is computed from the next finer level: the mean for images, the most frequent label for
 segmentations. The levels must exist already, empty: create the volume with create-volume --max-mip.
 Each task covers whole blocks or shards, so levels with shards or large blocks can be made as well.
 

@@ -1,6 +1,7 @@
 """Send failed tasks of a run again.
 
-retry resets the number of failed attempts of each task to 0, so it gets all its attempts again.
+retry resets the number of failed attempts of each failed task to 0, so that the task gets as many
+attempts as a new task.
 
 Example: chunkflow retry s3://bucket/affinity.run --failed
 """

@@ -66,8 +66,8 @@ logger = logging.getLogger(__name__)
               help="Which voxels are neighbours: those that share a face (6), a face or an edge "
                    "(18), or also a corner (26).  [default: as recorded with LABELS, else 6]")
 @click.option("--values-path", metavar="URL",
-              help="Segmentation of which LABELS are the connected components: link labels only "
-                   "where its values are equal. Not needed for the components of a mask.")
+              help="Segmentation whose connected components are LABELS: link labels only where the "
+                   "segmentation has equal values. Not needed for the components of a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
               help="Address of the overlaps that save-overlap stored: link segments that share "
                    "enough voxels.")
@@ -97,14 +97,14 @@ def command(**options: Any) -> Callable[[], None]:
         options[option] = given or named
         if options[option] is None:
             msg = (
-                f"stitch-labels has no {argument.upper()}; write chunkflow stitch-labels LABELS "
-                f"OUTPUT, or give --{name}"
+                f"stitch-labels needs {argument.upper()}, which is missing; write chunkflow "
+                f"stitch-labels LABELS OUTPUT, or give --{name}"
             )
             raise OptionError(msg)
     if options["overlap_path"] and options["values_path"]:
         msg = (
             f"--values-path {options['values_path']} cannot be combined with --overlap-path, which "
-            "links labels by shared voxels instead of touching ones; leave --values-path out"
+            "links labels that share voxels, not labels that touch; leave --values-path out"
         )
         raise OptionError(msg)
 

@@ -1,7 +1,8 @@
 """Score a volume from stored overlaps of its tasks.
 
-evaluate-segmentation --table-path stores the overlaps of the two segmentations in each task. Their
-sum gives the scores of the whole volume, exactly as if it had been compared in one piece.
+evaluate-segmentation --table-path stores the overlaps of the two segmentations in each task. The
+sum of these overlaps gives the scores of the whole volume, exactly as if the volume had been
+compared in one piece.
 
 Example: chunkflow sum-scores s3://bucket/tables --json
 """

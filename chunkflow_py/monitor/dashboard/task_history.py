@@ -224,7 +224,7 @@ class TaskHistory:
         }
 
     def about(self, number: int) -> dict[str, Any]:
-        """Return the worker, end and duration of a task; ``None`` each if its record is unread."""
+        """Return worker, end and duration of a task; all are ``None`` if its record is unread."""
         known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
         return {
             "worker": self.names[self.worker[number]] if known else None,

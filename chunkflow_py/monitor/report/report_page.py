@@ -443,8 +443,8 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
             "h3", f"Step {name}: {found.missing_blocks:,} missing blocks read as the fill value"
         )
         text = (
-            f"{found.missing_tasks:,} tasks have read blocks that are not stored, for example "
-            f"{', '.join(found.missing_boxes)}."
+            f"{found.missing_tasks:,} tasks have read blocks that are not stored, for example the "
+            f"tasks {', '.join(found.missing_boxes)}."
         )
         yield tag("p", text)
 

@@ -64,8 +64,8 @@ def range_and_rule(
     Args:
         array: any shape, real.
         kind: meaning of the voxels.
-        contrast: percentiles to show as black and as white (default: 1 and 99.5; for bytes and
-            maps, the whole range).
+        contrast: percentiles to show as black and as white (default: 1 and 99.5; for uint8 chunks
+            and maps, the whole range).
 
     Returns:
         The two values, of which the second is larger, and a description of the choice, such as

@@ -91,7 +91,7 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
 def is_changed(given: Any, item: Any) -> bool:
     """Return whether a plugin has changed *given*, its copy of an *item* of the task.
 
-    Voxels do not count: the array is shared, so that a change in place already affects the item.
+    Changed voxels do not count: the array is shared, so a change in place already affects the item.
     """
     match given:
         case Chunk():

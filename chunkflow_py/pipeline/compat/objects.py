@@ -216,7 +216,7 @@ class Synapses:
     ) -> set[int]:
         """Return rows of postsynaptic points that duplicate another one on the same segment.
 
-        Of two points within *distance_threshold* voxels, the one nearer to its T-bar is kept.
+        Of two points within *distance_threshold* voxels, the point nearer to its T-bar is kept.
         """
         from scipy.spatial import KDTree
 

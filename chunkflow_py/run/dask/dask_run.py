@@ -9,8 +9,8 @@ Workers record finished tasks themselves. So if this process, the scheduler or a
 the running tasks are lost, and a repeated call of `run_on_dask` runs the missing tasks. Several
 calls on one run at the same time are harmless.
 
-If a worker dies, Dask blames all tasks that the worker had. If a task was blamed a few times, Dask
-gives it up (``KilledWorker``). Such a task is retried when no other task runs, and only the failure
+If a worker dies, Dask blames all tasks that the worker had. After a few of these deaths, Dask gives
+the task up (``KilledWorker``). Such a task is retried when no other task runs, and only the failure
 of this attempt is counted as the task's own.
 """
 

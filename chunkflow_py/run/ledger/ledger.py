@@ -48,8 +48,8 @@ The possible races, and why no record is lost or counted twice:
 * *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
   has no effect.
 
-Compactions run in their own thread and hold no lock for which a recording waits. A compaction that
-hangs does not prevent other processes from recording.
+Compactions run in their own thread, and recording never waits for a lock that they hold. A
+compaction that hangs does not prevent other processes from recording.
 
 **A task whose record cannot be read counts as not ended.** A journal entry or segment that was
 truncated, emptied or changed is named in a warning and in `unreadable`. Its name and header are not
@@ -293,8 +293,8 @@ class Ledger:
         """Record the outcomes of tasks; the records are durable when this method returns.
 
         Returns:
-            For each record, whether it became the record of its task. It is false if another
-            attempt on the task was recorded first.
+            For each record, whether it became the record of its task; false if another attempt on
+            the task was recorded first.
 
         Raises:
             GeometryError: the step has no task with the number in one of the records.

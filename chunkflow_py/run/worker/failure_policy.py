@@ -193,8 +193,8 @@ class AttemptLimits:
             spec: hash of the step.
 
         Returns:
-            The record of the task if it is given up, or ``None`` if it is retried; and the delay
-            before the retry in seconds.
+            The record of the task if the task is given up, else ``None``; and the delay before a
+            retry, in seconds.
         """
         number = counts.get(failure.kind, 1)
         limits = {"transient": self.transient, "worker-lost": self.worker_lost}
@@ -220,8 +220,8 @@ def count_failure(
     """Count a failure in the ledger; record the task as dead if it has failed too often.
 
     Returns:
-        The record of the task if it is given up, or ``None`` if it is retried; and the delay
-        before the retry in seconds.
+        The record of the task if the task is given up, else ``None``; and the delay before a
+        retry, in seconds.
     """
     record, delay_s = limits.judge(failure, ledger.fail(failure), spec)
     if record is not None:
@@ -275,7 +275,7 @@ class FailurePolicy:
         self.back_off = BackOff(disk_wait_s)
 
     def succeeded(self) -> None:
-        """Note that a task of this worker has succeeded."""
+        """Record that a task of this worker has succeeded."""
         self._has_succeeded = True
         self._short_of_memory = None
         self._was_refused = False

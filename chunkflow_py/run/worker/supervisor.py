@@ -847,12 +847,12 @@ class CompletionWatch:
         self._is_checking = False
 
     def busy(self) -> None:
-        """Note that the worker has tasks."""
+        """Record that the worker has tasks."""
         self._idle_since = None
         self._quiet_since = None
 
     def idle(self, now: float) -> float:
-        """Note that the worker has no tasks; return for how many seconds it has had none."""
+        """Record that the worker has no tasks; return for how many seconds it has had none."""
         if self._idle_since is None:
             self._idle_since = now
             self._check_at = now + FIRST_CHECK_S

@@ -170,7 +170,7 @@ class TaskReceiver:
                 self._changed.notify_all()
 
     def seen(self, number: int) -> None:
-        """Note that the supervisor has processed *number* of the posted jobs."""
+        """Record that the supervisor has processed *number* of the posted jobs."""
         with self._changed:
             self._unseen -= number
 

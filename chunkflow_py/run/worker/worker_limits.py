@@ -1,7 +1,7 @@
 """Settings of a worker, and limits of the time, tasks and money that the worker may use.
 
 ```
-start --- receives tasks ---| no time is left for another task: finishes those begun |--- deadline
+start --- receives tasks ---| no time for another task: finishes begun tasks |--- deadline
 ```
 """
 

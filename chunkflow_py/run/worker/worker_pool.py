@@ -428,7 +428,7 @@ class WorkerPool:
         return slot, f"cut off after {taken_s:.0f} s in {process.place(slot)}: {bound.why}"
 
     def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
-        """Note that a process is ready for tasks."""
+        """Record that a process is ready for tasks."""
         process.operators = ready.operators
         process.stages = ready.stages
         process.window = ready.window

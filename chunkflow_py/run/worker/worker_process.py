@@ -118,8 +118,8 @@ class TaskEnded(NamedTuple):
         fault: why the task failed; ``None`` if it did not.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
-        missing_blocks: number of blocks that were read as the fill value, see `Task`.
-        patches: counts about patches, see `chunkflow_py.run.ledger.ledger_record.Record`.
+        missing_blocks: number of blocks that were read as the fill value; see `Task`.
+        patches: counts about patches; see `chunkflow_py.run.ledger.ledger_record.Record`.
     """
 
     slot: int
@@ -232,28 +232,28 @@ class ProgressBoard:
     # Called by the worker process
 
     def begin(self, slot: int, operator: int) -> None:
-        """Note that the operator at position *operator* begins to work on the task in *slot*."""
+        """Record that operator number *operator* (from 0) starts to work on the task in *slot*."""
         if not self._since[slot]:
             self._since[slot] = time.monotonic()
         self._total[slot] = 0
         self._state[slot] = operator + 1
 
     def advance(self, slot: int, done: int, total: int) -> None:
-        """Note how many of the *total* parts of the task in *slot* the operator has finished."""
+        """Record that the operator has done *done* of *total* parts of the task in *slot*."""
         self._done[slot] = done
         self._total[slot] = total
 
     def count(self, network_seconds: float | None, read_bytes: int) -> None:
-        """Note the total run time of the network, and the total number of bytes read."""
+        """Record the total run time of the network, and the total number of bytes read."""
         self._sums[0] = -1.0 if network_seconds is None else network_seconds
         self._sums[1] = read_bytes
 
     def leave_operator(self, slot: int) -> None:
-        """Note that the task in *slot* is between two operators."""
+        """Record that the task in *slot* is between two operators."""
         self._state[slot] = _BETWEEN_OPERATORS
 
     def end(self, slot: int) -> None:
-        """Note that the task in *slot* has reached the end of the pipeline."""
+        """Record that the task in *slot* has reached the end of the pipeline."""
         self._state[slot] = _ENDED
 
 
@@ -498,7 +498,7 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 
 
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
-    """Join the compute profiles of operators; if two differ in a key, name the operator in it."""
+    """Join the compute profiles of operators; a value that differs gets the operator in its key."""
     merged: dict[str, str] = {}
     for each in operators:
         for name, content in (each.hooks.profile or {}).items():

@@ -172,7 +172,7 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
     """Return (3, z, y, x) float32 in [0, 1], channel k along axis k; a view where possible."""
     if affinity.ndim != 4 or affinity.shape[0] != 3:
         msg = (
-            f"agglomeration takes affinities of shape (3, z, y, x), got {tuple(affinity.shape)}; "
+            f"agglomeration needs affinities of shape (3, z, y, x), got {tuple(affinity.shape)}; "
             "name the chunk of affinities with --input-name, or select channels with --channels"
         )
         raise ChunkError(msg)

@@ -114,8 +114,8 @@ def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
     """Return the sum of all contingency tables below *url*, and the share of the domain covered.
 
     Returns:
-        The sum; and a dictionary of the number of ``tasks`` and their ``coverage``: the share of
-        the domain in their boxes, ``None`` if the domain is unknown.
+        The sum, and a dict with ``tasks`` (number of tasks) and ``coverage`` (fraction of the
+        domain that lies in their boxes, 0 to 1; ``None`` if the domain is unknown).
 
     Raises:
         VolumeNotFoundError: there are no tables below *url*.

@@ -16,7 +16,7 @@ SEED_SIGMA = 1.0  # standard deviation of the smoothing before the search, in th
 
 
 def interior(affinity: NDArray[Any]) -> NDArray[Any]:
-    """Return the mean of each voxel's six affinities, which is high inside cells.
+    """Return each voxel's mean affinity to its six neighbours, which is high inside cells.
 
     At the faces of the array, the mean is taken over the neighbours inside the array.
 
@@ -44,7 +44,9 @@ def seeded_fragments(
     background_threshold: float = 0.0,
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> NDArray[Any]:
-    """Return the fragments from a watershed of `interior`, with seeds in the middle of cells.
+    """Return the fragments of a watershed, with seeds in the middle of cells.
+
+    The watershed floods the mean affinity of each voxel (see `interior`).
 
     The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
     Distances are physical. In units of the shortest voxel edge, the window of the search for maxima
@@ -52,7 +54,7 @@ def seeded_fragments(
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour.
-        interior_threshold: voxels whose mean affinity is above this are interior.
+        interior_threshold: a voxel whose mean affinity is above this lies in the interior.
         background_threshold: voxels whose mean affinity is at or below this are background.
         voxel_size_nm: voxel size, zyx, in nm; only the ratios matter.
 

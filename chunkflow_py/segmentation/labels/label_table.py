@@ -46,7 +46,7 @@ _KEPT = 256  # number of pieces in the cache of a process
 def solve(
     links: Iterable[tuple[Region, NDArray[np.uint64]]],
 ) -> dict[int | None, NDArray[np.uint64]]:
-    """Return the labels to change so that each object gets the smallest of its labels.
+    """Return the labels to replace so that each object has only the smallest of its labels.
 
     Args:
         links: for each task, its region and (n, 2) pairs of labels; the labels of a pair belong to

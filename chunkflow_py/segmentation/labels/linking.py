@@ -136,7 +136,8 @@ class TouchLinker:
             GeometryError: the task lies outside the volume.
             ChunkError: the labels were made by tasks of another size or with another connectivity,
                 or two tasks have used the same id.
-            OptionError: the labels are segments, which touch each other.
+            OptionError: the labels come from agglomeration, where different objects touch too, so
+                contact does not show that two labels belong together.
         """
         bounds = self._labels.bounds
         box = region.bbox.intersection(bounds)
@@ -218,13 +219,15 @@ class TouchLinker:
 
         Raises:
             ChunkError: the labels were made with another connectivity.
-            OptionError: the labels are segments, which touch each other.
+            OptionError: the labels come from agglomeration, where different objects touch too, so
+                contact does not show that two labels belong together.
         """
         if labelling.connectivity is None:
             msg = (
-                f"{self.url} contains segments made by {labelling.by}; different segments touch, "
-                "so they cannot be linked by touch; store the overlaps of tasks with "
-                "save-overlap, and give --overlap-path instead of --volume-path"
+                f"{self.url} contains labels made by {labelling.by}, where different objects touch "
+                "too, so contact does not show that two labels belong together; store the "
+                "overlaps of tasks with save-overlap, and give --overlap-path instead of "
+                "--volume-path"
             )
             raise OptionError(msg)
         if labelling.connectivity != self.connectivity:
@@ -247,9 +250,9 @@ class OverlapLinker:
 
     Attributes:
         url: address of the overlaps.
-        fraction: smallest mean share of common voxels of two linked segments, see
-            `labels.links.overlap_pairs`.
-        voxels: smallest number of common voxels of two linked segments.
+        fraction: two segments are linked only if they share at least this fraction of their
+            voxels; see `labels.links.overlap_pairs`.
+        voxels: two segments are linked only if they share at least this number of voxels.
         access: options for opening the store.
     """
 

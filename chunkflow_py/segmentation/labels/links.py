@@ -63,7 +63,7 @@ def touching_pairs(
             are connected (default: all labelled voxels are connected).
 
     Returns:
-        (n, 2) uint64 pairs, see `distinct`.
+        (n, 2) uint64 pairs; see `distinct`.
     """
     furthest = {6: 0, 18: 1, 26: 2}[connectivity]
     pairs = []
@@ -172,19 +172,19 @@ def overlap_pairs(
     - each shares more voxels with the other than with any third label (the smallest label wins a
       tie),
     - they share at least *voxels* voxels, and
-    - the shared voxels are at least *fraction* of a label's voxels in the overlap of the tasks,
-      averaged over the two labels.
+    - the mean of two fractions is at least *fraction*: for each label, the fraction of its voxels
+      in the overlap of the tasks that the other label also covers.
 
     cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean overlap.
 
     Args:
         first: labels of one task, 0 for background; any shape.
         second: labels that the other task gave to the same voxels.
-        fraction: smallest mean share of common voxels, from 0 to 1.
-        voxels: smallest number of common voxels, at least 1.
+        fraction: smallest mean of the two fractions, from 0 to 1.
+        voxels: smallest number of shared voxels, at least 1.
 
     Returns:
-        (n, 2) uint64 pairs, see `distinct`.
+        (n, 2) uint64 pairs; see `distinct`.
     """
     ids_a, codes_a, sizes_a = np.unique(first, return_inverse=True, return_counts=True)
     ids_b, codes_b, sizes_b = np.unique(second, return_inverse=True, return_counts=True)

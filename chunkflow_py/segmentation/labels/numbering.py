@@ -106,7 +106,7 @@ class Numbering:
         return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
-        """Choose the numbering, and take the volume's bounds, from *outline*, an `Outline`.
+        """Choose the numbering, and read the volume's bounds from *outline*, an `Outline`.
 
         Raises:
             OptionError: the bounds are unknown, or tasks lie outside them.

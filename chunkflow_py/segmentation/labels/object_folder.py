@@ -119,7 +119,7 @@ class ObjectFolder:
     def update_all(
         self, changes: dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]
     ) -> None:
-        """Update several JSON files in parallel; *changes* maps names to changes, see `update`."""
+        """Update several JSON files in parallel; *changes* maps names to changes; see `update`."""
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
@@ -180,7 +180,7 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
     Args:
         url: address of a precomputed volume (its info file has ``scales``), or of any other folder.
         role: key of the volume's info file that names the folder.
-        default: name to enter into the info file if the file names no folder yet.
+        default: name to record in the info file if the file names no folder yet.
 
     Raises:
         VolumeError: the info file names no folder and *default* is ``None``, or the info file is

@@ -1,6 +1,6 @@
 """Overlaps: labels that a task stores for voxels that neighbouring tasks label as well.
 
-A later step links the labels, see `labels.links.overlap_pairs`.
+A later step links the labels; see `labels.links.overlap_pairs`.
 
 ```
 task A   |-----------|mmm|                       m: margin that a task reads beyond its box
@@ -117,9 +117,9 @@ def linked_by_overlap(
     Args:
         store: store of the overlaps.
         region: region of the task.
-        fraction: smallest mean share of common voxels of two linked segments, see
-            `labels.links.overlap_pairs`.
-        voxels: smallest number of common voxels of two linked segments.
+        fraction: two segments are linked only if they share at least this fraction of their
+            voxels; see `labels.links.overlap_pairs`.
+        voxels: two segments are linked only if they share at least this number of voxels.
 
     Returns:
         (n, 2) pairs of labels for each face that has files of both tasks.

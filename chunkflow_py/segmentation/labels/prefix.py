@@ -75,7 +75,7 @@ def fragments_of(
     Args:
         folder: folder of the fragments.
         prefix: prefix of the names; ``None`` if no id has the prefix.
-        parts: number of parts of a fragment's name, see `by_object`.
+        parts: number of parts of a fragment's name; see `by_object`.
         command: name of the command that makes fragments.
 
     Raises:

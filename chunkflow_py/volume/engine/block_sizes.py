@@ -28,7 +28,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest step of a grid from the start of *bounds* that meets all box boundaries.
+    """Return the largest step of a grid from the start of *bounds* that hits all box boundaries.
 
     Boundaries that are not inside *bounds* are ignored. Along an axis without boundaries inside
     *bounds*, the step is 0.

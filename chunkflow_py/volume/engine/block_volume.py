@@ -221,7 +221,7 @@ class BlockVolume:
         *,
         time: int | None = None,
     ) -> Chunk:
-        """Return the voxels inside *bbox*, see `Volume.read`."""
+        """Return the voxels inside *bbox*; see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
         wanted: dict[str, Positions] = self._wanted(bbox, time)
@@ -337,7 +337,7 @@ class BlockVolume:
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*, see `Volume.write`."""
+        """Write *chunk*; see `Volume.write`."""
         if self._mode == "r":
             msg = f"{self.url} was opened for reading; open it with mode 'r+'"
             raise VolumeError(msg)
@@ -418,7 +418,7 @@ class BlockVolume:
     # --- stored units ----------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the objects that *bbox* touches, see `Volume.objects`."""
+        """Return the addresses of the objects that *bbox* touches; see `Volume.objects`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return []
@@ -426,14 +426,14 @@ class BlockVolume:
         return [f"{self._store.url.rstrip('/')}/{self._layout.key(unit)}" for unit in units]
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Return whether every write unit that *bbox* touches is stored, see `Volume`."""
+        """Return whether every write unit that *bbox* touches is stored; see `Volume`."""
         check_inside(bbox, self.bounds, self.url)
         units = self._units(self._wanted(bbox, time))
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
         return all(_results(self._pool, jobs))
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, see `Volume`."""
+        """Yield the write units that are stored; see `Volume`."""
         root = self._layout.root
         for key in self._store.list(f"{root}/" if root else ""):
             unit = self._layout.unit_of(key)
@@ -445,7 +445,7 @@ class BlockVolume:
                 yield StoredUnit(f"{self._store.url}/{key}", box, time, remove)
 
     def to_dask(self, **settings: Any) -> Any:
-        """Return a dask array of the volume, see `dask_array.to_dask`."""
+        """Return a dask array of the volume; see `dask_array.to_dask`."""
         from chunkflow_py.volume.dask_array import to_dask
 
         return to_dask(self, **settings)

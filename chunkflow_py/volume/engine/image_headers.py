@@ -27,8 +27,8 @@ def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = 
     Args:
         encoding: one of `DECLARED`.
         data: the encoded image.
-        voxels: expected number of voxels in all channels, or, for formats that interleave the
-            channels, of pixels.
+        voxels: expected number of voxels in all channels, or of pixels for formats that interleave
+            the channels.
         or_fewer: whether to accept a smaller number too.
 
     Raises:

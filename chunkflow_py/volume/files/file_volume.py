@@ -111,7 +111,7 @@ class FileVolume:
         *,
         time: int | None = None,  # noqa: ARG002  (the same at all times)
     ) -> Chunk:
-        """Return the voxels inside *bbox* (default: all), see `Volume.read`."""
+        """Return the voxels inside *bbox* (default: all); see `Volume.read`."""
         box = self.bounds if bbox is None else bbox
         check_inside(box, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)

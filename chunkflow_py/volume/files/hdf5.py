@@ -229,7 +229,8 @@ def check_compression(compression: str) -> None:
     """Check that this build of HDF5 can write a compression.
 
     Raises:
-        OptionError: HDF5 cannot write this compression; the message lists the available ones.
+        OptionError: HDF5 cannot write this compression; the message lists the available
+            compressions.
     """
     available = [name for name in ("gzip", "lzf", "szip") if name in h5py.filters.encode]
     if compression not in available:
@@ -265,7 +266,8 @@ def write_hdf5(
 
     Raises:
         OptionError: the compression is not available.
-        VolumeError: the file cannot be written, such as on a full disk; an existing file is kept.
+        VolumeError: the file cannot be written, for example on a full disk; an existing file is
+            kept.
     """
     check_compression(compression)
     size = chunk.size.low(block_size or BLOCK_SIZE)

@@ -94,8 +94,8 @@ def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
     """Open an existing file for writing; flush it to the disk at the end of the ``with`` block.
 
     Raises:
-        VolumeError: the file cannot be written, such as on a full disk, or other processes read it
-            for longer than `LOCK_WAIT_S`.
+        VolumeError: the file cannot be written, for example on a full disk, or other processes read
+            the file for longer than `LOCK_WAIT_S`.
     """
     with _guard, os_errors("write", path):
         sink = Sink(path)
@@ -167,9 +167,9 @@ class Sink(io.RawIOBase):
     """A file that hides failed writes from HDF5 and raises them at `check` and on closing.
 
     HDF5 keeps parts of a file in memory and writes them when the file is closed. If one of these
-    writes fails, such as on a full disk, the process crashes when it exits. After a first failed
-    write, this class therefore ignores further writes, so that HDF5 can close the file normally;
-    the error of the failed write is raised afterwards.
+    writes fails, for example on a full disk, the process crashes when it exits. After a first
+    failed write, this class therefore ignores further writes, so that HDF5 can close the file
+    normally; the error of the failed write is raised afterwards.
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
@@ -212,7 +212,7 @@ class Sink(io.RawIOBase):
         self.check()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position; the end of the file is that after all writes, also ignored ones."""
+        """Move to a position; the end of the file is where it would be if no write were ignored."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
         self._position = origin[whence] + offset
         return self._position

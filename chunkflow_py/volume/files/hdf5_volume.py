@@ -100,7 +100,7 @@ class Hdf5Volume:
         *,
         time: int | None = None,  # noqa: ARG002  (the same at all times)
     ) -> Chunk:
-        """Return the voxels inside *bbox*, see `Volume.read`."""
+        """Return the voxels inside *bbox*; see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         if not self._opening.fill_missing and (missing := next(self._missing(bbox), None)):
             msg = (
@@ -111,7 +111,7 @@ class Hdf5Volume:
         return self._array.read(bbox, channels)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*, see `Volume.write`; this process stays the only writer.
+        """Write *chunk*; see `Volume.write`; this process stays the only writer.
 
         Returns:
             An empty tuple: all tasks share the file, which any later write changes.
@@ -144,7 +144,7 @@ class Hdf5Volume:
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
-        """Return whether every block that *bbox* touches is stored, see `Volume.has_blocks`."""
+        """Return whether every block that *bbox* touches is stored; see `Volume.has_blocks`."""
         check_inside(bbox, self.bounds, self.url)
         return next(self._missing(bbox), None) is None
 

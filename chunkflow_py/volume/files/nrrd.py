@@ -130,7 +130,8 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         raise VolumeError(msg) from error
     except KeyError as error:
         msg = (
-            f"cannot read {path}, which is damaged: its header has no {error}; save the file again"
+            f"cannot read {path}, which is damaged: its header lacks the field {error}; save the "
+            "file again"
         )
         raise VolumeError(msg) from error
     except (

@@ -258,7 +258,7 @@ def write_pngs(
     Raises:
         ChunkError: the chunk has several channels, has no voxels, or a value does not fit into the
             dtype.
-        VolumeError: a file cannot be written, such as on a full disk.
+        VolumeError: a file cannot be written, for example on a full disk.
     """
     array = chunk.array
     if chunk.ndim == 4 and chunk.kind == "affinity" and chunk.channels == 3:

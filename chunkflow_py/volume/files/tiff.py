@@ -358,7 +358,8 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
     Raises:
         ChunkError: the chunk is empty, or *compression* is ``jpeg`` and its dtype or kind is not
             supported.
-        VolumeError: the file cannot be written, such as on a full disk; an existing file is kept.
+        VolumeError: the file cannot be written, for example on a full disk; an existing file is
+            kept.
     """
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.size == 0:

@@ -9,9 +9,9 @@ em.n5/s0/0/0/0               one block:
   u16   u16  u32 ...      u32 in mode 1
 ```
 
-N5 orders axes x first, in extents, keys and block headers; this module reverses them all, because
-the order of voxels is C order of (z, y, x). Blocks at the end of the array are clipped. Metadata
-may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
+N5 orders axes x first, in extents, keys and block headers; this module reverses all of these,
+because the order of voxels is C order of (z, y, x). Blocks at the end of the array are clipped.
+Metadata may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
 https://github.com/saalfeldlab/n5. The tensorstore library reads N5 too, but without the retry
 policy and the block cache of this project.
 """
@@ -242,7 +242,7 @@ class N5Layout(BlockLayout):
         return f"{self._prefix}{'/'.join(str(number) for number in reversed(unit))}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores, see `BlockLayout.unit_of`."""
+        """Return the unit that object *key* stores; see `BlockLayout.unit_of`."""
         names = key.removeprefix(self._prefix).split("/")
         if len(names) != len(self.shape) or not all(re.fullmatch("[0-9]+", n) for n in names):
             return None

@@ -90,7 +90,7 @@ class GrapheneVolume:
         *,
         time: int | None = None,  # noqa: ARG002  (it has no time axis)
     ) -> Chunk:
-        """Return the supervoxels inside *bbox*, see `Volume.read`."""
+        """Return the supervoxels inside *bbox*; see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
         voxels: np.ndarray[Any, Any] = np.zeros(bbox.size, self.dtype)
@@ -109,7 +109,7 @@ class GrapheneVolume:
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
-        """Return whether every block that *bbox* touches is stored, see `Volume`."""
+        """Return whether every block that *bbox* touches is stored; see `Volume`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return True

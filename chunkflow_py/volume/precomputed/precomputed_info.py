@@ -359,7 +359,7 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
 
     Raises:
         VolumeError: encoding, dtype or number of channels is not supported; the message lists the
-            supported ones.
+            supported values.
     """
     if encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)

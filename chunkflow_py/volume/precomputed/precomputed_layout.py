@@ -188,10 +188,10 @@ class PrecomputedLayout(BlockLayout):
     def _stale(self, store: Store) -> Sequence[str]:
         """Return the extensions of older copies that must be removed after a write.
 
-        If a block is stored both gzipped and without an extension, cloud-volume reads the latter;
-        therefore the other of these two copies is removed after each write. Other extensions are
-        rare. The folder is listed once to find out if there are any, because to check all
-        extensions for every block takes longer than to write a small block.
+        If a block is stored both gzipped and without an extension, cloud-volume reads the copy
+        without extension. Therefore each write removes the other of these two copies. Other
+        extensions are rare. The folder is listed once to find out if there are any, because to
+        check all extensions for every block takes longer than to write a small block.
         """
         if not self._is_local:
             return ()
@@ -242,7 +242,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that shard *key* stores, or ``None``; also if shards are not boxes."""
+        """Return the unit of shard *key*; ``None`` if there is none, or if shards are not boxes."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -588,7 +588,7 @@ class Sharding:
 def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
     """Return the axis (0 is z) to which each bit of a block's number belongs, lowest bit first.
 
-    x, y and z take turns; an axis gets no further bits when it has enough bits for all its blocks.
+    Bits are assigned to x, y and z in turn, until an axis has enough bits for all its blocks.
 
     Raises:
         VolumeError: block numbers need more than 64 bits.

@@ -93,7 +93,7 @@ class ZarrLayout(BlockLayout):
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores; each key encoding lists a unit's numbers."""
+        """Return the unit that object *key* stores; every key contains the numbers of its unit."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 

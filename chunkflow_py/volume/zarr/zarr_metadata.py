@@ -107,7 +107,7 @@ def damage(url: str, key: str) -> AbstractContextManager[None]:
 def _problem(error: Exception) -> str:
     reason = reason_of(error)
     if isinstance(error, KeyError):
-        return f"it has no {reason}"
+        return f"the field {reason} is missing"
     if isinstance(error, (TypeError, AttributeError, IndexError)):
         return f"it has an unexpected structure: {reason}"
     return reason

@@ -7,9 +7,9 @@ em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
 zarr-python reads and creates the metadata, numcodecs encodes and decodes blocks, and `BlockVolume`
-reads and writes them. Voxels do not pass through zarr-python, which would be three to five times
-slower, and whose stores do not wait until data are on the disk. The stores of this package never
-show partly written objects.
+reads and writes the blocks. Voxels do not pass through zarr-python, which would be three to five
+times slower, and whose stores do not wait until data are on the disk. The stores of this package
+never show partly written objects.
 """
 
 from __future__ import annotations
