@@ -403,3 +403,39 @@ def test_mixed_machines_exchange_nothing():
     assert "because with --device-class any" in said
     run = RunDirectory("r")
     assert run.exchange_of(run.spec.first) is None
+
+
+def test_objects_in_a_bucket(caplog):
+    """Without a disk there is no limit by default; all objects of the exchange are removed."""
+    submit("on")
+    run = RunDirectory(str(Path("r").absolute()))
+    step = run.spec.first
+    settings = ExchangeSettings("on", "mem://bucket/parts")
+    address = ExchangeAddress(run.url, settings, step, run.spec.step(step).hash)
+    parts = address.parts(run.plan(step))
+    stored(parts, "1/00000000-0", "1/00000000-2", "2/00000000-0")
+    store = open_store(address.url)
+    store.put("2/thesis", b"not ours")
+    assert sorted(parts.producers("1")) == ["00000000-0", "00000000-2"]
+    assert amount_in(store) == run_parts.ExchangeAmount(3, 3000)
+    remover = PartRemover(address)
+    remover.recorded(1)
+    remover.close(is_complete=False)
+    assert sorted(store.list()) == ["2/00000000-0", "2/thesis"]
+    remove_parts(address)
+    assert list(store.list()) == ["2/thesis"]
+
+
+@pytest.mark.slow
+def test_a_repair_leaves_nothing_behind():
+    """Tasks that are done again exchange patches again; the bytes are the same."""
+    submit("on")
+    say("work r --processes 1 --threads 1")
+    for path in list(Path("out.zarr").rglob("*"))[::3]:
+        if path.is_file() and "json" not in path.name:
+            path.unlink()
+    say("verify r", code=1)
+    say("repair r")
+    say("work r --processes 1 --threads 1")
+    assert not Path("r/exchange").exists()
+    check()
