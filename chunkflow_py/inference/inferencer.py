@@ -403,7 +403,7 @@ class Inferencer(OperatorBase):
         grid, target = self.placement.patches(outline.domain), box
         with suppress(GeometryError):
             target = self.placement.target(box, outline.domain)
-        return grid.voxels_outside(target) * part_voxel_bytes(self.settings)
+        return grid.voxels_outside(target) * part_voxel_bytes(self.settings.num_output_channels)
 
     def _name(self, position: int) -> str:
         """Return the number of a task in the plan, as text."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.inference.engine_settings import EngineSettings
     from chunkflow_py.inference.patch_grid import PatchGrid
 
     Touched = list[list[tuple[int, int]]]  # for each patch: tasks and lengths of the overlaps
@@ -44,9 +43,9 @@ TASKS_PER_WORKER = 32  # in a slab of the checkerboard order
 _FLOAT32 = 4  # bytes of a value of a part
 
 
-def part_voxel_bytes(settings: EngineSettings) -> int:
-    """Return the bytes of one voxel of a part, all channels of the network together."""
-    return settings.num_output_channels * _FLOAT32
+def part_voxel_bytes(channels: int) -> int:
+    """Return the bytes of one voxel of a part, for the number of channels of the network."""
+    return channels * _FLOAT32
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int) -> int:
