@@ -37,6 +37,7 @@ from chunkflow_py.inference.normalization import dtype_warning
 from chunkflow_py.inference.patch_exchange import PatchExchange, digest_of
 from chunkflow_py.inference.patch_grid import divisor_warning
 from chunkflow_py.inference.patch_loader import PatchSource, sample
+from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes
 from chunkflow_py.inference.voxel_size import check_voxel_size
 
 if TYPE_CHECKING:
@@ -265,11 +266,10 @@ class Inferencer(OperatorBase):
         own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)
         held = {part: size for part, size in expected.host.items() if part not in own}
         if self.part_store is not None and (size := self._part_bytes()):
-            # Those of one task that are read, those that are kept until its end, and, if the store
-            # writes them later, those of the task before it.
-            tasks = len(self.placement.outline.boxes)
-            sets = 3 if self.part_store.connections else 2
-            held["parts of patches"] = sets * size + min(size * tasks, self.part_store.most_bytes)
+            tasks, store = len(self.placement.outline.boxes), self.part_store
+            held["parts of patches"] = part_memory(
+                size, tasks, store.most_bytes, writes_later=store.connections > 0
+            )
         return OperatorMemory(self._workload.output_size, held=held, complete=expected.complete)
 
     @hook
@@ -456,8 +456,8 @@ class Inferencer(OperatorBase):
         )
 
     def _part_bytes(self) -> int:
-        """Return the bytes of all parts that a task in the middle of the volume stores."""
-        outline, settings = self.placement.outline, self.settings
+        """Return the bytes of all parts that a task in the middle of the volume stores, at most."""
+        outline = self.placement.outline
         if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
             return 0
         if self._small_tasks():
@@ -468,14 +468,9 @@ class Inferencer(OperatorBase):
         grid, target = self.placement.patches(outline.domain), box
         with suppress(GeometryError):
             target = self.placement.target(box, outline.domain)
-        computed = inside = 1  # products over the axes: voxels of all patches, and in the task
-        for axis, touched in enumerate(grid.touching(target)):
-            size = settings.geometry.output_patch_size[axis]
-            spans = [(grid.starts[axis][k], grid.starts[axis][k] + size) for k in touched]
-            low, high = target.start[axis], target.stop[axis]
-            computed *= size * len(spans)
-            inside *= sum(min(stop, high) - max(start, low) for start, stop in spans)
-        return (computed - inside) * settings.num_output_channels * settings.patch_itemsize
+        settings = self.settings
+        voxel = part_voxel_bytes(settings.num_output_channels, settings.patch_itemsize)
+        return grid.voxels_outside(target) * voxel
 
     def _name(self, position: int) -> str:
         """Return the number of a task in the plan, as text."""

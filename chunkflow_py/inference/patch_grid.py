@@ -208,6 +208,19 @@ class PatchGrid:
         z, y, x = self.touching(box)
         return Zyx(len(z), len(y), len(x))
 
+    def voxels_outside(self, box: BoundingBox) -> int:
+        """Return the voxels of the output patches that touch *box*, without those inside *box*.
+
+        A task that computes all its patches has this many voxels for other tasks, at most.
+        """
+        every = inside = 1  # products over the axes
+        for axis, touched in enumerate(self.touching(box)):
+            size, low, high = self.geometry.output_patch_size[axis], box.start[axis], box.stop[axis]
+            starts = [self.starts[axis][k] for k in touched]
+            every *= size * len(starts)
+            inside *= sum(min(start + size, high) - max(start, low) for start in starts)
+        return every - inside
+
     def hull(self, box: BoundingBox) -> BoundingBox:
         """Return the smallest box around the output patches that touch *box*, at least one."""
         touched = self.touching(box)

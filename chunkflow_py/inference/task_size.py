@@ -1,4 +1,4 @@
-"""Find the task size that computes the fewest patches per voxel within a memory limit.
+"""Find the task size that suits a network, within a memory limit.
 
 ```
 patches   |------|
@@ -10,18 +10,25 @@ task           |---------|
 Along an axis, size / stride + 1 patches touch a task whose boundaries are multiples of the stride
 (if patches overlap by at most the stride). Large tasks compute fewer voxels in vain, but need more
 memory.
+
+If tasks exchange the patches that they share, no task computes voxels in vain, whatever its size.
+Then the smallest task is chosen that keeps half of what it computes for itself; smaller tasks would
+spend their time on the exchange.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count, takewhile
+from math import prod
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.local_parts import MOST_BYTES
 from chunkflow_py.inference.memory_estimate import engine_workspace
+from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 # also in memory, and may be as large as the output itself.
 _INPUTS, _OUTPUTS = 2, 3
 _LARGEST = 2**14  # voxels along an axis: larger tasks would be too few
+_KEPT = 0.5  # share of the voxels of its patches that a task should keep
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,13 @@ class TaskSize:
     Attributes:
         size: size of a task's output, voxels, zyx.
         margin: margin to read around the output on each side, voxels, zyx.
-        memory_bytes: memory that chunks and sums of patches need in a pipeline that reads one task
-            ahead.
+        memory_bytes: memory that chunks, sums of patches and exchanged parts of patches need in a
+            pipeline that reads one task ahead.
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
+        alone: the same as *amplification*, if tasks do not exchange patches.
+        kept: share of the voxels that a task computes which no other task needs, on average; 0 if
+            tasks do not exchange patches, 1 if there is only one task.
     """
 
     size: Zyx
@@ -52,6 +63,8 @@ class TaskSize:
     memory_bytes: int
     amplification: float
     patches: Zyx
+    alone: float
+    kept: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,8 @@ class TaskSizes:
         crop: voxels to crop from each side of a chunk's output, zyx. If given, patches are counted
             from the corner of each chunk, not from the corner of the volume.
         input_bytes: bytes of one input voxel, all channels together.
+        exchange: whether tasks exchange the patches that they share. Tasks that are smaller than a
+            patch do not.
     """
 
     geometry: PatchGeometry
@@ -76,14 +91,18 @@ class TaskSizes:
     extent: Zyx
     crop: Zyx | None = None
     input_bytes: int = 1
+    exchange: bool = False
 
     def best(
         self, memory_bytes: int, is_usable: Callable[[Zyx], bool] = lambda _: True
     ) -> TaskSize:
-        """Return the task size with the least amplification that fits into the memory.
+        """Return the best task size that fits into the memory.
 
-        Of several such sizes, the smallest is returned. The size along y and x is the same, so it
-        may exceed the shorter axis of the volume.
+        Without an exchange of patches, this is the size with the least amplification. With it, this
+        is a size with which a task keeps at least half of the voxels that it computes; if none
+        fits, the size with which it keeps most. Of several such sizes, the one that needs least
+        memory is returned. The size along y and x is the same, so it may exceed the shorter axis of
+        the volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches.
@@ -101,7 +120,7 @@ class TaskSizes:
                 least = least or size
                 if size.memory_bytes > memory_bytes:
                     break
-                is_better = found is None or size.amplification < found.amplification * (1 - 1e-9)
+                is_better = found is None or _badness(size) < _badness(found)
                 if is_better and is_usable(size.size):
                     found = size
             if size is None or (size.memory_bytes > memory_bytes and size.size.z <= self._least_z):
@@ -129,6 +148,7 @@ class TaskSizes:
         patch, stride = self.geometry.output_patch_size, self.geometry.stride
         overlap, margin = self.geometry.output_patch_overlap, self.geometry.margin
         around, patches, shares = [], [], []
+        kept, is_smaller = 1.0, False
         for axis in range(3):
             if self.crop is not None:
                 around.append(self.crop[axis] + margin[axis])
@@ -142,15 +162,28 @@ class TaskSizes:
                 number = size[axis] / stride[axis] + more
             patches.append(-int(-number // 1))
             shares.append(number * patch[axis] / size[axis])
+            if size[axis] < self.extent[axis]:  # otherwise no patch crosses a boundary
+                is_smaller |= size[axis] < patch[axis]
+                # on average, half of a patch is on each side of the boundary that it crosses
+                kept *= max(0.0, 1.5 - 0.5 * number * stride[axis] / size[axis])
         margins = Zyx.of(around)
         whole = size + margins * 2
+        alone = prod(shares)
+        amplification, parts = alone, 0
+        if not self.exchange or is_smaller or self.crop is not None:
+            kept = 0.0
+        else:
+            amplification = patch.product() / stride.product()
+            shared = round(size.product() * max(0.0, alone - amplification))
+            if (tasks := (-(-self.extent // size)).product()) > 1:
+                parts = part_memory(shared * part_voxel_bytes(self.channels), tasks, MOST_BYTES)
         memory = (
             _INPUTS * whole.product() * self.input_bytes
             + _OUTPUTS * size.product() * self.channels * self.item_bytes
             + engine_workspace(self.geometry, self.channels, whole.high(patch))
+            + parts
         )
-        z, y, x = shares
-        return TaskSize(size, margins, memory, z * y * x, Zyx.of(patches))
+        return TaskSize(size, margins, memory, amplification, Zyx.of(patches), alone, kept)
 
     @property
     def _least_z(self) -> int:
@@ -173,3 +206,8 @@ class TaskSizes:
             yield length
             if length >= most:
                 return
+
+
+def _badness(size: TaskSize) -> tuple[float, float, int]:
+    """Return what orders task sizes, the best first; roundoff must not make sizes differ."""
+    return -min(size.kept, _KEPT), round(size.amplification, 9), size.memory_bytes

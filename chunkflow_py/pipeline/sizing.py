@@ -124,7 +124,10 @@ class Environment(SourceBase):
 
     @cached_property
     def chosen(self) -> TaskSize:
-        """The task size with the least amplification whose memory fits."""
+        """The best task size whose memory fits, see `TaskSizes.best`.
+
+        Workers that take their tasks from a queue do not exchange patches.
+        """
         from chunkflow_py.inference.patch_grid import PatchGeometry
         from chunkflow_py.inference.task_size import TaskSizes
 
@@ -140,6 +143,7 @@ class Environment(SourceBase):
             Zyx(max(1, depth), unit, unit),
             self.bounds.size,
             self.crop_chunk_margin,
+            exchange=self.queue_name is None,
         )
         return sizes.best(int(self.max_ram_size * 1e9 * _FOR_CHUNKS))
 
@@ -266,6 +270,8 @@ class Environment(SourceBase):
         yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
         yield f"tasks       {len(self.plan)} of {chosen.size.as_option}"
         computed = f"{chosen.amplification:.2f} voxels computed per output voxel"
+        if 0 < chosen.kept < 1:
+            computed += f", {chosen.alone:.2f} if tasks do not exchange patches"
         yield f"patches     {chosen.patches.as_option} for a task: {computed}"
         taken = describe_bytes(chosen.memory_bytes)
         yield f"memory      {taken} for chunks and sums of patches, of {self.max_ram_size:g} GB"

@@ -4,8 +4,9 @@
 task_amounts      numbers of tasks, bytes, requests, patches   counted from the boxes of the tasks
 pilot             memory and time of a few tasks               measured in separate processes
 duration_estimate duration of all tasks                        from a pilot, tune, or the user
+exchange_estimate exchange of patches, and whether it pays     from patch counts and a pilot
 prices            cost in dollars                              from a dated price table
-task_size_advice  task size with the least work                from patch counts and memory
+task_size_advice  better task size                             from patch counts and memory
 planner           plan of a run, with all its problems         run_plan writes it as text and JSON
 tune              fastest settings for a network               measured by tune_process
 ```

@@ -65,6 +65,8 @@ class PilotTask:
         seconds: name of an operator -> seconds that it took for the task.
         written: number of bytes that the task stored.
         objects: number of files or objects that the task stored.
+        network_s: seconds of the forward passes that all networks have finished by the end of the
+            task, since the start of the process.
     """
 
     at: float
@@ -72,6 +74,7 @@ class PilotTask:
     seconds: dict[str, float]
     written: int
     objects: int
+    network_s: float = 0.0
 
 
 @dataclass
@@ -142,6 +145,7 @@ class Observation:
                     event["seconds"],
                     event["written"],
                     event["objects"],
+                    event["network_s"],
                 )
             )
             self.traffic = {name: tuple(amounts) for name, amounts in event["traffic"].items()}
@@ -373,11 +377,18 @@ class PilotListener(Listener):
             "seconds": dict(task.seconds),
             "written": sum(stored.size or 0 for stored in task.written),
             "objects": sum(stored.size is not None for stored in task.written),
+            "network_s": self._network_s(),
             "peak": peak_bytes(),
         }
         if task.failed:
             event |= {"event": "failure", "failure": str(task.outcome)}
         self.send(event | {"traffic": self._traffic()})
+
+    def _network_s(self) -> float:
+        """Return the seconds of all finished forward passes."""
+        stages = self.pipeline.operators if self.pipeline else ()
+        networks = (stage.hooks for stage in stages if stage.hooks.declares("network_seconds"))
+        return sum(hooks.network_seconds for hooks in networks)
 
     def _traffic(self) -> dict[str, tuple[int, int, int]]:
         """Return loader -> stored and decoded bytes of the fetched blocks, and requested bytes."""

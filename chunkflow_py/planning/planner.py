@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoxGrid
@@ -18,8 +19,17 @@ from chunkflow_py.planning.duration_estimate import (
     speed_duration,
     stated_duration,
 )
+from chunkflow_py.planning.exchange_estimate import (
+    NetworkTime,
+    exchange_if_it_pays,
+    exchange_of,
+    exchange_protocol,
+    gain_of,
+    network_time,
+    store_speed,
+)
 from chunkflow_py.planning.pilot import operators_left_out, run_pilots
-from chunkflow_py.planning.prices import cost_of, load_prices
+from chunkflow_py.planning.prices import cost_of, exchange_cost, load_prices
 from chunkflow_py.planning.run_plan import ESTIMATED, Memory, RunPlan, StepPlan
 from chunkflow_py.planning.task_amounts import (
     domain_of,
@@ -38,15 +48,16 @@ from chunkflow_py.run.step_pipeline import check_margins, worker_pipeline
 from chunkflow_py.volume.output import VolumeOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.duration_estimate import Duration
     from chunkflow_py.planning.pilot import Observation
-    from chunkflow_py.planning.prices import Instance, Prices
+    from chunkflow_py.planning.prices import Cost, Instance, Prices
     from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
+    from chunkflow_py.planning.task_amounts import Patches
 
 _PILOT_TASKS = 256  # maximum number of consecutive tasks of a pilot
 
@@ -85,6 +96,7 @@ class _Planner:
         self.found = StepPlan(step.name)
         self.boxes: Boxes | None = None
         self.looked_at: Boxes | None = None
+        self.patches: list[Patches] = []
         self.share = 1.0  # tasks per box; not 1 with a mask, a selection of tasks, or time points
         self.numbers: list[int] = []
         self.observations: list[Observation] = []
@@ -108,10 +120,11 @@ class _Planner:
         found.writes = [each.times(self.share) for each in writes_of(self.pipeline)]
         self.patches = patches_of(self.pipeline)
         found.patches = [each.times(self.share) for each in self.patches]
+        self._take_exchanges()
         if self.settings.module is not None and not found.problems:
             self._run_pilots(self.settings.module)
-        self._take_memory()
         self._take_time()
+        self._take_memory()
         if (note := strides_cut_by_tasks(self.pipeline)) is not None:
             found.notes.append(note)
         return found
@@ -145,17 +158,17 @@ class _Planner:
         return True
 
     def _check(self, errors: list[ChunkflowError]) -> None:
-        found, fleet = self.found, self.settings.fleet
+        found = self.found
         try:
             check_margins(self.pipeline)
         except ChunkflowError as error:
             errors.append(error)
         found.problems += dict.fromkeys(str(error) for error in errors)
         for stage in self.step.operators:
-            if stage.hooks.single_writer and fleet.machines * fleet.processes > 1:
+            if stage.hooks.single_writer and self._workers > 1:
                 found.problems.append(
                     f"{stage.name} writes to a file that only one process can write at a time, "
-                    f"but the run has {fleet.machines * fleet.processes} processes; write to a "
+                    f"but the run has {self._workers} processes; write to a "
                     "zarr:// or precomputed:// volume, or to one file per task"
                 )
         self._check_cover()
@@ -186,6 +199,17 @@ class _Planner:
                 )
 
     # --- estimates -------------------------------------------------------------------------
+
+    @property
+    def _workers(self) -> int:
+        """Number of worker processes of the run."""
+        return self.settings.fleet.machines * self.settings.fleet.processes
+
+    def _take_exchanges(self) -> None:
+        if isinstance(boxes := self.boxes, BoxGrid):
+            tasks, share = self.found.tasks, self.share
+            found = (exchange_of(p, boxes, tasks, self._workers, share) for p in self.patches)
+            self.found.exchanges = [each for each in found if each is not None]
 
     def _run_pilots(self, module: str) -> None:
         found, fleet = self.found, self.settings.fleet
@@ -290,9 +314,13 @@ class _Planner:
             )  # fmt: skip
         process, limit = found.memory.bytes, self._limit
         share = limit // fleet.processes
+        exchange = None
+        if found.gain is not None and found.gain.pays and len(self.patches) == 1:
+            boxes = len(self.boxes or ())
+            exchange = exchange_if_it_pays(found.gain, self.patches[0], boxes, self._workers)
         found.suggestion = better_task_size(
             self.pipeline, found.writes, self.patches, share, process,
-            found.memory.parts.get(RESIDENT, 0), fleet.machines * fleet.processes,
+            found.memory.parts.get(RESIDENT, 0), self._workers, exchange,
         )  # fmt: skip
         if process * fleet.processes > limit:
             several = "" if fleet.processes == 1 else f"{fleet.processes} processes of "
@@ -339,23 +367,54 @@ class _Planner:
                     f"({', '.join(self._devices()) or 'cpu'})"
                 )
             found.hours = found.duration.seconds * settings.fleet.machines / 3600
-        self._take_cost()
+        found.cost, found.spot = self._costs(found.hours)
+        self._take_gain()
 
-    def _take_cost(self) -> None:
+    def _costs(
+        self, hours: float | None, more: Mapping[str, float] = MappingProxyType({})
+    ) -> tuple[Cost, Cost | None]:
+        """Return the costs on demand and at the spot price, with *more* items in dollars."""
         found = self.found
-        hour, spot = self.settings.price, None
+        hour, spot_hour, spot = self.settings.price, None, None
         if hour is None and self.instance is not None:
-            hour, spot = self.instance.hour, self.instance.spot_hour
-        amounts = (found.hours, found.tasks, found.reads, found.writes, found.stored)
-        found.cost = cost_of(self.prices, hour, *amounts)
-        if spot is not None and self.instance is not None:
-            found.spot = cost_of(self.prices, spot, *amounts)
+            hour, spot_hour = self.instance.hour, self.instance.spot_hour
+        amounts = (hours, found.tasks, found.reads, found.writes, found.stored)
+        cost = cost_of(self.prices, hour, *amounts)
+        if spot_hour is not None and self.instance is not None:
+            spot = cost_of(self.prices, spot_hour, *amounts)
             if self.instance.spot_is_assumed:
                 assumption = (
                     "the spot price is a fixed share of the on-demand price, the spot_share of the "
                     "price table"
                 )
-                found.spot = replace(found.spot, assumed=(*found.spot.assumed, assumption))
+                spot = replace(spot, assumed=(*spot.assumed, assumption))
+            spot = replace(spot, parts={**spot.parts, **more})
+        return replace(cost, parts={**cost.parts, **more}), spot
+
+    def _take_gain(self) -> None:
+        """Estimate time and cost if tasks exchange patches."""
+        found, settings, network = self.found, self.settings, None
+        if not found.exchanges or found.duration is None:
+            return
+        if settings.seconds_per_task is None and settings.speeds is None:
+            mean = mean_work(self.boxes, [(p.box, float(p.input_voxels)) for p in self.patches])
+            network = network_time(self.observations, self.patches, mean, self._stages)
+        if network is None:
+            how = "assuming that the network takes all the time of a task"
+            network = NetworkTime(found.duration.task_s, 0.0, how)
+        gain = gain_of(
+            found.exchanges, found.patches, network, found.duration, settings.fleet,
+            store_speed(self.observations, found.reads, found.writes),
+        )  # fmt: skip
+        place = exchange_protocol(found.reads, found.writes)
+        more = exchange_cost(self.prices, place, found.exchanges, gain.duration.seconds)
+        cost, spot = self._costs(gain.hours, more)
+        found.gain = replace(gain, cost=cost, spot=spot)
+
+    @property
+    def _stages(self) -> dict[str, str]:
+        """The stage in which each operator runs: ``read``, ``compute`` or ``write``."""
+        return {operator.name: operator.stage for operator in self.step.operators}
 
     def _devices(self) -> list[str]:
         return sorted({device for each in self.observations for device in each.devices})
@@ -377,10 +436,9 @@ class _Planner:
                 box = middle_box(self.boxes)
             return sum(prod(measure(box)) * weight for measure, weight in measures)
 
-        stages = {operator.name: operator.stage for operator in self.step.operators}
         mean = mean_work(self.boxes, measures)
         return measured_duration(
-            self.observations, found.tasks, mean, work, self.settings.fleet, stages
+            self.observations, found.tasks, mean, work, self.settings.fleet, self._stages
         )
 
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from chunkflow_py.planning.exchange_estimate import Exchange
     from chunkflow_py.planning.task_amounts import Transfer
 
 GIB, GB = 2**30, 10**9
+_MONTH_S = 30 * 24 * 3600
 
 # requests per task besides those for voxels (measured: docs/benchmarks-queue.md)
 _LEDGER_PUTS, _LEDGER_GETS, _QUEUE = 1.01, 5.0, 5.3
@@ -192,3 +194,28 @@ def cost_of(
                     f"the voxels that {transfer.operator} writes are stored without compression"
                 )
     return Cost(parts, month, egress, tuple(assumed))
+
+
+def exchange_cost(
+    prices: Prices, protocol: str | None, exchanges: Sequence[Exchange], seconds: float
+) -> dict[str, float]:
+    """Return the dollars for requests and storage of the exchange of patches, by item.
+
+    Removing objects is free, and listing them costs as much as writing an object.
+
+    Args:
+        prices: price table.
+        protocol: protocol of the store of the parts; nothing is charged for stores without prices.
+        exchanges: what the tasks of each network exchange.
+        seconds: duration of the step, during which the peak amount is stored.
+    """
+    store = prices.stores.get(protocol or "")
+    if store is None:
+        return {}
+    writes = sum(each.objects + each.lists for each in exchanges)
+    reads = sum(each.objects for each in exchanges)
+    stored = sum(each.peak_bytes for each in exchanges) / GB
+    return {
+        "requests of the exchange": writes * store["put"] + reads * store["get"],
+        "storage of the exchange": stored * store["gb_month"] * seconds / _MONTH_S,
+    }

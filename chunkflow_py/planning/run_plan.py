@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.planning.duration_estimate import Fleet
+from chunkflow_py.planning.exchange_estimate import MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.pipeline.operator import Operator, Source
     from chunkflow_py.planning.duration_estimate import Duration
+    from chunkflow_py.planning.exchange_estimate import Exchange, Gain
     from chunkflow_py.planning.prices import Cost, Instance, Prices
     from chunkflow_py.planning.task_amounts import Patches, Transfer
     from chunkflow_py.planning.task_size_advice import Suggestion
@@ -111,7 +113,10 @@ class StepPlan:
         task_size: size of the largest task, voxels, zyx.
         reads: amounts that each loader reads.
         writes: amounts that each saver writes.
-        patches: numbers of patches that each network computes.
+        patches: numbers of patches that each network computes, if tasks do not exchange patches.
+        exchanges: what tasks exchange, for each network whose tasks share patches.
+        gain: time and cost if tasks exchange patches; the times and costs below are those without
+            an exchange.
         stored: name of a loader or saver -> bytes that all tasks read or write, as stored,
             extrapolated from the pilot run.
         memory: peak memory of a worker process.
@@ -130,6 +135,8 @@ class StepPlan:
     reads: list[Transfer] = field(default_factory=list)
     writes: list[Transfer] = field(default_factory=list)
     patches: list[Patches] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    gain: Gain | None = None
     stored: dict[str, int] = field(default_factory=dict)
     memory: Memory | None = None
     duration: Duration | None = None
@@ -203,6 +210,10 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
         yield from _transfer("writes", transfer, stage, "PUT")
     for patches in stage.patches:
         yield from _patches(patches)
+    for exchange in stage.exchanges:
+        yield from _exchange(exchange)
+    if stage.gain is not None:
+        yield from _gain(stage, stage.gain)
     if stage.memory is not None:
         yield from _memory(stage.memory, plan.fleet.processes)
     if stage.duration is not None:
@@ -222,6 +233,9 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
                 f": {found.amplification:.2f} voxels computed per output voxel, "
                 f"not {found.instead_of:.2f}"
             )
+        if found.exchanged_bytes is not None:
+            gain = f" with the exchange{gain}; {found.exchanged_bytes:.3g} bytes written and as "
+            gain += "many read per output voxel"
         yield _line("better", f"{found}{gain}; {describe_bytes(found.memory_bytes)} a process")
     for note in stage.notes:
         yield _line("note", note)
@@ -241,8 +255,8 @@ def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> I
     )
     if transfer.block_amplification is not None:
         more.append(
-            f"{transfer.block_amplification:.2f} times the voxels read, because whole blocks are "
-            "fetched"
+            f"{transfer.block_amplification:.2f} times as many voxels are fetched as are read, "
+            "because blocks are fetched whole"
         )
     if transfer.requests:
         most = "at most " if title == "reads" else ""
@@ -261,6 +275,55 @@ def _patches(patches: Patches) -> Iterator[str]:
         f"{patches.recomputation:.2f} times the {patches.ideal:,} of one task for the whole volume",
     )
     yield f"{_INDENT}{patches.amplification:.2f} voxels computed per output voxel"
+    if patches.no_exchange is not None:
+        yield _line("exchange", f"none: {patches.no_exchange}")
+
+
+def _exchange(found: Exchange) -> Iterator[str]:
+    yield _line(
+        "exchange",
+        f"{found.recomputation:.2f} times, if tasks exchange the patches of {found.operator} and "
+        f"find them all: {found.computed:,} patches",
+    )
+    yield (
+        f"{_INDENT}{describe_bytes(found.written_bytes)} written and as much read: "
+        f"{found.voxel_bytes:.3g} bytes per output voxel, {describe_bytes(found.task_bytes)} and "
+        f"{found.task_objects:.2g} objects a task"
+    )
+    yield (
+        f"{_INDENT}at most {describe_bytes(found.peak_bytes)} stored at a time; up to "
+        f"{describe_bytes(found.memory_bytes)} more memory a process"
+    )
+
+
+def _gain(stage: StepPlan, gain: Gain) -> Iterator[str]:
+    saves = f"saves {gain.saved_s:.3g} s of the network a task"
+    if gain.how != MEASURED:
+        saves += f" ({gain.how})"
+    moved = f"to write and read {describe_bytes(gain.transfer_bytes)} a task"
+    if gain.bytes_per_s is None or gain.transfer_s is None:
+        least = describe_bytes(round(gain.least_bytes_per_s))
+        yield f"{_INDENT}pays from {least}/s a process: {saves}, {moved}"
+    else:
+        verdict = "pays" if gain.pays else "does not pay"
+        speed = describe_bytes(round(gain.bytes_per_s))
+        yield (
+            f"{_INDENT}{verdict}: {saves}, and takes {gain.transfer_s:.3g} s {moved} at {speed}/s "
+            f"({MEASURED})"
+        )
+    totals = f"{_INDENT}with it {_total(gain.duration, gain.hours, gain.cost)}"
+    if stage.duration is not None:
+        totals += f"; without {_total(stage.duration, stage.hours, stage.cost)}"
+    yield totals
+
+
+def _total(duration: Duration, hours: float | None, cost: Cost | None) -> str:
+    amounts = duration_text(duration.seconds)
+    if hours is not None:
+        amounts += f", {_number(hours)} machine hours"
+    if cost is not None and cost.parts:
+        amounts += f", ${_money(cost.dollars)}"
+    return amounts
 
 
 def _memory(memory: Memory, processes: int) -> Iterator[str]:
@@ -353,7 +416,6 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
 
 
 def _stage_data(stage: StepPlan) -> dict[str, Any]:
-    cost = {"cost": stage.cost, "spot": stage.spot}
     return {
         "name": stage.name,
         "tasks": stage.tasks,
@@ -361,13 +423,33 @@ def _stage_data(stage: StepPlan) -> dict[str, Any]:
         "reads": [_transfer_data(each, stage) for each in stage.reads],
         "writes": [_transfer_data(each, stage) for each in stage.writes],
         "patches": [_patches_data(each) for each in stage.patches],
+        "exchange": [
+            {**vars(each), "recomputation": each.recomputation} for each in stage.exchanges
+        ],
+        "with_exchange": None if stage.gain is None else _gain_data(stage.gain),
         "memory": None if stage.memory is None else _memory_data(stage.memory),
         "duration": None if stage.duration is None else dict(vars(stage.duration)),
         "machine_hours": stage.hours,
-        **{name: each and {**vars(each), "dollars": each.dollars} for name, each in cost.items()},
+        "cost": _cost_data(stage.cost),
+        "spot": _cost_data(stage.spot),
         "suggestion": stage.suggestion and {**vars(stage.suggestion)},
         "misfits": stage.problems,
         "notes": stage.notes,
+    }
+
+
+def _cost_data(cost: Cost | None) -> dict[str, Any] | None:
+    return None if cost is None else {**vars(cost), "dollars": cost.dollars}
+
+
+def _gain_data(gain: Gain) -> dict[str, Any]:
+    return {
+        **vars(gain),
+        "pays": gain.pays,
+        "least_bytes_per_s": gain.least_bytes_per_s,
+        "duration": dict(vars(gain.duration)),
+        "cost": _cost_data(gain.cost),
+        "spot": _cost_data(gain.spot),
     }
 
 
@@ -387,5 +469,6 @@ def _memory_data(memory: Memory) -> dict[str, Any]:
 
 
 def _patches_data(patches: Patches) -> dict[str, Any]:
-    data = {name: value for name, value in vars(patches).items() if name != "box"}
+    functions = ("box", "sharing")
+    data = {name: value for name, value in vars(patches).items() if name not in functions}
     return {**data, "recomputation": patches.recomputation}

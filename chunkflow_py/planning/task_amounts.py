@@ -23,9 +23,10 @@ from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx, hull_of
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.inference.patch_grid import PatchGrid
+from chunkflow_py.inference.shared_patches import SharedPatches, part_voxel_bytes
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
@@ -121,6 +122,14 @@ class Patches:
         amplification: voxels that the network computes per output voxel.
         batch_size: number of patches per forward pass.
         box: function that returns, for the box of a task, the numbers of patches along z, y and x.
+        output_voxels: number of voxels of the part of the volume that tasks cover.
+        patch_size: size of an output patch, voxels, zyx.
+        part_voxel_bytes: bytes of a voxel that tasks exchange, all channels together.
+        part_bytes: bytes that a task in the middle of the plan stores for other tasks, at most.
+        sharing: function that returns, for a grid of tasks, the patches that they share; ``None``
+            if tasks do not exchange patches.
+        no_exchange: reason why several tasks do not exchange patches, or why the exchange is not
+            estimated; ``None`` if they do.
     """
 
     operator: str
@@ -131,6 +140,12 @@ class Patches:
     amplification: float
     batch_size: int
     box: Measure
+    output_voxels: int = 0
+    patch_size: Zyx = Zyx(1, 1, 1)
+    part_voxel_bytes: int = 0
+    part_bytes: int = 0
+    sharing: Callable[[BoxGrid], SharedPatches] | None = None
+    no_exchange: str | None = None
 
     def times(self, share: float) -> Patches:
         """Return the numbers of patches with those of all tasks multiplied by *share*."""
@@ -383,8 +398,21 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
         legacy = PatchGrid(geometry, chunk, "none")
         return tuple(legacy.count(legacy.cover))
 
-    region = asked(_covered(boxes, domain))
+    def sharing(tasks: BoxGrid) -> SharedPatches:
+        middle, targets = tasks.count // 2, []
+        for axis in range(3):
+            cells = ([k if a == axis else middle[a] for a in range(3)]
+                     for k in range(tasks.count[axis]))  # fmt: skip
+            found = (asked(tasks.box(cell)) for cell in cells)
+            targets.append(
+                [None if box.is_empty else (box.start[axis], box.stop[axis]) for box in found]
+            )
+        return SharedPatches.of(grid, targets)
+
+    region, middle = asked(_covered(boxes, domain)), asked(middle_box(boxes))
     computed = round(total(boxes, of_box))
+    part_voxel = part_voxel_bytes(settings.num_output_channels, settings.patch_itemsize)
+    reason = _no_exchange(stage, placement, boxes)
     return Patches(
         operator=stage.name,
         computed=computed,
@@ -394,6 +422,36 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
         amplification=computed * geometry.output_patch_size.product() / max(1, region.voxels),
         batch_size=settings.batch_size,
         box=of_box,
+        output_voxels=region.voxels,
+        patch_size=geometry.output_patch_size,
+        part_voxel_bytes=part_voxel,
+        part_bytes=0 if middle.is_empty else grid.voxels_outside(middle) * part_voxel,
+        sharing=sharing if len(boxes) > 1 and reason is None else None,
+        no_exchange=reason if len(boxes) > 1 else None,
+    )
+
+
+def _no_exchange(stage: Operator, placement: Any, boxes: Boxes) -> str | None:
+    """Return why the exchange of patches is not estimated, or ``None``."""
+    if placement.grid == "chunk" or not stage.hooks.is_local:
+        return "patches start at the corner of each chunk"
+    if not isinstance(boxes, BoxGrid):
+        return "not estimated, because the tasks are not a grid"
+    return reason_against(boxes, placement.settings.geometry.output_patch_size)
+
+
+def reason_against(boxes: BoxGrid, patch: Zyx) -> str | None:
+    """Return why tasks do not exchange patches of a size, voxels, zyx; ``None`` if they do."""
+    small = [
+        name
+        for name, count, size, need in zip(AXES, boxes.count, boxes.size, patch, strict=True)
+        if count > 1 and size < need
+    ]
+    if not small:
+        return None
+    return (
+        f"tasks of {boxes.size} are smaller than an output patch of {patch} along "
+        f"{' and '.join(small)} (zyx, voxels)"
     )
 
 

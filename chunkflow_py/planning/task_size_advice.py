@@ -1,4 +1,4 @@
-"""Find the task size of a pipeline that fits into memory and needs the least work."""
+"""Find a better task size for a pipeline: one that fits, with less work or less memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from chunkflow_py.planning.task_amounts import domain_of, largest_task, total
 from chunkflow_py.volume.loader import VolumeLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.task_size import TaskSizes
     from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.planning.exchange_estimate import Exchange
     from chunkflow_py.planning.task_amounts import Patches, Transfer
 
 _MARGIN = 0.9  # allows for margins, which are a larger part of smaller tasks
 _STEP = 0.9  # ratio of the voxels of successive sizes
 KEPT = "blocks kept for later tasks"  # name of this part in the estimates of loaders
 _SAME = 0.98  # a new size must need at most this share of the present work
+_LESS = 0.75  # if the work is the same, at most this share of the present memory
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,18 @@ class Suggestion:
         size: suggested task size, voxels, zyx.
         amplification: mean number of voxels that the network computes per output voxel with tasks
             of the suggested size; ``None`` without a network.
-        instead_of: the mean number of computed voxels per output voxel at the present task size.
+        instead_of: the mean number of computed voxels per output voxel at the present task size,
+            without an exchange of patches.
         memory_bytes: memory that a process needs for tasks of the suggested size.
+        exchanged_bytes: bytes that tasks write per output voxel when they exchange patches, and
+            read again; ``None`` if the suggestion is for tasks that do not exchange patches.
     """
 
     size: Zyx
     amplification: float | None
     instead_of: float | None
     memory_bytes: int
+    exchanged_bytes: float | None = None
 
     def __str__(self) -> str:
         """Return the option that sets the suggested size, such as ``--chunk-size 64 512 512``."""
@@ -57,8 +63,12 @@ def better_task_size(
     line_bytes: int,
     fixed_bytes: int,
     processes: int = 1,
+    exchange: Callable[[BoxGrid], Exchange | None] | None = None,
 ) -> Suggestion | None:
-    """Return the task size with the least work, or ``None`` if the present size is as good.
+    """Return a better task size, or ``None`` if the present size is as good.
+
+    If tasks do not exchange patches, this is the size with the least work. If they do, all sizes
+    need the same work, so this is a smaller size, with which a process needs less memory.
 
     Args:
         pipeline: a checked pipeline.
@@ -69,6 +79,8 @@ def better_task_size(
         fixed_bytes: the part of *line_bytes* that does not depend on the task size.
         processes: number of processes of the run; every process must get at least one task, if the
             present size allows it.
+        exchange: called with the boxes of tasks; returns what these tasks exchange, or ``None`` if
+            an exchange does not pay for them. ``None`` if it does not pay at the present size.
     """
     found = _task_sizes(pipeline, writes)
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
@@ -91,25 +103,42 @@ def better_task_size(
         return len(BoxGrid.covering(region, size, respect_stop=True)) >= enough
 
     other = fixed_bytes + rest - found.of(now).memory_bytes
-    kept = needed = 0
-    for _ in range(2):  # kept blocks depend on the size; the second pass uses those of the first
-        try:
-            best = found.best(max(1, memory_bytes - other - kept), is_usable)
-        except OptionError:  # not even the smallest size fits
-            return None
-        kept = _kept(pipeline, region, best.size)
-        needed = other + best.memory_bytes + kept
-        if needed <= memory_bytes:
-            break
-    else:
+
+    def best_size(sizes: TaskSizes) -> tuple[Zyx, int] | None:
+        """Return the best size that fits, and the memory that a process needs for it."""
+        kept = 0
+        for _ in range(2):  # kept blocks depend on the size; pass 2 uses those of pass 1
+            try:
+                best = sizes.best(max(1, memory_bytes - other - kept), is_usable)
+            except OptionError:  # not even the smallest size fits
+                return None
+            kept = _kept(pipeline, region, best.size)
+            needed = other + best.memory_bytes + kept
+            if needed <= memory_bytes:
+                return best.size, needed
         return None
+
     network = patches[0]
-    tasks = BoxGrid.covering(region, best.size, respect_stop=True)
     per_patch = network.amplification / max(1, network.computed)
+    if exchange is not None:
+        exchanging = replace(found, exchange=True)
+        line_bytes += exchanging.of(now).memory_bytes - found.of(now).memory_bytes
+        if (best := best_size(exchanging)) is not None and best[1] <= _LESS * line_bytes:
+            tasks = BoxGrid.covering(region, best[0], respect_stop=True)
+            if (parts := exchange(tasks)) is not None:
+                amplification = per_patch * parts.computed
+                done = network.amplification
+                return Suggestion(best[0], amplification, done, best[1], parts.voxel_bytes)
+        if fits:
+            return None
+    if (best := best_size(found)) is None:
+        return None
+    size, needed = best
+    tasks = BoxGrid.covering(region, size, respect_stop=True)
     amplification = per_patch * total(tasks, network.box)
     if fits and amplification > _SAME * network.amplification:
         return None
-    return Suggestion(best.size, amplification, network.amplification, needed)
+    return Suggestion(size, amplification, network.amplification, needed)
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:

@@ -132,6 +132,8 @@ class Measurement:
     def hours(self, volume_size: Zyx) -> float | None:
         """Return the hours of all forward passes for a volume; ``None`` if not measured.
 
+        Each patch is counted once, as in a run whose tasks exchange the patches that they share.
+
         Args:
             volume_size: size of the volume, voxels, zyx.
         """

@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
+from chunkflow_py.inference.shared_patches import SharedPatches
 from chunkflow_py.inference.task_size import TaskSizes
 
 
-def sizes(patch, overlap, margin=(0, 0, 0), unit=(1, 1, 1), extent=(512, 512, 512), crop=None):
+def sizes(
+    patch, overlap, margin=(0, 0, 0), unit=(1, 1, 1), extent=(512, 512, 512), crop=None, **more
+):
     """Return the sizes for such patches, a channel of float32."""
     patch = Zyx(*patch)
     geometry = PatchGeometry(patch + Zyx(*margin) * 2, patch, Zyx(*overlap))
-    return TaskSizes(geometry, 1, 4, Zyx(*unit), Zyx(*extent), crop and Zyx(*crop))
+    return TaskSizes(geometry, 1, 4, Zyx(*unit), Zyx(*extent), crop and Zyx(*crop), **more)
 
 
 @settings(max_examples=60)
@@ -73,3 +76,49 @@ def test_what_does_not_fit_names_what_would():
     odd = sizes((16, 64, 64), (4, 16, 16), unit=(1, 64, 64), crop=(4, 15, 15))
     with pytest.raises(OptionError, match=r"crop \(4, 15, 15\) allow no task size that is"):
         odd.best(10**9)
+
+
+def test_tasks_that_exchange_patches_stay_small():
+    """With an exchange, memory that larger tasks could use does not make tasks larger."""
+    case = {"unit": (12, 48, 48), "extent": (300, 2048, 2048)}
+    alone = sizes((16, 64, 64), (4, 16, 16), **case)
+    exchanging = sizes((16, 64, 64), (4, 16, 16), **case, exchange=True)
+    best = exchanging.best(10**10)
+    assert best.size.product() < alone.best(10**10).size.product() / 10
+    assert best.amplification == pytest.approx((16 * 64 * 64) / (12 * 48 * 48))
+    assert best.alone == pytest.approx(alone.of(best.size).amplification)
+    assert best.kept >= 0.5
+    for smaller in (best.size - Zyx(12, 0, 0), best.size - Zyx(0, 48, 48)):
+        there = exchanging.of(smaller)
+        assert there.kept < 0.5 or there.memory_bytes > best.memory_bytes
+    assert best.memory_bytes > alone.of(best.size).memory_bytes  # parts are in memory, too
+
+
+def test_tasks_that_exchange_patches_keep_half_of_what_they_compute():
+    """The share that is kept is what the grid gives; smaller tasks are taken if memory is short."""
+    found = sizes((16, 64, 64), (4, 16, 16), unit=(12, 48, 48), exchange=True)
+    for steps in ((2, 2, 2), (4, 3, 3), (8, 5, 5)):
+        size = Zyx(12, 48, 48) * Zyx(*steps)
+        domain = BoundingBox.from_size((0, 0, 0), size * 40 + Zyx(4, 16, 16))
+        grid = PatchGrid(found.geometry, domain)
+        spans = [[(k * size[axis], (k + 1) * size[axis]) for k in range(40)] for axis in range(3)]
+        shared = SharedPatches.of(grid, spans)
+        computed = shared.distinct * 16 * 64 * 64
+        kept = 1 - shared.written_voxels(40) / computed
+        assert found.of(size).kept == pytest.approx(kept, abs=0.04)
+    assert found.best(10**10).kept >= 0.5
+    least = min(found.of(Zyx(24, 96, 96)).memory_bytes, found.of(Zyx(24, 144, 144)).memory_bytes)
+    assert 0 < found.best(least).kept < 0.5
+    short = found.best(least // 20)  # smaller than a patch: without an exchange
+    assert (short.kept, short.amplification) == (0, short.alone)
+
+
+def test_one_task_exchanges_nothing():
+    """A volume that is one task needs no memory for parts."""
+    case = {"unit": (12, 64, 64), "extent": (20, 100, 100)}
+    alone, exchanging = (
+        sizes((16, 64, 64), (4, 16, 16), **case, exchange=exchange) for exchange in (False, True)
+    )
+    size = Zyx(24, 128, 128)
+    assert exchanging.of(size).memory_bytes == alone.of(size).memory_bytes
+    assert exchanging.best(10**9).size == size

@@ -29,7 +29,7 @@ def seen(times, ready=3.0, ahead=1, start=0):
     found.add({"event": "ready", "at": ready, **event})
     for at in times:
         task = {"task": BOX, "seconds": SECONDS, "written": 8, "objects": 1, "peak": 5}
-        found.add({"event": "task", "at": at, "traffic": {}, **task})
+        found.add({"event": "task", "at": at, "network_s": 1, "traffic": {}, **task})
     return found
 
 

@@ -17,7 +17,8 @@ START = """
         print(json.dumps(event), flush=True)
     tell(event="ready", at=1, ahead=1, parts={"chunk": 5}, unknown=[], devices=[], device_bytes=0)
 """
-TASK = 'tell(event="task", at=2, task="0-1_0-1_0-1", seconds={}, written=1, objects=1, traffic={})'
+TASK = 'tell(event="task", at=2, task="0-1_0-1_0-1", seconds={}, written=1, objects=1, '
+TASK += "network_s=0, traffic={})"
 
 
 @pytest.fixture

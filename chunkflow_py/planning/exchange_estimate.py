@@ -1,0 +1,310 @@
+"""Estimate the exchange of patches between tasks: its amounts, its gain, and whether it pays.
+
+```
+without   | read | network: patches of the task, shared ones, too            | write |
+with      | read | network: each patch once    | write and read parts | write |
+                                                 <---- gain -------->
+```
+
+The exchange pays if the network time that it saves is longer than the time that it takes to write
+and read the parts. Whether the two overlap is not considered, so the gain is a cautious estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from chunkflow_py.inference.local_parts import MOST_BYTES
+from chunkflow_py.inference.shared_patches import part_memory, slab_layers
+from chunkflow_py.planning.duration_estimate import Duration
+from chunkflow_py.planning.task_amounts import reason_against
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from chunkflow_py.core.geometry import BoundingBox, BoxGrid
+    from chunkflow_py.planning.duration_estimate import Fleet
+    from chunkflow_py.planning.pilot import Observation
+    from chunkflow_py.planning.prices import Cost
+    from chunkflow_py.planning.task_amounts import Patches, Transfer
+
+MEASURED = "measured by the pilot"
+_ENOUGH_BYTES = 10_000_000  # a store's speed is not measured with less
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What the tasks of one network exchange, if all parts are found.
+
+    Attributes:
+        operator: label of the inference operator.
+        computed: number of patches of all tasks together, each computed once.
+        ideal: number of patches of a single task that covers the volume.
+        written_bytes: bytes of the parts that all tasks write; they read as many.
+        task_bytes: bytes of the parts that a task writes on average; it reads as many.
+        voxel_bytes: bytes of the parts that are written per output voxel.
+        objects: number of objects of all tasks; each is written once and read once.
+        task_objects: number of objects that a task writes on average.
+        lists: number of requests of all tasks that list objects.
+        peak_bytes: bytes that are stored at the same time, at most: those between tasks that have
+            ended and tasks that have not begun, see
+            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`, and the parts of one
+            task for each worker, which are removed when the task is recorded.
+        memory_bytes: memory that a process needs for parts, in addition to that without exchange.
+    """
+
+    operator: str
+    computed: int
+    ideal: int
+    written_bytes: int
+    task_bytes: int
+    voxel_bytes: float
+    objects: int
+    task_objects: float
+    lists: int
+    peak_bytes: int
+    memory_bytes: int
+
+    @property
+    def recomputation(self) -> float:
+        """Number of computed patches, divided by the number for one task that covers the volume."""
+        return self.computed / max(1, self.ideal)
+
+
+@dataclass(frozen=True)
+class NetworkTime:
+    """Time of the networks of a step without an exchange.
+
+    Attributes:
+        task_s: seconds of the networks per task, on average.
+        other_s: seconds per task of the slowest stage that overlaps with the networks.
+        how: source of *task_s*, as text.
+    """
+
+    task_s: float
+    other_s: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Time and cost of a step whose tasks exchange patches.
+
+    Attributes:
+        saved_s: seconds of the networks that the exchange saves per task, on average.
+        transfer_s: seconds to write and read the parts of a task; ``None`` if the speed of the
+            store is not known.
+        transfer_bytes: bytes that a task writes and reads, together.
+        bytes_per_s: speed at which a process writes and reads, bytes per second, if known.
+        how: source of *saved_s*, as text.
+        duration: duration of the step; if *transfer_s* is not known, without the transfers.
+        hours: hours that all machines together work.
+        cost: cost at the on-demand price, or at the price that the user gives.
+        spot: cost at the spot price.
+    """
+
+    saved_s: float
+    transfer_s: float | None
+    transfer_bytes: int
+    bytes_per_s: float | None
+    how: str
+    duration: Duration
+    hours: float
+    cost: Cost | None = None
+    spot: Cost | None = None
+
+    @property
+    def pays(self) -> bool | None:
+        """Whether the exchange saves time; ``None`` if the speed of the store is not known."""
+        return None if self.transfer_s is None else self.saved_s > self.transfer_s
+
+    @property
+    def least_bytes_per_s(self) -> float:
+        """Speed of the store from which on the exchange pays, bytes per second."""
+        return self.transfer_bytes / max(1e-9, self.saved_s)
+
+
+def exchange_of(
+    patches: Patches, boxes: BoxGrid, tasks: int, workers: int, share: float
+) -> Exchange | None:
+    """Return what the tasks of a network exchange; ``None`` if they do not exchange patches.
+
+    Args:
+        patches: numbers of patches of the network, for *boxes*.
+        boxes: boxes of the tasks.
+        tasks: number of tasks.
+        workers: number of worker processes of the run. One worker is assumed to run the tasks in
+            the order of their numbers, and several in the checkerboard order.
+        share: tasks per box, see `Patches.times`.
+    """
+    if patches.sharing is None:
+        return None
+    shared, voxel = patches.sharing(boxes), patches.part_voxel_bytes
+    layers = None if workers == 1 else slab_layers(boxes.count, workers)
+    written = round(shared.written_voxels(layers) * voxel * share)
+    of_task = written / max(1, tasks)
+    peak = shared.peak_voxels(layers) * voxel * share + of_task * workers
+    objects = round(shared.objects * share)
+    return Exchange(
+        operator=patches.operator,
+        computed=round(shared.distinct * share),
+        ideal=round(patches.ideal * share),
+        written_bytes=written,
+        task_bytes=round(of_task),
+        voxel_bytes=written / max(1.0, patches.output_voxels * share),
+        objects=objects,
+        task_objects=objects / max(1, tasks),
+        # A task looks for objects at each layer, and once more to remove those that it has used.
+        lists=round(shared.layers * share) + tasks,
+        peak_bytes=min(written, round(peak)),
+        memory_bytes=part_memory(patches.part_bytes, tasks, MOST_BYTES),
+    )
+
+
+def network_time(
+    observations: Sequence[Observation],
+    patches: Sequence[Patches],
+    mean_work: float,
+    stage_of: Mapping[str, str],
+) -> NetworkTime | None:
+    """Return the time of the networks as the pilots measured it; ``None`` if they did not.
+
+    Args:
+        observations: measurements of the pilot processes.
+        patches: numbers of patches of the networks.
+        mean_work: number of input voxels that the networks compute for a task, on average.
+        stage_of: name of an operator -> its stage: ``read``, ``compute`` or ``write``.
+    """
+
+    def work_of(box: BoundingBox) -> float:
+        return sum(prod(each.box(box)) * each.input_voxels for each in patches)
+
+    seconds = work = 0.0
+    others = {"read": 0.0, "write": 0.0}
+    tasks = 0
+    for seen in observations:
+        # Between the ends of two tasks; a pilot with one task has only the time from its start.
+        first = seen.tasks[0].network_s if len(seen.tasks) > 1 else 0.0
+        measured = seen.tasks[1:] or seen.tasks
+        if not measured:
+            continue
+        seconds += measured[-1].network_s - first
+        work += sum(work_of(task.bbox) for task in measured if task.bbox is not None)
+        tasks += len(seen.tasks) * bool(seen.ahead)
+        for task in seen.tasks:
+            for name, took in task.seconds.items():
+                if (stage := stage_of.get(name)) in others and seen.ahead:
+                    others[stage] += took
+    if not seconds or not work:
+        return None
+    other = max(others.values()) / max(1, tasks)
+    return NetworkTime(seconds / work * mean_work, other, MEASURED)
+
+
+def store_speed(
+    observations: Sequence[Observation],
+    reads: Sequence[Transfer],
+    writes: Sequence[Transfer],
+) -> float | None:
+    """Return the speed at which a pilot process reads and writes, bytes per second, if known.
+
+    Parts are assumed to be stored like the output. A pilot writes to a local folder, so the speed
+    of another store is known only if the pilot reads from such a store. The time includes
+    compression, so a store may be faster.
+
+    Args:
+        observations: measurements of the pilot processes.
+        reads: amounts that the loaders read.
+        writes: amounts that the savers write.
+    """
+    protocol = exchange_protocol(reads, writes)
+    loaders = [each for each in reads if each.protocol == protocol]
+    names = {each.operator for each in loaders}
+    amount = sum(_read_bytes(seen, loaders) for seen in observations)
+    if protocol == "file":
+        names |= {each.operator for each in writes}
+        amount += sum(task.written for seen in observations for task in seen.tasks)
+    seconds = sum(
+        took
+        for seen in observations
+        for task in seen.tasks
+        for name, took in task.seconds.items()
+        if name in names
+    )
+    return amount / seconds if amount >= _ENOUGH_BYTES and seconds else None
+
+
+def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> str | None:
+    """Return the protocol of the store of the parts, which is assumed to be that of the output."""
+    return next((each.protocol for each in (*writes, *reads)), None)
+
+
+def _read_bytes(seen: Observation, reads: Sequence[Transfer]) -> float:
+    """Return the bytes, as stored, that the tasks of a pilot have read from some loaders."""
+    found = 0.0
+    for each in reads:
+        stored, _, needed = seen.traffic.get(each.operator, (0, 0, 0))
+        # Blocks for tasks that have not ended are counted in the traffic, but not in the seconds.
+        found += stored * min(1.0, each.task_bytes * len(seen.tasks) / max(1, needed))
+    return found
+
+
+def gain_of(
+    exchanges: Sequence[Exchange],
+    patches: Sequence[Patches],
+    network: NetworkTime,
+    duration: Duration,
+    fleet: Fleet,
+    bytes_per_s: float | None,
+) -> Gain:
+    """Return the time that a step takes if its tasks exchange patches.
+
+    Args:
+        exchanges: what the tasks of each network exchange.
+        patches: numbers of patches of all networks of the step, without an exchange.
+        network: time of the networks without an exchange.
+        duration: duration of the step without an exchange.
+        fleet: numbers of machines and worker processes.
+        bytes_per_s: speed at which a process writes and reads, if known.
+    """
+    every = sum(each.computed * each.input_voxels for each in patches)
+    once = {each.operator: each.computed for each in exchanges}
+    fewer = sum((each.computed - once.get(each.operator, each.computed)) * each.input_voxels
+                for each in patches)  # fmt: skip
+    saved = network.task_s * fewer / max(1, every)
+    moved = 2 * sum(each.task_bytes for each in exchanges)
+    transfer = None if bytes_per_s is None else moved / bytes_per_s
+    task_s = max(duration.task_s - saved, min(network.other_s, duration.task_s)) + (transfer or 0.0)
+    share = task_s / max(1e-9, duration.task_s)
+    seconds = duration.start_s + (duration.seconds - duration.start_s) * share
+    took = Duration(seconds, duration.start_s, task_s, duration.how)
+    hours = seconds * fleet.machines / 3600
+    return Gain(saved, transfer, moved, bytes_per_s, network.how, took, hours)
+
+
+def exchange_if_it_pays(
+    gain: Gain, patches: Patches, boxes: int, workers: int
+) -> Callable[[BoxGrid], Exchange | None]:
+    """Return a function that returns the exchange of tasks of another size, if it pays.
+
+    With the exchange and tasks of the other size, transfers must take less time than the exchange
+    saves compared with the present tasks without an exchange.
+
+    Args:
+        gain: gain at the present task size.
+        patches: numbers of patches of the network, for all boxes.
+        boxes: number of boxes of the present size.
+        workers: number of worker processes of the run.
+    """
+
+    def exchange(others: BoxGrid) -> Exchange | None:
+        if gain.bytes_per_s is None or reason_against(others, patches.patch_size) is not None:
+            return None
+        found = exchange_of(patches, others, len(others), workers, 1.0)
+        if found is None or 2 * found.written_bytes / gain.bytes_per_s > gain.saved_s * boxes:
+            return None
+        return found
+
+    return exchange

@@ -1,0 +1,133 @@
+"""What is counted of the exchange before a run is what tasks then exchange."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
+from chunkflow_py.inference.shared_patches import SharedPatches, part_memory, slab_layers
+
+
+def shared_of(grid, tasks, margin=(0, 0, 0)):
+    """Return the shared patches, and the box that each task computes."""
+    targets = {}
+    for cell in product(*map(range, tasks.count)):
+        targets[cell] = tasks.box(cell).grow(Zyx(*margin)).intersection(grid.cover)
+    spans = []
+    for axis in range(3):
+        cells = [[k if a == axis else 0 for a in range(3)] for k in range(tasks.count[axis])]
+        boxes = [targets[tuple(cell)] for cell in cells]
+        spans.append([(box.start[axis], box.stop[axis]) for box in boxes])
+    return SharedPatches.of(grid, spans), targets
+
+
+def exchanged(grid, targets, order):
+    """Run tasks in an order; return patches, voxels of all parts, objects and the peak stored."""
+    computed, stored, objects, names = set(), {}, set(), list(targets)
+    written = peak = 0
+    low, high = (np.array([getattr(targets[name], end) for name in names])
+                 for end in ("start", "stop"))  # fmt: skip
+    for task in sorted(targets, key=order):
+        for patch in grid.patches(targets[task]):
+            if patch.start in computed:
+                continue
+            computed.add(patch.start)
+            size = np.minimum(high, patch.stop) - np.maximum(low, patch.start)
+            voxels = size.clip(0).prod(axis=1)
+            for number in np.flatnonzero(voxels):
+                if (other := names[number]) != task:
+                    objects.add((task, other))
+                    stored[other] = stored.get(other, 0) + int(voxels[number])
+                    written += int(voxels[number])
+        stored.pop(task, None)
+        peak = max(peak, sum(stored.values()))
+    return len(computed), written, len(objects), peak
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    patch=st.tuples(*[st.integers(2, 7)] * 3),
+    shared=st.tuples(*[st.floats(0, 0.8)] * 3),
+    extent=st.tuples(st.integers(7, 14), st.integers(7, 20), st.integers(7, 12)),
+    more=st.tuples(*[st.integers(0, 6)] * 3),
+    margin=st.tuples(*[st.integers(0, 2)] * 3),
+)
+def test_a_grid_is_counted_as_its_tasks_exchange(patch, shared, extent, more, margin):
+    """Patches, voxels and objects are those of tasks in raster order, also with margins."""
+    overlap = tuple(int(p * s) for p, s in zip(patch, shared, strict=True))
+    geometry = PatchGeometry(Zyx(*patch), Zyx(*patch), Zyx(*overlap))
+    domain = BoundingBox.from_size((3, -2, 0), extent)
+    grid = PatchGrid(geometry, domain)
+    tasks = BoxGrid.covering(domain, Zyx(*patch) + Zyx(*more))
+    counted, targets = shared_of(grid, tasks, margin)
+    distinct, written, objects, peak = exchanged(grid, targets, order=lambda task: task)
+    assert counted.distinct == distinct
+    assert counted.computed == sum(grid.count(box).product() for box in targets.values())
+    assert counted.layers == sum(grid.count(box).z for box in targets.values())
+    assert counted.written_voxels(None) == written
+    assert counted.objects == objects
+    assert counted.peak_voxels(None) <= peak
+    for box in targets.values():
+        outside = sum(p.voxels - p.intersection(box).voxels for p in grid.patches(box))
+        assert grid.voxels_outside(box) == outside
+
+
+@pytest.mark.parametrize("workers", [1, 2, 100])
+def test_the_peak_is_that_of_colours_in_slabs(workers):
+    """Slabs of few layers store less than a checkerboard of the whole volume."""
+    geometry = PatchGeometry(Zyx(6, 16, 16), Zyx(6, 16, 16), Zyx(2, 4, 4))
+    domain = BoundingBox.from_size((0, 0, 0), (64, 96, 144))
+    grid, tasks = PatchGrid(geometry, domain), BoxGrid.covering(domain, Zyx(8, 24, 24))
+    counted, targets = shared_of(grid, tasks)
+    layers = slab_layers(tasks.count, workers)
+    assert (layers, tasks.count) == ({1: 2, 2: 3, 100: 8}[workers], (8, 4, 6))
+
+    def checkerboard(task):
+        z, y, x = task
+        return z // layers, z % layers % 2, y % 2, x % 2, task
+
+    _, written, objects, peak = exchanged(grid, targets, checkerboard)
+    assert counted.written_voxels(layers) == written
+    assert counted.objects == objects
+    assert counted.peak_voxels(layers) == pytest.approx(peak, rel=0.1)
+    assert counted.peak_voxels(1) < counted.peak_voxels(8) < written
+    *_, peak = exchanged(grid, targets, order=lambda task: task)
+    assert counted.peak_voxels(None) == pytest.approx(peak, rel=0.1)
+
+
+def test_millions_of_tasks_are_counted_at_once():
+    """The volume of the issue: 9.5 bytes per voxel, and 2.26 times the patches without exchange."""
+    geometry = PatchGeometry(Zyx(20, 256, 256), Zyx(20, 256, 256), Zyx(4, 64, 64))
+
+    def counted(size):
+        domain = BoundingBox.from_size((0, 0, 0), size)
+        tasks = BoxGrid.covering(domain, Zyx(64, 512, 512))
+        spans = []
+        for axis in range(3):
+            boxes = (
+                tasks.box([k if a == axis else 0 for a in range(3)])
+                for k in range(tasks.count[axis])
+            )
+            spans.append([(box.start[axis], box.stop[axis]) for box in boxes])
+        return len(tasks), SharedPatches.of(PatchGrid(geometry, domain), spans)
+
+    tasks, found = counted((2048, 8192, 8192))
+    assert found.written_voxels(None) * 12 / (2048 * 8192 * 8192) == pytest.approx(9.5, abs=0.05)
+    assert found.computed / found.distinct == pytest.approx(2.26, abs=0.005)
+    assert found.objects / tasks == pytest.approx(6, abs=0.5)
+    tasks, found = counted((16384, 128000, 128000))
+    assert tasks == 16_000_000
+    assert found.written_voxels(None) * 12 / (16384 * 128000**2) == pytest.approx(9.9, abs=0.1)
+    layers = slab_layers(Zyx(256, 250, 250), 3600)
+    assert layers == 2
+    assert found.peak_voxels(layers) < 0.02 * found.written_voxels(layers)
+
+
+def test_the_memory_of_parts_is_limited():
+    """A process holds the parts of two tasks, and as many more as the store keeps in memory."""
+    assert part_memory(100, 3, 1000, writes_later=False) == 500
+    assert part_memory(100, 3000, 1000) == 1300
