@@ -31,15 +31,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.inference.patch_grid import PatchGrid
 
     Touched = list[list[tuple[int, int]]]  # for each patch: tasks and lengths of the overlaps
 
 _Kind = Callable[[int], int]  # task along an axis -> its class
 _Rank = Callable[[int], Any]  # task along an axis -> what orders the tasks in time
-
-TASKS_PER_WORKER = 32  # in a slab of the checkerboard order
 
 
 def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
@@ -64,16 +61,6 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
     # The parts that a task reads, those that it keeps until its end, and those of the task before.
     sets = 3 if writes_later else 2
     return sets * task_bytes + min(task_bytes * tasks, most_bytes)
-
-
-def slab_layers(count: Zyx, workers: int) -> int:
-    """Return the layers of tasks along z of a slab of the checkerboard order.
-
-    Args:
-        count: number of tasks along each axis, zyx.
-        workers: number of worker processes of the run; a slab has at least 32 tasks for each.
-    """
-    return max(1, min(count.z, -(-TASKS_PER_WORKER * workers // (count.y * count.x))))
 
 
 @dataclass(frozen=True)
@@ -120,7 +107,7 @@ class SharedPatches:
 
         Args:
             layers: order of the tasks: ``None`` for the order of their numbers, else the layers of
-                a slab of the checkerboard order, see `slab_layers`.
+                a slab of the checkerboard order, see `chunkflow_py.tasks.checkerboard.slab_layers`.
         """
         every = prod(sum(n for tasks in axis for _, n in tasks) for axis in self.touched)
         own = 1  # voxels that a task keeps of the patches that it computes
@@ -160,8 +147,9 @@ class SharedPatches:
         * in the order of task numbers: before, at and after the task in the middle of the plan,
           which has just ended;
         * in the checkerboard order: the two colours of a slab and, along z, tasks in earlier and
-          in later slabs. The result is the maximum over the times after each colour, in the first
-          slab and in the middle one.
+          in later slabs. The colours follow each other here by parity of z, then y, then x; in the
+          real order, another task may store a part. The result is the maximum over the times
+          after each colour, in the first slab and in the middle one.
 
         Args:
             layers: order of the tasks, as for `written_voxels`.

@@ -5,6 +5,10 @@ The other operators of the pipeline run on each task, unless the tasks are sent 
 overlap a box of a file; --mask keeps only the boxes where a coarse mask is not all zero. If
 --bbox-file is given without --chunk-size, each box of the file is one task.
 
+--order checkerboard is an order for sending tasks to workers that run at the same time: of
+neighbouring tasks, which share patches of a network, one is sent long before the other. The numbers
+of tasks (--task-index-start, --file-path) and the order in a single process are those of raster.
+
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5
 """
@@ -20,6 +24,7 @@ from chunkflow_py.pipeline.operator import source
 from chunkflow_py.pipeline.params import REGION, floats_option, is_dry_run, mip_option, zyx_option
 from chunkflow_py.pipeline.task_source import TaskGenerator, tasks_from
 from chunkflow_py.pipeline.terminal import option_headings
+from chunkflow_py.tasks.checkerboard import CHECKERBOARD
 from chunkflow_py.tasks.task_order import ORDERS
 
 _COUNT = click.IntRange(min=0)
@@ -77,10 +82,10 @@ _COUNT = click.IntRange(min=0)
 )
 @click.option(
     "--order",
-    type=click.Choice(ORDERS),
-    default="raster",
-    show_default=True,
-    help="Order of the tasks: x fastest (raster), or along a curve that keeps neighbours close.",
+    type=click.Choice([*ORDERS, CHECKERBOARD]),
+    help="Order of the tasks: x fastest (raster), or along a curve that keeps neighbours close. "
+    "checkerboard numbers tasks like raster, but --queue-name and runs send neighbours at "
+    "different times.  [default: raster; for runs, see submit --exchange]",
 )
 @click.option(
     "--task-index-start",

@@ -20,6 +20,7 @@ from chunkflow_py.core.operator_base import SourceBase, hook
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError
+from chunkflow_py.tasks.checkerboard import CHECKERBOARD, checkerboard, obstacle
 from chunkflow_py.tasks.task_grid import cells_touching, region_of, task_grid
 from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 
@@ -230,6 +231,8 @@ class TaskGenerator(SourceBase):
         dry_run: send and write nothing.
         lease_s: visibility timeout of a new SQS queue. It applies to workers that do not set a
             timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases either.
+        order: order in which tasks are sent to the queue: ``checkerboard``, or that of the plan.
+            The pipeline and the file always get the tasks in the order of the plan.
     """
 
     planner: Planner
@@ -238,6 +241,7 @@ class TaskGenerator(SourceBase):
     create_queue: bool = True
     dry_run: bool = False
     lease_s: int = 3600
+    order: str = "raster"
 
     @cached_property
     @hook
@@ -274,10 +278,22 @@ class TaskGenerator(SourceBase):
 
             opened = open_queue(self.queue_name, create=self.create_queue, lease_s=self.lease_s)
             with closing(opened) as queue:
-                sent = queue.send(map(plan.text, plan))
+                sent = queue.send(map(plan.text, self._in_sending_order(plan)))
             logger.info("sent %d tasks to queue %s", sent, self.queue_name)
         if not (self.file_path or self.queue_name):
+            if self.order == CHECKERBOARD:
+                logger.info(
+                    "one process runs its tasks in raster order, not in checkerboard order, which "
+                    "is for workers that run at the same time"
+                )
             yield from (Task(plan.region(number)) for number in plan)
+
+    def _in_sending_order(self, plan: GridPlan | ListPlan) -> Iterator[int]:
+        if self.order != CHECKERBOARD:
+            return iter(plan)
+        if reason := obstacle(plan):
+            logger.info("tasks are sent in raster order, not in checkerboard order: %s", reason)
+        return checkerboard(plan)
 
 
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
@@ -291,17 +307,19 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
     """
     region, chunk_size = _region_and_size(options)
     file_path, asked = options["file_path"], options["bounding_box"]
+    order: Any = options["order"] or "raster"
+    numbering: Order = "raster" if order == CHECKERBOARD else order
     if file_path and not file_path.endswith(".npy"):
         msg = f"--file-path {file_path} does not end in .npy; use {file_path}.npy"
         raise OptionError(msg)
     planner = Planner(
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"], options["mip"],
-        options["opening"], _selected(options), options["order"], options["bbox_file"],
+        options["opening"], _selected(options), numbering, options["bbox_file"],
         options["mask"], options["mask_mip"], options["voxel_size"], asked and asked.time,
     )  # fmt: skip
     tasks = TaskGenerator(
-        planner, file_path, options["queue_name"], options["create_queue"], dry_run
+        planner, file_path, options["queue_name"], options["create_queue"], dry_run, order=order
     )
     if not planner.reads:
         _ = tasks.plan

@@ -17,9 +17,10 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from chunkflow_py.inference.local_parts import MOST_BYTES
-from chunkflow_py.inference.shared_patches import part_memory, slab_layers
+from chunkflow_py.inference.shared_patches import part_memory
 from chunkflow_py.planning.duration_estimate import Duration
 from chunkflow_py.planning.task_amounts import reason_against
+from chunkflow_py.tasks.checkerboard import slab_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

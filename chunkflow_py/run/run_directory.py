@@ -9,6 +9,7 @@
 <run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
 <run>/stages/<step>/stale             tasks that have read output that a repair replaces
+<run>/stages/<step>/order.json        order of sending tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 <run>/exchange.json                   whether and where tasks exchange patches
 <run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.run_parts`

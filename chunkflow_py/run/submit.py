@@ -21,8 +21,10 @@ from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
 from chunkflow_py.run.run_parts import ExchangeSettings
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
+from chunkflow_py.run.sending_order import set_sending_order, tasks_in_order
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
 from chunkflow_py.store.local_files import absolute
+from chunkflow_py.tasks.checkerboard import USUAL_WORKERS
 from chunkflow_py.volume.location import LEVEL, Location
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def submit(
     clear_output: bool = False,
     exchange: str | None = None,
     exchange_limit: int | None = None,
+    workers: int = USUAL_WORKERS,
 ) -> Submission:
     """Create a run, or complete an interrupted submission of the same pipelines.
 
@@ -112,6 +115,8 @@ def submit(
             half of the free space of a disk, and no limit in a bucket.
         clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
             already exists, nothing is deleted.
+        workers: number of worker processes that are expected to work at the same time, for the
+            order in which tasks are sent.
 
     Raises:
         ChunkflowError: a pipeline, the store or the queue cannot be used. No task was sent.
@@ -175,6 +180,9 @@ def submit(
         spec = replace(spec, steps=tuple(steps))
         is_new, sent = run.create(spec, plans, files, documents), 0
         _set_exchange(run, ready, settings)
+        mode = "off" if run.exchange is None else run.exchange.mode
+        for pipeline in ready:
+            set_sending_order(run, pipeline, mode, workers)
         step = run.current_step()
         # Workers send the tasks of later steps when the steps before them are complete.
         if queue is not None and step is not None and step == spec.first:
@@ -333,13 +341,13 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
     """Send the tasks of a step that have no record; return the number of tasks sent.
 
-    Memory use does not depend on the number of tasks. Repeated or concurrent calls are safe,
-    because a task that is queued twice is recorded once.
+    The order is that of `tasks_in_order`. Memory use does not depend on the number of tasks.
+    Repeated or concurrent calls are safe, because a task that is queued twice is recorded once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.
     if not run.is_sent(step) or not any(_task_counts(queue)):
-        numbers = run.ledger(step).missing(run.plan(step))
+        numbers = run.ledger(step).missing(tasks_in_order(run, step))
     count = queue.send(bodies(run, step, numbers))
     run.set_sent(step, count)
     return count

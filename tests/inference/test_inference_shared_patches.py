@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
-from chunkflow_py.inference.shared_patches import SharedPatches, part_memory, slab_layers
+from chunkflow_py.inference.shared_patches import SharedPatches, part_memory
+from chunkflow_py.tasks.checkerboard import slab_layers
 
 
 def shared_of(grid, tasks, margin=(0, 0, 0)):
@@ -84,7 +85,7 @@ def test_the_peak_is_that_of_colours_in_slabs(workers):
     grid, tasks = PatchGrid(geometry, domain), BoxGrid.covering(domain, Zyx(8, 24, 24))
     counted, targets = shared_of(grid, tasks)
     layers = slab_layers(tasks.count, workers)
-    assert (layers, tasks.count) == ({1: 2, 2: 3, 100: 8}[workers], (8, 4, 6))
+    assert (layers, tasks.count) == ({1: 2, 2: 5, 100: 8}[workers], (8, 4, 6))
 
     def checkerboard(task):
         z, y, x = task

@@ -1,5 +1,6 @@
 """generate-tasks; sending to a queue is tested with the queues."""
 
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.generate_tasks import command
 from chunkflow_py.pipeline.task_source import Planner, TaskGenerator
+from chunkflow_py.queue.queue_protocol import open_queue
+from chunkflow_py.tasks.checkerboard import checkerboard
 from chunkflow_py.testing.peak_memory import peak_of
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
@@ -106,6 +109,27 @@ def test_orders_differ():
     assert cells["raster"][4] == "0-1_1-2_0-1"
     assert cells["morton"][2:] == ["0-1_1-2_0-1", "0-1_1-2_1-2", "0-1_0-1_2-3"]
     assert cells["hilbert"][1:3] == ["0-1_0-1_1-2", "0-1_1-2_1-2"]
+
+
+def test_checkerboard_is_an_order_for_sending_only(tmp_path, caplog):
+    """Numbers, files and the order in one process are raster; a queue gets the parts in colours."""
+    line = "-c 1 1 1 -z 3 4 5 -i 7 -p 55"
+    raster = boxes(line)
+    with caplog.at_level("INFO"):
+        assert boxes(f"{line} --order checkerboard") == raster
+    assert "runs its tasks in raster order, not in checkerboard order" in caplog.text
+    paths = [tmp_path / name for name in ("raster.npy", "checkerboard.npy")]
+    for path, options in zip(paths, ("", "--order checkerboard"), strict=True):
+        list(generate(f"{line} {options} -f {path}"))
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    address = f"sqlite://{tmp_path}/queue.sqlite"
+    list(generate(f"{line} --order checkerboard -q {address}"))
+    with closing(open_queue(address)) as queue:
+        sent = [message.body for message in queue.receive(100, lease_s=60)]
+    plan = generate(line).plan
+    assert sent == [plan.text(number) for number in checkerboard(plan)]
+    assert sent != raster
+    assert sorted(sent) == sorted(raster)
 
 
 def test_disbatch_makes_the_task_of_its_number(monkeypatch):

@@ -125,6 +125,12 @@ PINNED = [
     ("1d172a5b3e7f9ff5aa3fb2b26d39612b",
      f"{IMAGE} inference -f identity -s 8 16 16 -v 0 0 0 -c 1 --device cpu --trust-weights "
      "--name again save-zarr -c 8 16 16 -s out.zarr --parallel 3"),
+    ("1d172a5b3e7f9ff5aa3fb2b26d39612b",
+     f"{NEW} --order checkerboard load-zarr --store raw.zarr inference --framework identity "
+     f"{PATCH} --num-output-channels 1 {SAVE}"),
+    ("1d172a5b3e7f9ff5aa3fb2b26d39612b",
+     f"{SUBMIT} --exchange on --workers 7 {TASKS} load-zarr --store raw.zarr inference --framework "
+     f"identity {PATCH} --num-output-channels 1 {SAVE}"),
     ("95db1845933e658331487f985ea7a6ea",
      f"{IMAGE} --expand-margin-size auto inference -f identity -s 8 16 16 -z 4 8 8 -v 1 2 2 -b "
      f"2 -c 3 --output-dtype uint8 --output-kind affinity --bump gaussian --pad edge {SAVE}"),

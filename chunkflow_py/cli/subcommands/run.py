@@ -78,7 +78,10 @@ def command(
                 from chunkflow_py.run.worker.worker import work
 
                 queue = default_queue(run_directory.url)
-                submit(run_directory, steps, queue, rehearse=False, clear_output=clear_output)
+                submit(
+                    run_directory, steps, queue, rehearse=False, clear_output=clear_output,
+                    workers=options["processes"],
+                )  # fmt: skip
                 with WorkerReport(run_directory, root | options) as report:
                     code, message = work(run_directory, working(), pipeline_of_step, report)
             else:

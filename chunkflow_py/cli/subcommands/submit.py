@@ -20,6 +20,7 @@ from chunkflow_py.cli.shared_options import clear_output_option, run_option
 from chunkflow_py.cli.subcommands import pipeline_subcommand, refuse_dry_run
 from chunkflow_py.cli.subcommands.tune import MemoryType
 from chunkflow_py.pipeline.terminal import echo, option_headings
+from chunkflow_py.tasks.checkerboard import USUAL_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @pipeline_subcommand
 @option_headings(
     {
-        "Queue": ("queue", "create_queue", "shared_queue"),
+        "Queue": ("queue", "create_queue", "shared_queue", "workers"),
         "Steps": ("stage", "fork"),
         "Exchange of patches": ("exchange", "exchange_limit"),
     }
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 @click.option("--shared-queue", is_flag=True,
               help="Accept a queue that contains tasks of another run, although the workers of the "
                    "two runs delay each other.")
+@click.option("--workers", type=click.IntRange(min=1), default=USUAL_WORKERS, show_default=True,
+              help="Expected number of worker processes at the same time, on all machines; used by "
+                   "the order in which tasks that share patches are sent.")
 @click.option("--stage", help="Name of the first step.  [default: name of its main operator]")
 @click.option("--fork", metavar="URL",
               help="Reuse the output of the run at this address, for steps whose output would be "
@@ -66,7 +70,7 @@ if TYPE_CHECKING:
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, exchange: str | None, exchange_limit: int | None,
-    clear_output: bool, rehearse: bool,
+    clear_output: bool, rehearse: bool, workers: int,
 ) -> Callable[[Sequence[Part]], None]:
     """Return the function that submits the pipeline, which follows these options."""
     # fmt: on
@@ -91,6 +95,7 @@ def command(
             clear_output=clear_output,
             exchange=exchange,
             exchange_limit=exchange_limit,
+            workers=workers,
         )
         for line in submission.summary():
             echo(line)

@@ -44,6 +44,7 @@ from chunkflow_py.run.dask.dask_worker import (
 )
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt
 from chunkflow_py.run.run_parts import PartRemover, remove_parts
+from chunkflow_py.run.sending_order import tasks_in_order
 from chunkflow_py.run.worker.failure_policy import (
     AttemptLimits,
     FailurePolicy,
@@ -323,7 +324,7 @@ class Dispatcher:
         self._spec = home.spec.step(order.stage).hash
         self._max_tasks = working.settings.limits.max_tasks
         self._call = partial(perform, order)
-        self._numbers: Iterator[int] = self._ledger.missing(self._plan)
+        self._numbers: Iterator[int] = self._ledger.missing(tasks_in_order(home, order.stage))
         if self._max_tasks is not None:
             self._numbers = itertools.islice(self._numbers, self._max_tasks)
         self._is_exhausted = False

@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_journal import JournalKey
     from chunkflow_py.run.ledger.ledger_record import FailureKind, Kind, LedgerEntry, State
     from chunkflow_py.store.store_protocol import Store
-    from chunkflow_py.tasks.task_plan import Plan
 
 SEGMENT_SIZE = 2048
 
@@ -146,12 +145,12 @@ class Ledger:
                     states[key.number] = entry.content.state
         return states
 
-    def missing(self, plan: Plan) -> Iterator[int]:
-        """Yield the tasks of a plan that have no record, in the order of the plan."""
+    def missing(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield those of the given tasks that have no record, in the same order."""
         entries = self._journal.read([key for key in self._journal.listed() if _is_record(key)])
         headers = self._segments.headers(self._segments.listed())
         ended = {entry.number for entry in entries if entry and not headers.is_void(entry)}
-        for number in plan:
+        for number in numbers:
             if number not in ended and not headers.state(number):
                 yield number
 
