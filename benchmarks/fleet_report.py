@@ -1,4 +1,4 @@
-"""What the recorded simulations of `simulate_fleet.py` mean: lines for the documentation."""
+"""Tables of the recorded simulations of `simulate_fleet.py`, for the documentation."""
 
 from __future__ import annotations
 
@@ -7,50 +7,68 @@ from typing import Any
 from table import Line, at_most
 
 HOUR = 3600.0
+MONTH_HOURS = 730.0
+STORAGE_PRICE = 0.023  # dollars for a gigabyte in S3, a month
 TASKS_OF_AN_OBJECT = 1000
+COMPUTED_LIMIT = 1.1
 KINDS = ("PUT", "GET", "LIST", "DELETE")
 
 
 def lines(found: list[dict[str, Any]]) -> list[Line]:
-    """Return every line of the table, a section for each simulation."""
+    """Return all lines of the table, one section for each simulation."""
     return [line for each in found for line in _lines(each)]
 
 
 def cost(found: dict[str, Any]) -> dict[str, float]:
-    """Return dollars by what they are paid for; removals are free, a listing costs as a put."""
+    """Return dollars by purpose; deletions are free, and a listing costs as much as a write."""
     fleet, requests = found["fleet"], found["requests"]
     puts, gets = found["volume_writes"], found["volume_reads"]
-    ledger_puts = requests.get("PUT", 0) - puts + requests.get("LIST", 0)
-    ledger_gets = requests.get("GET", 0) - gets
+    exchange = found.get("exchange", {"requests": {}})["requests"]
+    exchange_puts = exchange.get("PUT", 0) + exchange.get("LIST", 0)
+    exchange_gets = exchange.get("GET", 0)
+    ledger_puts = requests.get("PUT", 0) - puts + requests.get("LIST", 0) - exchange_puts
+    ledger_gets = requests.get("GET", 0) - gets - exchange_gets
     million = 1e6
-    return {
+    dollars = {
         "machines": found["worker_s"] / HOUR * fleet["worker_price"],
         "requests for volumes": (puts * fleet["put_price"] + gets * fleet["get_price"]) / million,
         "for the ledger": (ledger_puts * fleet["put_price"] + ledger_gets * fleet["get_price"])
         / million,
         "for the queue": found["sqs_requests"] * fleet["sqs_price"] / million,
     }
+    if exchange:
+        dollars["for the exchange"] = (
+            exchange_puts * fleet["put_price"] + exchange_gets * fleet["get_price"]
+        ) / million
+        hours = found["makespan_s"] / HOUR
+        gigabytes = found["exchange"]["peak_bytes"] / 1e9
+        dollars["to store parts"] = gigabytes * hours * STORAGE_PRICE / MONTH_HOURS
+    return dollars
 
 
 def _lines(found: dict[str, Any]) -> list[Line]:
     fleet = found["fleet"]
     tasks, workers = fleet["tasks"], fleet["workers"]
     section = f"{tasks:,} tasks of {fleet['task_s']:.0f} s, {workers:,} workers"
+    if exchanged := found.get("exchange"):
+        section += ", with the exchange of patches"
     faults = sum(found.get(name, 0) for name in ("interruptions", "stalls", "duplicates"))
     makespan, ideal = found["makespan_s"], found["ideal_s"]
     own = {
         kind: found["requests"].get(kind, 0)
         - {"PUT": found["volume_writes"], "GET": found["volume_reads"]}.get(kind, 0)
+        - (exchanged["requests"].get(kind, 0) if exchanged else 0)
         for kind in KINDS
     }
-    asked = ", ".join(f"{own[kind] / tasks:.2f} {kind}" for kind in KINDS)
-    paid = cost(found)
-    dollars = ", ".join(f"{name} ${value:,.2f}" for name, value in paid.items())
+    per_task = ", ".join(f"{own[kind] / tasks:.2f} {kind}" for kind in KINDS)
+    dollars = cost(found)
+    costs = ", ".join(f"{name} ${value:,.2f}" for name, value in dollars.items())
     wasted = found["wasted_s"]
     window = faults * found["longest_s"]
-    limits = (
-        f"{found['slow_downs']:,} SlowDown of S3, {found['over_limit']:,} OverLimit of SQS, "
-        f"{found['conflicts']:,} conflicts of updates; {found['in_flight']:,} in flight at most"
+    throttling = (
+        f"{found['slow_downs']:,} SlowDown of S3, {found['over_limit']:,} OverLimit of SQS; "
+        f"{found['conflicts']:,} updates of the ledger repeated after a conflict; at most "
+        f"{found['in_flight']:,} messages in flight"
     )
     what_happened = (
         f"{found.get('interruptions', 0):,} interruptions ({found.get('killed', 0):,} without "
@@ -62,22 +80,52 @@ def _lines(found: dict[str, Any]) -> list[Line]:
         Line(section, "what happened", what_happened),
         Line(
             section,
-            "recorded",
-            f"{found['done']:,} done, {found['dead']:,} given up, {found['missing']:,} missing",
+            "tasks",
+            f"{found['done']:,} done, {found['dead']:,} failed for good, "
+            f"{found['missing']:,} without a record",
             "",
             None,
             "met" if found["done"] + found["dead"] == tasks and not found["missing"] else "not met",
         ),
         at_most(
             section, "wasted work", wasted / HOUR, window / HOUR, "h",
-            f", {wasted / (tasks * fleet['task_s']):.3%} of all",
+            f", {wasted / (tasks * fleet['task_s']):.3%} of the work",
         ),
         at_most(
             section, "objects of the ledger", found["objects"], tasks / TASKS_OF_AN_OBJECT, "",
-            f" ({found['objects_before_fold']:,} before the last fold)",
+            f" ({found['objects_before_fold']:,} before the last compaction)",
         ),
-        Line(section, "requests of the ledger for a task", asked),
-        Line(section, "requests of the queue for a task", f"{found['sqs_requests'] / tasks:.2f}"),
-        Line(section, "limits met", limits),
-        Line(section, "cost", f"${sum(paid.values()):,.0f}: {dollars}"),
+        Line(section, "requests to the ledger per task", per_task),
+        Line(section, "requests to the queue per task", f"{found['sqs_requests'] / tasks:.2f}"),
+        Line(section, "throttling and conflicts", throttling),
+        *(_exchange(section, tasks, exchanged) if exchanged else ()),
+        Line(section, "cost", f"${sum(dollars.values()):,.0f}: {costs}"),
     ]  # fmt: skip
+
+
+def _exchange(section: str, tasks: int, exchanged: dict[str, Any]) -> list[Line]:
+    distinct, requests = exchanged["distinct"], exchanged["requests"]
+    per_task = ", ".join(f"{requests.get(kind, 0) / tasks:.2f} {kind}" for kind in KINDS)
+    return [
+        at_most(
+            section,
+            "patches computed per distinct patch",
+            exchanged["computed"] / distinct,
+            COMPUTED_LIMIT,
+            "",
+            f", {exchanged['without'] / distinct:.2f} without the exchange; "
+            f"{exchanged['killed'] / distinct:.3%} more by attempts that were interrupted",
+        ),
+        Line(
+            section,
+            "bytes of the exchange per task",
+            f"{exchanged['bytes_written'] / tasks / 1e6:.0f} MB written, "
+            f"{exchanged['bytes_read'] / tasks / 1e6:.0f} MB read",
+        ),
+        Line(section, "requests of the exchange per task", per_task),
+        Line(
+            section,
+            "stored parts of patches",
+            f"at most {exchanged['peak_bytes'] / 1e12:.2f} TB at the same time",
+        ),
+    ]

@@ -1,7 +1,7 @@
-"""A worker of a simulated fleet: what a supervisor does, called when it is its time.
+"""A worker of a simulated fleet: what a supervisor does, called at its simulated time.
 
 Lease keeper, receiver, recorder, acknowledger and ledger are the real ones; their threads do not
-run. What a machine does is simulated: it computes, stands still, is interrupted.
+run. The machine is simulated: it computes, exchanges patches, stalls and is interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fleet_services import CONNECTIONS
+from fleet_services import CONNECTIONS, LATENCY_S
 
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.ledger.ledger import Ledger
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fleet_services import SimulatedS3
+    from simulate_exchange import Attempt
     from simulate_fleet import Simulation
 
     from chunkflow_py.run.worker.task_receiver import Job
 
-EPOCH = 1_750_000_000.0  # of records, seconds since 1970
+EPOCH = 1_750_000_000.0  # time of the start in records, seconds since 1970
 SPEC, STAGE = "5f2c" * 8, "inference"
-POISON = 1_000_003  # one task in so many always fails
-TYPICAL = 4099  # different durations
-POLL_S = 10.0  # of a receive that finds nothing
+POISON = 1_000_003  # one task in this many always fails
+TYPICAL = 4099  # number of different durations
+POLL_S = 10.0  # time of a receive that finds nothing
 
 
 class _Inline(BatchThread):
-    """Does at once what its thread would do soon."""
+    """Processes items at once instead of in a thread."""
 
     def __init__(self, _: str, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
@@ -67,17 +68,17 @@ class _InlineCompactor(Compactor):
 
 
 class FleetLedger(Ledger):
-    """The ledger, which also tells which records were the first of their tasks."""
+    """The ledger, which also keeps whether a record was the first of its task."""
 
     def __init__(self, store: SimulatedS3, span: int) -> None:
-        """Compact at once, without counting the time."""
+        """Compact at once; compactions take no simulated time."""
         super().__init__(store, STAGE, span, in_background=False)
         self._compactor = _InlineCompactor(self._segments, self._journal, in_background=False)
         self._compactor.store = store
         self.is_first = False
 
     def record(self, records: Sequence[Record]) -> list[bool]:
-        """Record, and keep whether it was the first."""
+        """Record, and keep whether the first record was the first of its task."""
         first = super().record(records)
         self.is_first = first[0]
         return first
@@ -87,14 +88,16 @@ class Worker:
     """One machine with one process, from its start to its end."""
 
     def __init__(self, simulation: Simulation, number: int) -> None:
-        """Make what a supervisor has."""
+        """Create the parts of a supervisor."""
         self.simulation, fleet = simulation, simulation.fleet
         self._name = f"worker-{number}"
         self._since = simulation.clock.now
-        self._ready: deque[tuple[Job, float]] = deque()  # with when it is read
+        self._ready: deque[tuple[Job, float]] = deque()  # with the time at which it is read
         self._held = 0
         self._computing: tuple[Job, float] | None = None
         self._writing: dict[Job, float] = {}
+        self._attempt: Attempt | None = None  # what it has computed of the current task
+        self._storing: list[Attempt] = []  # attempts whose parts are being stored
         self._is_alive, self._drains, self._renews = True, False, False
         self._stalled_until = 0.0
         self.keeper = LeaseKeeper(simulation.queue, fleet.lease_s, clock=simulation.clock)
@@ -120,7 +123,7 @@ class Worker:
         simulation.workers[self] = None
 
     def age(self) -> float:
-        """Return for how long it has been paid."""
+        """Return the time that is paid for, in seconds."""
         return self.simulation.clock.now - self._since + self.simulation.fleet.boot_s
 
     def _at(self, seconds: float, event: Callable[[], None]) -> None:
@@ -129,9 +132,9 @@ class Worker:
     def _do(self, event: Callable[[], None]) -> None:
         if not self._is_alive:
             return
-        left = self._stalled_until - self.simulation.clock.now
-        if left > 0:
-            self._at(left, event)
+        remaining = self._stalled_until - self.simulation.clock.now
+        if remaining > 0:
+            self._at(remaining, event)
         else:
             event()
 
@@ -157,7 +160,7 @@ class Worker:
         jobs = self.receiver._jobs(self.keeper.receive(wanted))
         self._held += len(jobs)
         for job in jobs:
-            simulation.said["read"] += 1
+            simulation.events["read"] += 1
             simulation.s3.ask("GET", "volume/", simulation.fleet.reads, CONNECTIONS)
             self._ready.append((job, simulation.clock.now + simulation.s3.elapsed))
         if not self._renews and self.keeper.held:
@@ -176,9 +179,26 @@ class Worker:
             self._at(readable - simulation.clock.now, self._compute)
             return
         del self._ready[0]
-        simulation.said["attempts"] += 1
+        simulation.events["attempts"] += 1
         self._computing = job, simulation.clock.now
-        self._at(simulation.seconds[job.number % TYPICAL], partial(self._computed, job))
+        if simulation.exchange is None:
+            self._at(simulation.seconds[job.number % TYPICAL], partial(self._computed, job))
+            return
+        self._attempt = simulation.exchange.begin(job.number)
+        self._next_layer(job)
+
+    def _next_layer(self, job: Job) -> None:
+        """Look up the parts of the next layer of patches, and compute the other patches."""
+        simulation, attempt = self.simulation, self._attempt
+        assert simulation.exchange is not None
+        assert attempt is not None
+        patches = simulation.exchange.next_layer(attempt)
+        if patches is None:
+            self._computed(job)
+            return
+        simulation.ask_exchange("LIST")
+        seconds = simulation.seconds[job.number % TYPICAL] * patches / simulation.patches_per_task
+        self._at(seconds, partial(self._next_layer, job))
 
     def _computed(self, job: Job) -> None:
         assert self._computing is not None
@@ -186,17 +206,34 @@ class Worker:
         seconds = simulation.clock.now - self._computing[1]
         self._computing = None
         self._writing[job] = seconds
-        simulation.said["computed"] += 1
+        simulation.events["computed"] += 1
+        if self._attempt is not None:
+            self._store(self._attempt)
+            self._attempt = None
         simulation.s3.elapsed = 0.0
         simulation.s3.ask("PUT", "volume/", simulation.fleet.writes, CONNECTIONS)
         self._at(simulation.s3.elapsed, partial(self._written, job))
         self._compute()
 
+    def _store(self, attempt: Attempt) -> None:
+        """Store the parts of an attempt; other tasks see them when all bytes are written."""
+        simulation = self.simulation
+        simulation.ask_exchange("GET", simulation.exchange.read(attempt))
+        unfinished = simulation.unfinished(simulation.exchange.consumers(attempt))
+        size = sum(n for step, n in attempt.parts() if attempt.number + step in unfinished)
+        self._storing.append(attempt)
+
+        def stored() -> None:
+            self._storing.remove(attempt)
+            simulation.ask_exchange("PUT", simulation.exchange.end(attempt, unfinished))
+
+        self._at(LATENCY_S["PUT"] + size / simulation.fleet.part_mb_s / 1e6, stored)
+
     def _written(self, job: Job) -> None:
         simulation, seconds = self.simulation, self._writing.pop(job)
         self._held -= 1
         if job.lost:
-            simulation.said["lost"] += 1
+            simulation.events["lost"] += 1
             simulation.wasted_s += seconds
             self.acknowledger.release(job.leases)
         else:
@@ -224,23 +261,26 @@ class Worker:
         )  # fmt: skip
 
     def _posted(self, kind: str, content: Any) -> None:
-        """Hear what a supervisor hears."""
+        """Receive the events that a supervisor receives."""
         if kind == "fatal":
             raise content
         simulation = self.simulation
         if kind == "recorded":
             for job, record, failure in content:
-                simulation.said["failed"] += failure is not None
+                simulation.events["failed"] += failure is not None
                 if record is None:
                     continue
                 if simulation.ledger.is_first:
-                    simulation.said["finished"] += 1
+                    simulation.events["finished"] += 1
+                    if simulation.exchange is not None:
+                        simulation.ask_exchange("LIST")
+                        simulation.ask_exchange("DELETE", simulation.exchange.recorded(job.number))
                 else:
-                    simulation.said["too_late"] += 1
+                    simulation.events["too_late"] += 1
                     simulation.wasted_s += simulation.seconds[job.number % TYPICAL]
 
     def _renew(self) -> None:
-        """Do one round of the keeper's thread, and come back when the next one is due."""
+        """Do one round of the keeper's thread, and schedule the next one."""
         keeper, now = self.keeper, self.simulation.clock.now
         due = [held for held in keeper.held if keeper._due(held) <= now + keeper.lease_s / 12]
         if due:
@@ -253,15 +293,15 @@ class Worker:
     # --- the end ---------------------------------------------------------------------------------
 
     def _stall(self) -> None:
-        """Stand still, longer than a lease or not."""
+        """Stall, for less or more than a lease."""
         fleet = self.simulation.fleet
-        self.simulation.said["stalls"] += 1
+        self.simulation.events["stalls"] += 1
         self._stalled_until = self.simulation.clock.now + random.uniform(0, 3) * fleet.lease_s
         self._at(random.expovariate(fleet.stalls / 3600), self._stall)
 
     def _notice(self) -> None:
-        """Take no more, give back what has not begun, finish what can be."""
-        self.simulation.said["interruptions"] += 1
+        """Take no more tasks, release those that have not begun, and try to finish the others."""
+        self.simulation.events["interruptions"] += 1
         self._drains = True
         for job, _ in self._ready:
             self.acknowledger.release(job.leases)
@@ -272,16 +312,16 @@ class Worker:
             self._leave()
 
     def _leave(self) -> None:
-        """Give back the rest."""
-        left = [*self._writing, *([self._computing[0]] if self._computing else [])]
-        for job in left:
+        """Release the tasks that are not finished."""
+        unfinished = [*self._writing, *([self._computing[0]] if self._computing else [])]
+        for job in unfinished:
             self.acknowledger.release(job.leases)
         self._end()
 
     def _killed(self) -> None:
-        """End without a word: leases end by themselves."""
-        self.simulation.said["interruptions"] += 1
-        self.simulation.said["killed"] += 1
+        """End without notice: the leases expire."""
+        self.simulation.events["interruptions"] += 1
+        self.simulation.events["killed"] += 1
         self._end()
 
     def _end(self) -> None:
@@ -289,6 +329,10 @@ class Worker:
         begun = [simulation.clock.now - self._computing[1]] if self._computing else []
         simulation.wasted_s += sum(self._writing.values()) + sum(begun)
         simulation.worker_s += self.age()
+        if self._attempt is not None:
+            simulation.events["patches_killed"] += self._attempt.patches
+        for attempt in self._storing:  # their parts are lost
+            simulation.exchange.computed += attempt.patches
         self._is_alive = False
         del simulation.workers[self]
         simulation.at(simulation.clock.now + simulation.fleet.boot_s, simulation.boot)

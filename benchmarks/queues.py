@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "benchmarks-queue.md"
 RESULT = RESULTS / "queue.json"
-FLEET, GROWTH = RESULTS / "fleet.json", RESULTS / "fleet-growth.json"
+FLEET = [RESULTS / f"fleet{kind}.json" for kind in ("", "-exchange", "-growth")]
 FOLDER = ROOT / "build" / "benchmark-queue"
 LIBRARIES = ("boto3", "botocore")
 CLIENTS = 2  # processors of those who talk to the emulator, which has the others
@@ -241,7 +241,7 @@ def documented() -> str:
     if RESULT.exists():
         report = json.loads(RESULT.read_text(encoding="utf-8"))
         text = f"{how_it_was_measured(report, LIBRARIES, RESULT)}{as_markdown(lines(report))}\n"
-    for path in (FLEET, GROWTH):
+    for path in FLEET:
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             text += f"{as_markdown(fleet_lines(found))}\nRecorded in "

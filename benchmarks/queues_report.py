@@ -1,4 +1,4 @@
-"""What the recorded runs of `queues.py` mean: lines of measured value, target and verdict.
+"""Tables of the recorded runs of `queues.py`: measured values, targets and verdicts.
 
 Pure functions of the recorded JSON, so that a table in the documentation cannot differ from it.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SEND_TARGET = 0.8
 CPU_TARGET = 5.0
-MEMORY_LIMIT = 1.2  # of the most to the fewest boxes: what the system's own caches may take
+MEMORY_LIMIT = 1.2  # ratio of the most to the fewest boxes; SQLite's cache fills up in between
 OVERHEAD_LIMIT_MS = 2.0
 SCALING_TARGET = 0.95
 OWN = ("embedded", "directory", "SQS")
@@ -54,7 +54,7 @@ def _cpu_ms(record: Record) -> float:
 
 def _send(case: Case) -> list[Line]:
     result = [Line(case.name, name, _rates(records)) for name, records in case.records.items()]
-    what = "generate-tasks against boto3 on as many connections"
+    what = "speed of generate-tasks relative to boto3, same number of connections"
     if reason := case.missing(("ours", "boto3")):
         return [*result, not_measured(case.name, what, f"at least {SEND_TARGET:.2f} x", reason)]
     ratio = case.median("boto3", "wall_s") / case.median("ours", "wall_s")
@@ -63,11 +63,11 @@ def _send(case: Case) -> list[Line]:
 
 def _receive(case: Case) -> list[Line]:
     result = [
-        Line(case.name, f"processor time of the client, {name}", spread(times, "ms a task"))
+        Line(case.name, f"CPU time of the client, {name}", spread(times, "ms per task"))
         for name, records in case.records.items()
         if (times := [_cpu_ms(record) for record in records])
     ]
-    what = "chunkflow 1.2.0 against ours"
+    what = "CPU time of chunkflow 1.2.0 relative to ours"
     if reason := case.missing(("ours", "chunkflow")):
         return [*result, not_measured(case.name, what, f"at least {CPU_TARGET:.2f} x", reason)]
     theirs, ours = (
@@ -84,7 +84,7 @@ def _memory(case: Case) -> list[Line]:
     ]
     sizes = list(case.settings["tasks"])
     fewest, most = sizes[0], sizes[-1]
-    what = f"peak memory, {most} against {fewest}"
+    what = f"peak memory, {most} relative to {fewest}"
     if reason := case.missing((fewest, most)):
         return [*result, not_measured(case.name, what, f"at most {MEMORY_LIMIT:.2f} x", reason)]
     ratio = case.median(most, "peak_bytes") / case.median(fewest, "peak_bytes")
@@ -97,20 +97,20 @@ def _nothing(case: Case) -> list[Line]:
     workers = case.settings["processes"]
     if "no queue" in case.records:
         alone_s = median(record["wall_s"] / record["tasks"] for record in case.records["no queue"])
-        text = f"{1e3 * alone_s:.3f} ms a task, one process"
-        result.append(Line(case.name, "the line alone, without queue and ledger", text))
+        text = f"{1e3 * alone_s:.3f} ms per task, one process"
+        result.append(Line(case.name, "the pipeline without queue and ledger", text))
     for name, records in case.records.items():
         if name == "no queue":
             continue
         text = _rates(records)
         if name in DOCUMENTED:
-            text += f"; said to be {DOCUMENTED[name]:,} elsewhere"
+            text += f"; published: {DOCUMENTED[name]:,}, on another machine"
         result.append(Line(case.name, name, text))
     for name in OWN:
-        what = f"overhead of a task, {name}"
-        words = f"at most {OVERHEAD_LIMIT_MS:.3g} ms" if name == OWN[0] else ""
+        what = f"overhead per task, {name}"
+        target = f"at most {OVERHEAD_LIMIT_MS:.3g} ms" if name == OWN[0] else ""
         if reason := case.missing(("no queue", name)):
-            result.append(not_measured(case.name, what, words, reason))
+            result.append(not_measured(case.name, what, target, reason))
             continue
         assert alone_s is not None
         times = [
@@ -128,14 +128,14 @@ def _nothing(case: Case) -> list[Line]:
 
 
 def _details(case: Case, name: str) -> Line:
-    """Return what the overhead is made of."""
+    """Return the parts of the overhead."""
     gap, mean = (1e3 * case.median(name, key) for key in ("gap_s", "mean_gap_s"))
     records = case.records[name]
     busy = [1e3 * record["supervisor_cpu_s"] / record["tasks"] for record in records]
     files = max(record["ledger_files"] for record in records)
     text = (
-        f"{gap:.3f} ms at the median, {mean:.2f} ms on average; processor time of the supervisor "
-        f"{median(busy):.2f} ms a task; {files} files of the ledger are left"
+        f"median {gap:.3f} ms, mean {mean:.2f} ms; CPU time of the supervisor "
+        f"{median(busy):.2f} ms per task; {files} files of the ledger at the end"
     )
     return Line(case.name, f"between two tasks of a process, {name}", text)
 
@@ -143,12 +143,12 @@ def _details(case: Case, name: str) -> Line:
 def _sleep(case: Case) -> list[Line]:
     result = []
     for name in case.settings["tasks"]:
-        what = f"share of time at work, {name}"
+        what = f"share of time in tasks, {name}"
         if name not in case.records:
             continue
         share = case.median(name, "at_work")
         records = case.records[name]
         speed = median(case.settings["seconds"] * r["tasks"] / r["wall_s"] for r in records)
-        note = f", {speed:.2f} tasks at a time with begin and end"
+        note = f", {speed:.2f} tasks at a time with start and end of the run included"
         result.append(at_least(case.name, what, share, SCALING_TARGET, "%", note))
     return result

@@ -141,6 +141,7 @@ class SharedPatches:
 
     Attributes:
         distinct: number of patches of the region.
+        without_exchange: sum over all tasks of the number of patches that the task needs.
 
     Raises:
         ValueError: a patch reaches into more than two tasks along an axis.
@@ -152,6 +153,9 @@ class SharedPatches:
         steps = (grid.count.y * grid.count.x, grid.count.x, 1)
         self.distinct = len(patches.starts[0]) * len(patches.starts[1]) * len(patches.starts[2])
         self._spans = [_spans(grid, patches, axis) for axis in range(3)]
+        self.without_exchange = 1
+        for spans in self._spans:
+            self.without_exchange *= sum(span.number for task in spans for span in task)
         self._shape = cache(lambda z, y, x: Shape((z, y, x), steps, voxel_bytes))
 
     @classmethod
@@ -203,15 +207,27 @@ def _spans(grid: BoxGrid, patches: PatchGrid, axis: int) -> list[tuple[_Span, ..
     return result
 
 
-@dataclass
+@dataclass(eq=False)
 class Attempt:
-    """An attempt on a task: which groups it has computed so far."""
+    """An attempt on a task.
+
+    Attributes:
+        number: number of the task.
+        shape: groups of the task.
+        layer: number of layers that it has begun.
+        computed: bits of the groups that it has computed.
+        patches: number of patches that it has computed.
+    """
 
     number: int
-    shape: Shape
+    shape: Shape = field(repr=False)
     layer: int = 0
     computed: int = 0
     patches: int = 0
+
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Return the relative number of each neighbour, and the bytes of its parts."""
+        return self.shape.parts(self.computed)
 
 
 @dataclass
@@ -271,7 +287,14 @@ class SimulatedExchange:
 
     def consumers(self, attempt: Attempt) -> list[int]:
         """Return the tasks for which an attempt has parts."""
-        return [attempt.number + step for step, _ in attempt.shape.parts(attempt.computed)]
+        return [attempt.number + step for step, _ in attempt.parts()]
+
+    def read(self, attempt: Attempt) -> int:
+        """Count the objects that an attempt has read in all layers; return their number."""
+        objects = self._objects.get(attempt.number, {})
+        self.bytes_read += sum(objects.values())
+        self.objects_read += len(objects)
+        return len(objects)
 
     def end(self, attempt: Attempt, unfinished: Iterable[int] | None = None) -> int:
         """Store the parts of an attempt; return the number of objects.
@@ -282,12 +305,9 @@ class SimulatedExchange:
         """
         number = attempt.number
         self.computed += attempt.patches
-        read = self._objects.get(number, {})
-        self.bytes_read += sum(read.values())
-        self.objects_read += len(read)
         wanted = None if unfinished is None else set(unfinished)
         written = 0
-        for step, size in attempt.shape.parts(attempt.computed):
+        for step, size in attempt.parts():
             if wanted is not None and number + step not in wanted:
                 continue
             objects = self._objects.setdefault(number + step, {})
@@ -299,10 +319,6 @@ class SimulatedExchange:
         self.peak_bytes = max(self.peak_bytes, self.bytes_stored)
         self._has_ended[number] = 1
         return written
-
-    def objects(self, number: int) -> int:
-        """Return the number of objects that are stored for a task."""
-        return len(self._objects.get(number, ()))
 
     def recorded(self, number: int) -> int:
         """Remove the objects for a task that was recorded; return their number."""
@@ -341,6 +357,7 @@ def simulate(
         if patches is not None:
             heapq.heappush(events, (now + patches * speed, next(ties), speed, attempt))
             continue
+        exchange.read(attempt)
         exchange.end(attempt, set(exchange.consumers(attempt)) - is_recorded)
         exchange.recorded(attempt.number)
         is_recorded.add(attempt.number)
@@ -358,8 +375,8 @@ def main() -> None:
     arguments = parser.parse_args()
     shared = SharedPatches.of(Zyx(*arguments.tasks))
     plan = GridPlan(BoxGrid(Zyx(0, 0, 0), TASK, TASK, shared.count))
-    alone = sum(shared.shape(number).patches for number in plan)
-    print(f"{len(plan):,} tasks, {alone / shared.distinct:.3f} without exchange")
+    without = shared.without_exchange / shared.distinct
+    print(f"{len(plan):,} tasks, {without:.3f} computed / distinct without exchange")
     for workers in arguments.workers:
         orders = {"raster": plan, "checkerboard": checkerboard(plan, arguments.expected or workers)}
         for name, order in orders.items():

@@ -1,15 +1,16 @@
 """A fleet of spot instances on one run, simulated: makespan, wasted work, requests and cost.
 
-    python benchmarks/simulate_fleet.py [--tasks 15e6] [--workers 3600 ...] [--output FILE]
+    python benchmarks/simulate_fleet.py [--tasks 15e6] [--workers 3600 ...] [--exchange]
+        [--output FILE]
 
-What is real: messages and their parsing, plan, queue (`memory://`, with a clock that is told the
-time), leases and their renewal (`LeaseKeeper`), the look into the ledger on receipt
-(`TaskReceiver`), records, failures, limits and back-off (`OutcomeRecorder`), giving back
-(`Acknowledger`), the ledger with its pages and folds. Their
-threads do not run: each step is called when it is its time. What is simulated:
-machines, tasks that take time, interruptions, and the services (`fleet_services.py`). A call on the
-ledger happens at one instant of the simulation, so that races within one are not seen here; they
-have tests of their own.
+Real: the plan and the order of sending, messages and their parsing, the queue (`memory://`, with a
+simulated clock), leases and their renewal (`LeaseKeeper`), the ledger lookup on receipt
+(`TaskReceiver`), records, failures, limits and back-off (`OutcomeRecorder`), the release of tasks
+(`Acknowledger`), the ledger with its segments and compactions. Their threads do not run: each step
+is called at its simulated time. Simulated: machines, the durations of tasks, interruptions, the
+services (`fleet_services.py`), and with --exchange the patches that tasks exchange
+(`simulate_exchange.py`). A call on the ledger takes no simulated time, so the simulation does not
+show races within a call; separate tests do.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 from fleet_services import CONNECTIONS, Clock, SimulatedS3, SimulatedSqs
 from fleet_worker import EPOCH, SPEC, STAGE, TYPICAL, FleetLedger, Worker
+from simulate_exchange import TASK, SharedPatches, SimulatedExchange
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.tasks.checkerboard import checkerboard
 from chunkflow_py.tasks.task_grid import task_grid
 from chunkflow_py.tasks.task_plan import GridPlan
 
@@ -38,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-BOX = Zyx(64, 512, 512)
-SAY_S = 15.0  # between two words of progress
+PROGRESS_S = 15.0  # time between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,22 @@ class Fleet:
     """What is simulated; times in seconds, prices in dollars.
 
     Attributes:
-        tasks, workers: how many.
-        task_s: mean time of a task on its worker; they vary log-normally, sigma 0.3.
-        interruptions: of a worker in an hour; *noticed* of them with two minutes' notice.
-        boot_s: until the machine that replaces one is at work.
-        stalls: of a worker in an hour, each up to three leases long: it is a zombie afterwards.
-        duplicates: share of messages that are there twice.
-        transient: share of attempts that fail for what passes by itself.
-        window: tasks that a worker holds: one computed, the others waiting.
-        lease_s, grace_s: as of `chunkflow work`.
-        reads, writes: objects of the volumes for a task, on their way while others are computed.
-        worker_price: an hour of a machine.
-        put_price, get_price, sqs_price: of a million requests.
+        tasks, workers: number of tasks and of workers.
+        task_s: mean time of a task on its worker, log-normal with sigma 0.3; with *exchange*, the
+            time if it computes all its patches.
+        interruptions: interruptions of a worker per hour; the share *noticed* comes with notice.
+        boot_s: time until the machine that replaces an interrupted one is at work.
+        stalls: stalls of a worker per hour. A stall lasts up to three leases; the worker then
+            continues as a zombie.
+        duplicates: share of messages that are in the queue twice.
+        transient: share of attempts that fail because of a temporary fault.
+        window: number of tasks that a worker holds: it computes one, the others wait.
+        lease_s, grace_s: options of `chunkflow work`.
+        reads, writes: objects of the volumes that a task reads and writes, while others compute.
+        worker_price: price of a machine per hour.
+        put_price, get_price, sqs_price: price of a million requests.
+        exchange: whether tasks exchange patches and are sent in checkerboard order.
+        part_mb_s: bandwidth of a worker for writing what it stores for other tasks, MB/s.
     """
 
     tasks: int = 15_000_000
@@ -80,6 +86,8 @@ class Fleet:
     get_price: float = 0.4
     sqs_price: float = 0.4
     seed: int = 0
+    exchange: bool = False
+    part_mb_s: float = 100.0
 
 
 # --- the fleet -----------------------------------------------------------------------------------
@@ -89,11 +97,17 @@ class Simulation:
     """One run of a fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Plan the tasks; nobody is at work yet."""
+        """Plan the tasks; no worker has started."""
         random.seed(fleet.seed)
         self.fleet, self.clock = fleet, Clock()
-        across = min(1000, fleet.tasks)
-        grid = task_grid(BOX, Zyx(0, 0, 0), grid_size=Zyx(1, -(-fleet.tasks // across), across))
+        self.exchange: SimulatedExchange | None = None
+        if fleet.exchange:
+            count_zyx = cube_of(fleet.tasks)
+            self.exchange = SimulatedExchange(SharedPatches.of(count_zyx))
+        else:
+            across = min(1000, fleet.tasks)
+            count_zyx = Zyx(1, -(-fleet.tasks // across), across)
+        grid = task_grid(TASK, Zyx(0, 0, 0), grid_size=count_zyx)
         self.plan = GridPlan(grid, indexes=range(fleet.tasks))
         self.s3 = SimulatedS3(self.clock)
         self.ledger = FleetLedger(self.s3, self.plan.span)
@@ -102,49 +116,70 @@ class Simulation:
             random.lognormvariate(-0.045, 0.3) * fleet.task_s  # mean 1
             for _ in range(TYPICAL)
         ]
-        self.said: Counter[str] = Counter()
-        self.workers: dict[Worker, None] = {}  # at work; in order, so that sums repeat
+        self.events: Counter[str] = Counter()
+        self.workers: dict[Worker, None] = {}  # at work; in order, so that sums are reproducible
         self.wasted_s = self.worker_s = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self.exchange_requests: Counter[str] = Counter()
+        self.patches_per_task = 0.0
+        if self.exchange is not None:
+            self.patches_per_task = self.exchange.shared.without_exchange / fleet.tasks
+        self._pending: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
 
     def _bodies(self) -> Iterator[str]:
         """Yield the messages, some of them twice."""
-        for number in self.plan:
+        in_order = checkerboard(self.plan, self.fleet.workers) if self.exchange else self.plan
+        for number in in_order:
             body = body_text(str(self.plan.region(number)), SPEC, STAGE)
             yield body
             if random.random() < self.fleet.duplicates:
-                self.said["duplicates"] += 1
+                self.events["duplicates"] += 1
                 yield body
 
+    def ask_exchange(self, kind: str, number: int = 1) -> None:
+        """Make requests to the exchange, which other work of the worker hides."""
+        if number:
+            self.exchange_requests[kind] += number
+            with self.s3.in_background():
+                self.s3.ask(kind, "exchange/", number, CONNECTIONS)
+
+    def unfinished(self, numbers: list[int]) -> set[int]:
+        """Return those of the given tasks that have no record in the ledger."""
+        before = self.s3.requests.copy()
+        with self.s3.in_background():
+            ended = self.ledger.find(numbers)
+        self.exchange_requests += self.s3.requests - before
+        return set(numbers) - ended.keys()
+
     def at(self, when: float, event: Callable[[], None]) -> None:
-        """Do something at a time."""
-        heapq.heappush(self._events, (when, next(self._numbers), event))
+        """Call a function at a simulated time."""
+        heapq.heappush(self._pending, (when, next(self._numbers), event))
 
     def run(self) -> dict[str, Any]:
-        """Let the fleet work until each task is recorded; return what is to be told of it."""
-        start = told = perf_counter()
+        """Let the fleet work until each task is recorded; return the results."""
+        start = printed = perf_counter()
         for _ in range(self.fleet.workers):
             self.at(random.uniform(0, self.fleet.boot_s), self.boot)
-        while self.said["finished"] < self.fleet.tasks:
-            when, _, event = heapq.heappop(self._events)
+        while self.events["finished"] < self.fleet.tasks:
+            when, _, event = heapq.heappop(self._pending)
             self.clock.now = when
             event()
-            if perf_counter() - told > SAY_S:
-                told = perf_counter()
-                share = self.said["finished"] / self.fleet.tasks
-                print(f"{share:.1%}, {told - start:.0f} s", file=sys.stderr, flush=True)
+            if perf_counter() - printed > PROGRESS_S:
+                printed = perf_counter()
+                share = self.events["finished"] / self.fleet.tasks
+                text = f"{share:.1%} of the tasks are recorded after {printed - start:.0f} s"
+                print(text, file=sys.stderr, flush=True)
         makespan = self.clock.now
         during = dict(self.s3.requests)
-        left = len(self.s3)
+        objects = len(self.s3)
         self.ledger.compact()
-        return self._told(makespan, during, left) | {"simulated_in_s": perf_counter() - start}
+        return self._results(makespan, during, objects) | {"simulated_in_s": perf_counter() - start}
 
     def boot(self) -> None:
-        """Begin a worker."""
+        """Start a worker."""
         Worker(self, next(self._numbers)).begin()
 
-    def _told(self, makespan: float, requests: dict[str, int], left: int) -> dict[str, Any]:
+    def _results(self, makespan: float, requests: dict[str, int], objects: int) -> dict[str, Any]:
         fleet, counts = self.fleet, self.ledger.counts(EPOCH + makespan)
         longest_s = max(self.seconds)
         return {
@@ -159,37 +194,73 @@ class Simulation:
             "failures": counts.failures,
             "missing": sum(1 for _ in self.ledger.missing(self.plan)),
             "objects": len(self.s3),
-            "objects_before_fold": left,
+            "objects_before_fold": objects,
             "requests": requests,
-            "volume_reads": self.said["read"] * fleet.reads,
-            "volume_writes": self.said["computed"] * fleet.writes,
+            "volume_reads": self.events["read"] * fleet.reads,
+            "volume_writes": self.events["computed"] * fleet.writes,
             "sqs_requests": self.queue.requests,
             "in_flight": self.queue.peak,
             "over_limit": self.queue.over_limit,
             "slow_downs": self.s3.slow_downs,
             "conflicts": self.s3.conflicts,
-            **self.said,
+            **self.events,
+            **({"exchange": self._exchanged(self.exchange)} if self.exchange else {}),
+        }
+
+    def _exchanged(self, exchange: SimulatedExchange) -> dict[str, Any]:
+        shared = exchange.shared
+        return {
+            "distinct": shared.distinct,
+            "without": shared.without_exchange,
+            "computed": exchange.computed,
+            "killed": self.events["patches_killed"],
+            "bytes_written": exchange.bytes_written,
+            "objects_written": exchange.objects_written,
+            "bytes_read": exchange.bytes_read,
+            "objects_read": exchange.objects_read,
+            "peak_bytes": exchange.peak_bytes,
+            "requests": dict(self.exchange_requests),
         }
 
     def write_s(self) -> float:
-        """Return how long it takes to write the objects of a task, nobody else being there."""
+        """Return the time to write the objects of a task while no other worker writes."""
         return -(-self.fleet.writes // CONNECTIONS) * 0.06
 
 
+def cube_of(tasks: int) -> Zyx:
+    """Return the counts along z, y and x of a grid that is nearly a cube of *tasks* tasks.
+
+    Raises:
+        ValueError: the number of tasks has no such factors.
+    """
+    near = round(tasks ** (1 / 3))
+    for z in range(near, 0, -1):
+        if tasks % z == 0:
+            rest = tasks // z
+            y = next(y for y in range(int(rest**0.5), 0, -1) if rest % y == 0)
+            if rest // y <= 8 * z:
+                return Zyx(z, y, rest // y)
+    msg = f"{tasks} tasks do not fill a grid; choose a number with small factors, such as 100,000"
+    raise ValueError(msg)
+
+
 def main() -> None:
-    """Simulate, and print or write what was found."""
+    """Simulate, and print or write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tasks", type=float, default=Fleet.tasks)
     parser.add_argument("--workers", type=int, nargs="+", default=[Fleet.workers])
     parser.add_argument("--task-seconds", type=float, default=Fleet.task_s)
-    parser.add_argument("--output", type=Path, help="JSON; else it goes to stdout")
+    parser.add_argument("--exchange", action="store_true", help="let tasks exchange patches")
+    parser.add_argument("--output", type=Path, help="JSON file for the results; default: stdout")
     arguments = parser.parse_args()
-    found = []
+    results = []
     for workers in arguments.workers:
-        fleet = Fleet(int(arguments.tasks), workers, arguments.task_seconds)
-        found.append(Simulation(fleet).run())
-        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    text = json.dumps(found, indent=1) + "\n"
+        fleet = Fleet(
+            int(arguments.tasks), workers, arguments.task_seconds, exchange=arguments.exchange
+        )
+        results.append(Simulation(fleet).run())
+        print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+    text = json.dumps(results, indent=1) + "\n"
     if arguments.output:
         arguments.output.write_text(text)
     else:

@@ -50,11 +50,20 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
     """
     key, order = _key(step.name), step.source.options.get("order")
     if order is None and _exchanges_patches(step, exchange):
-        order = CHECKERBOARD if workers > 1 else "raster"
-        reason = "to compute each patch that tasks share only once"
-        if workers == 1:
-            reason = "because one worker computes each patch that tasks share only once"
-        logger.info("step %s: tasks are sent in %s order %s", step.name, order, reason)
+        if workers > 1:
+            order = CHECKERBOARD
+            logger.info(
+                "step %s: tasks are sent in checkerboard order, for %d worker processes "
+                "(--workers), so that each patch that tasks share is computed once",
+                step.name,
+                workers,
+            )
+        else:
+            logger.info(
+                "step %s: tasks are sent in raster order, because one worker process computes each "
+                "patch that tasks share once in any order",
+                step.name,
+            )
     if order == CHECKERBOARD and (reason := obstacle(step.plan)):
         order = None
         logger.info(

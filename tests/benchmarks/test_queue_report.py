@@ -44,7 +44,7 @@ def _line(what: str, *runs: dict[str, Any]) -> Line:
 @pytest.mark.parametrize(("wall", "verdict"), [(1.24, "met"), (1.26, "not met")])
 def test_sending_is_compared_with_boto3(wall: float, verdict: str) -> None:
     """At least 0.8 of what boto3 alone sends."""
-    line = _line("against boto3", _run(SEND, "ours", wall_s=wall), _run(SEND, "boto3"))
+    line = _line("relative to boto3", _run(SEND, "ours", wall_s=wall), _run(SEND, "boto3"))
     assert line.verdict == verdict
 
 
@@ -67,7 +67,7 @@ def test_memory_of_most_boxes_is_compared_with_that_of_fewest() -> None:
 def test_overhead_is_that_of_four_workers_without_the_line(wall: float, verdict: str) -> None:
     """20,000 tasks in 10.5 s on 4 workers are 2.1 ms each, of which 0.1 ms are the line's own."""
     alone = _run(NOTHING, "no queue", wall_s=2.0)
-    line = _line("overhead of a task, embedded", alone, _worked("embedded", wall))
+    line = _line("overhead per task, embedded", alone, _worked("embedded", wall))
     assert line.verdict == verdict
 
 
@@ -75,14 +75,14 @@ def test_what_did_not_run_is_not_judged() -> None:
     """The reason stands in the table, for overheads as for peers."""
     alone = _run(NOTHING, "no queue", wall_s=2.0)
     lost = {"case": NOTHING, "contestant": "embedded", "round": 0, "error": "no space"}
-    line = _line("overhead of a task, embedded", alone, lost)
+    line = _line("overhead per task, embedded", alone, lost)
     assert line.verdict == "not measured: no space"
 
 
 def test_peers_stand_beside_what_was_said_of_them() -> None:
     """Measured here, said elsewhere."""
     line = _line("python-task-queue", _run(NOTHING, "python-task-queue", wall_s=2.0))
-    assert line.measured == "1e+03 tasks/s (one run); said to be 1,320 elsewhere"
+    assert line.measured == "1e+03 tasks/s (one run); published: 1,320, on another machine"
 
 
 def test_each_number_of_workers_is_judged() -> None:

@@ -84,6 +84,7 @@ def test_groups_count_the_same_as_patches_one_by_one(geometry, data):
             computed += found
             continue
         assert patches_left is None
+        groups.read(attempt)
         unfinished = set(groups.consumers(attempt)) - single.recorded
         groups.end(attempt, unfinished)
         groups.recorded(number)
@@ -111,7 +112,9 @@ def test_in_checkerboard_order_nearly_every_patch_is_computed_once(workers, most
     assert 1 <= round(found.ratio, 3) <= most
     assert found.peak_bytes < most_gb * 1e9
     assert found.bytes_stored == 0
+    assert found.bytes_read == found.bytes_written  # each object is read once
     without = sum(shared.shape(number).patches for number in plan)
+    assert without == shared.without_exchange
     assert without / shared.distinct == pytest.approx(2.246, abs=0.001)
 
 

@@ -81,8 +81,8 @@ def test_numbers_plan_and_hash_are_those_of_raster():
     ("options", "order", "network", "expected", "logged"),
     [
         ("--exchange off", "", SHARED, "raster", ""),
-        ("--exchange on", "", SHARED, "checkerboard", "checkerboard order to compute each patch"),
-        ("--exchange on --workers 1", "", SHARED, "raster", "raster order because one worker"),
+        ("--exchange on", "", SHARED, "checkerboard", "checkerboard order, for 64 worker"),
+        ("--exchange on --workers 1", "", SHARED, "raster", "raster order, because one worker"),
         ("--exchange on", "--order raster", SHARED, "raster", ""),
         ("--exchange on --device-class any", "", SHARED, "raster", ""),
         ("--exchange on", "", f"{NETWORK} --output-patch-overlap 0 0 0", "raster", ""),
