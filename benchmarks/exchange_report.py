@@ -128,7 +128,7 @@ def _exchanged(case: Case, name: str) -> list[Line]:
     if name not in case.records:
         return []
     record = case.records[name][0]
-    written, read = (record["counts"][key] for key in ("bytes_written", "bytes_read"))
+    written, read = (record["exchanged_bytes"][key] for key in ("written", "read"))
     text = f"{written / 1e6:.1f} MB written, {read / 1e6:.1f} MB read"
     if "requests" in record:
         count = sum(record["requests"].values()) / record["tasks"]
@@ -136,13 +136,13 @@ def _exchanged(case: Case, name: str) -> list[Line]:
         text += f"; {count:.1f} requests a task ({each})"
     result = [Line(case.name, f"bytes exchanged, {name}", text)]
     if name == BUCKET:
-        what = "bytes exchanged against the estimate of plan"
+        what = "bytes written against the estimate of plan"
         if "planned_bytes" not in record:
             words = f"within {BYTES_LIMIT:.0%}"
             return [*result, not_measured(case.name, what, words, "plan does not estimate them")]
-        ratio = (written + read) / (2 * record["planned_bytes"])
-        note = f" of {2 * record['planned_bytes'] / 1e6:.1f} MB"
-        result.append(within(case.name, what, ratio, BYTES_LIMIT, note))
+        planned = record["planned_bytes"]
+        note = f" of {planned / 1e6:.1f} MB"
+        result.append(within(case.name, what, written / planned, BYTES_LIMIT, note))
     return result
 
 

@@ -39,28 +39,30 @@ def watched_line(folder: str, line: PipelineSource, feed: TaskFeed) -> Pipeline:
     Args:
         folder: for the file, JSON: ``begun`` and ``ended``, seconds of the monotonic clock, of the
             first and the last operator; ``forward_s``, ``patches``, ``found`` (patches of other
-            tasks); ``counts`` of the exchange, if there is one; ``exchange_s``: for each part of
-            `TIMED`, seconds of wall time and of processor time; ``peak_bytes``.
+            tasks); ``exchange_s``: for each part of `TIMED`, seconds of wall time and of processor
+            time; ``exchanged_bytes``: of the objects that were ``written`` and ``read``;
+            ``peak_bytes``.
         line: of a step with one network.
         feed: its tasks.
     """
     report: dict[str, Any] = {"exchange_s": {what: [0.0, 0.0] for what, _, _ in TIMED}}
     for what, owner, name in TIMED:
         _watch(owner, name, report["exchange_s"][what])
+    report["exchanged_bytes"] = exchanged = {"written": 0, "read": 0}
+    _count_bytes(exchanged)
     pipeline = pipeline_of_step(line, feed)
     for operator in pipeline.operators:
         _note_times(operator, report)
     leave = Inferencer.__exit__
 
     def left(inferencer: Inferencer, *error: object) -> None:
-        engine, exchange = inferencer.engine, inferencer._exchange
+        engine = inferencer.engine
         if engine is not None:
             report.update(
                 forward_s=engine.forward_seconds,
                 patches=engine.patches_run,
                 found=engine.patches_found,
                 peak_bytes=memory_bytes("VmHWM"),
-                counts={} if exchange is None else vars(exchange.counts),
             )
             Path(folder, f"{os.getpid()}.json").write_text(json.dumps(report))
         leave(inferencer, *error)
@@ -83,6 +85,23 @@ def _watch(owner: Any, name: str, seconds: list[float]) -> None:
             seconds[1] += thread_time() - cpu
 
     setattr(owner, name, timed)
+
+
+def _count_bytes(exchanged: dict[str, int]) -> None:
+    """Add the sizes of the objects that are packed to be written, and of those that are read."""
+    module: Any = patch_exchange
+    pack, unpack = module.packed, module.PackedParts.__init__
+
+    def packed(*arguments: Any) -> bytes:
+        content: bytes = pack(*arguments)
+        exchanged["written"] += len(content)
+        return content
+
+    def unpacked(self: Any, content: bytes, *arguments: Any) -> None:
+        exchanged["read"] += len(content)
+        unpack(self, content, *arguments)
+
+    module.packed, module.PackedParts.__init__ = packed, unpacked
 
 
 def _note_times(operator: Operator, report: dict[str, Any]) -> None:
