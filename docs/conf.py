@@ -81,6 +81,7 @@ NAVIGATION = {
         "benchmarks-volumes",
         "benchmarks-queue",
         "benchmarks-operators",
+        "benchmarks-exchange",
     ],
     "Machines": ["../deploy/slurm/README", "../deploy/kubernetes/README", "../deploy/aws/README"],
     "The project": ["architecture", "../CONTRIBUTING", "contributing", "../CHANGELOG"],

@@ -3,6 +3,7 @@
 from time import perf_counter
 from typing import Any
 
+from chunkflow.flow.divid_conquer.patch.pytorch import PyTorch
 from chunkflow.flow.flow import main as run_line
 from chunkflow.flow.load_precomputed import LoadPrecomputedOperator
 from measure import job, memory_bytes, report
@@ -18,6 +19,7 @@ def main() -> None:
         return read(operator, *arguments)
 
     LoadPrecomputedOperator.__call__ = timed
+    PyTorch.compute_device = "cpu"  # chunkflow asks for the name of a GPU, which fails without one
     run_line(job()["line"], standalone_mode=False)
     wall = perf_counter() - begun[0]
     report({"wall_s": wall, "tasks": len(begun), "peak_bytes": memory_bytes("VmHWM")})
