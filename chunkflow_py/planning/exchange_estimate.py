@@ -260,11 +260,11 @@ def gain_of(
     fleet: Fleet,
     bytes_per_s: float | None,
 ) -> Gain:
-    """Return the time that a step takes if its tasks exchange patches.
+    """Return the duration of a step whose tasks exchange patches, and the time that this saves.
 
     Args:
         exchanges: what the tasks of each network exchange.
-        patches: numbers of patches of all networks of the step, without an exchange.
+        patches: for each network of the step, how many patches are computed without an exchange.
         network: time of the networks without an exchange.
         duration: duration of the step without an exchange.
         fleet: numbers of machines and worker processes.

@@ -209,7 +209,7 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
 
 
 def _check_dtype(tensor: TensorDescription, allowed: tuple[str, ...], why: str) -> None:
-    """Check the dtype after the last step: the one that this step sets, or that of *tensor*."""
+    """Check the dtype that the last step sets or, if it sets none, the dtype of *tensor*."""
     steps = list(tensor.steps)
     last = _name(steps[-1]) if steps else ""
     dtype = steps[-1]["kwargs"]["dtype"].text() if last == "ensure_dtype" else tensor.dtype

@@ -267,7 +267,7 @@ class N5Layout(BlockLayout):
         size = math.prod(extent) * self.dtype.itemsize
         voxels = self._decompress(memoryview(data)[4 + 4 * count + 4 * mode :], size)
         if len(voxels) != size:
-            msg = f"it holds {len(voxels)} bytes, not the {size} of {extent} {self.dtype}"
+            msg = f"it has {len(voxels)} bytes, but {extent} {self.dtype} voxels have {size}"
             raise ValueError(msg)
         big_endian = np.frombuffer(voxels, self.dtype.newbyteorder(">"))
         return big_endian.astype(self.dtype, copy=False).reshape(extent)

@@ -122,7 +122,8 @@ class PrecomputedCodec:
         data = _gunzipped(data, size, is_raw=self._library is None)
         if self._library is None:
             if len(data) != size:
-                msg = f"it holds {len(data)} bytes, not the {size} of {tuple(extent)} {self._dtype}"
+                there, shape = len(data), tuple(extent)
+                msg = f"it has {there} bytes, but {shape} {self._dtype} voxels have {size}"
                 raise ValueError(msg)
             return np.frombuffer(data, self._dtype).reshape(extent)
         if not data:
