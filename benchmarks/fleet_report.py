@@ -46,6 +46,10 @@ def cost(found: dict[str, Any]) -> dict[str, float]:
     return dollars
 
 
+def _many(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
 def _lines(found: dict[str, Any]) -> list[Line]:
     fleet = found["fleet"]
     tasks, workers = fleet["tasks"], fleet["workers"]
@@ -67,16 +71,19 @@ def _lines(found: dict[str, Any]) -> list[Line]:
     window = faults * found["longest_s"]
     throttling = (
         f"{found['slow_downs']:,} SlowDown of S3, {found['over_limit']:,} OverLimit of SQS; "
-        f"{found['conflicts']:,} updates of the ledger repeated after a conflict; at most "
-        f"{found['in_flight']:,} messages in flight"
+        f"{_many(found['conflicts'], 'update')} of the ledger repeated after a conflict; at most "
+        f"{_many(found['in_flight'], 'message')} in flight"
     )
     what_happened = (
-        f"{found.get('interruptions', 0):,} interruptions ({found.get('killed', 0):,} without "
-        f"notice), {found.get('stalls', 0):,} stalls, {found.get('duplicates', 0):,} duplicates, "
-        f"{found.get('failed', 0):,} failed attempts"
+        f"{_many(found.get('interruptions', 0), 'interruption')} ({found.get('killed', 0):,} "
+        f"without notice), {_many(found.get('stalls', 0), 'stall')}, "
+        f"{_many(found.get('duplicates', 0), 'duplicate')}, "
+        f"{_many(found.get('failed', 0), 'failed attempt')}"
     )
     return [
-        Line(section, "makespan", f"{makespan / HOUR:.1f} h, {makespan / ideal:.3f} of the ideal"),
+        Line(
+            section, "makespan", f"{makespan / HOUR:.1f} h, {makespan / ideal:.3f} times the ideal"
+        ),
         Line(section, "what happened", what_happened),
         Line(
             section,

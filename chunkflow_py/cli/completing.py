@@ -58,7 +58,9 @@ class CursorPosition:
 
 
 def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition | None:
-    """Return the position of a cursor behind *argv*, or ``None`` if a command in it is unknown.
+    """Return where in the command line a cursor directly after *argv* is.
+
+    Return ``None`` if *argv* contains an unknown command.
 
     Args:
         program: the group of all commands.

@@ -208,7 +208,7 @@ class BoundingBox:
         return BoundingBox(self.start // factor, -(-self.stop // factor))
 
     def turned(self, order: Sequence[int]) -> BoundingBox:
-        """Return the box with its axes in another order: the old axes that become z, y and x."""
+        """Return the box with its axes permuted; *order* lists the old axes that become z, y, x."""
         return BoundingBox(self.start.turned(order), self.stop.turned(order))
 
     def aligned_outward(

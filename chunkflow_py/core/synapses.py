@@ -166,14 +166,16 @@ class Synapses:
         return self.keep_pre(np.all(is_inside, axis=1))
 
     def user_id(self, name: str) -> int:
-        """Return the index of a user in *users*.
+        """Return the index of an annotator in *users*.
 
         Raises:
-            ChunkError: no user has this name; the message lists the users.
+            ChunkError: no annotator has this name; the message lists the annotators.
         """
         if name not in self.users:
             known = ", ".join(self.users) or "none"
-            msg = f"these synapses have no user {name!r}; their users are {known}"
+            msg = (
+                f"no annotator (user) named {name!r} in these synapses; the annotators are {known}"
+            )
             raise ChunkError(msg)
         return self.users.index(name)
 

@@ -65,8 +65,8 @@ class Engine:
     Attributes:
         device: operations of the network's device.
         patches_run: number of patches that the network has run on.
-        patches_skipped: number of patches that were not run, because they were empty or masked.
-        patches_found: number of patches that were not run, because another task had run them.
+        patches_skipped: number of patches that were not computed, being empty or masked.
+        patches_found: number of patches that another task had computed.
     """
 
     def __init__(

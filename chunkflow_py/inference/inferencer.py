@@ -80,7 +80,7 @@ class Inferencer(OperatorBase):
         report_precision: with the first chunk, log the compute profile and, unless the network
             runs by PyTorch in plain float32, its error against that on a few patches.
         on_progress: called as (patches done, all patches).
-        part_store: where tasks exchange patches; ``None`` computes all patches of every task.
+        part_store: where tasks exchange patches; ``None`` if each task computes all its patches.
         task_time: time index of the current task, assigned by the pipeline.
     """
 
@@ -177,7 +177,9 @@ class Inferencer(OperatorBase):
         if self.settings.skip_empty or self.mask is not None:
             count = self.engine.patches_skipped
             total = self.engine.patches_run + count
-            logger.info("%d of %d patches were not run: empty or masked", count, total)
+            logger.info(
+                "%d of %d patches were not computed, because they are empty or masked", count, total
+            )
         if found := self.engine.patches_found:
             total = self.engine.patches_run + found
             logger.info("%d of %d patches were computed by another task", found, total)
@@ -380,7 +382,7 @@ class Inferencer(OperatorBase):
             return None
         size = engine.batch_size
         if reason := self._why_separately(engine, size, grid, domain):
-            logger.info("tasks compute the patches that they share separately, because %s", reason)
+            logger.info("tasks do not exchange patches, because %s", reason)
             self.part_store = None
             return None
         if self._exchange is not None and self._exchange.has_ended:

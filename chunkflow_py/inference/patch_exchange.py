@@ -13,11 +13,11 @@ the order of its patches, so the bytes of its result are the same with and witho
 
 A part is found by a key, the digest of the patch's input as the network gets it and of the
 *identity* of the computation: network, weights, compute profile, batch size and so on. Whatever is
-missing, damaged, late or has another key is computed. No task ever waits for another one.
+missing, damaged, late or has another key is computed. A task never waits for another task.
 
 The parts of one task (the producer) for another one (the consumer) are one object, which is written
-when the producer ends. Tasks of one process find the parts of a task that still runs, too. An
-object is data from strangers, see `PackedParts`.
+when the producer ends. Tasks of one process find the parts of a task that still runs, too. Objects
+are untrusted data: `PackedParts` checks them.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class PackedParts:
             raise PartsError(DAMAGED, msg)
         magic, code, stated, count = _HEADER.unpack_from(content)
         if magic != _MAGIC or code not in _DTYPES or stated != channels or count < 1:
-            msg = "its header is not that of parts of this network"
+            msg = "its header does not describe parts of this network's output"
             raise PartsError(FOREIGN, msg)
         end = _HEADER.size + count * _ENTRY.size
         if len(content) < end + _CHECKSUM:
@@ -223,11 +223,11 @@ class PackedParts:
 
 
 class PartStore(Protocol):
-    """Where objects with parts are kept; names are those of tasks.
+    """Stores objects with parts; *consumer* and *producer* are names of tasks.
 
     Attributes:
-        identity: digest of all that the user has chosen, such as the hash of a run's step; parts of
-            stores with another identity are not used.
+        identity: digest of everything that the user chose, such as the hash of a run's step; parts
+            from stores with another identity are not used.
         connections: useful number of concurrent reads; 0 if reading takes no time.
         most_bytes: limit of the bytes that the store itself keeps in memory.
         must_save_time: whether the exchange ends when it takes more time than it saves.
@@ -252,7 +252,7 @@ class PartStore(Protocol):
         Args:
             consumer: task that may use the object.
             producer: task that made it.
-            content: returns the object; called at most once, in any thread.
+            content: function that returns the object; called at most once, in any thread.
             size: about how many bytes the object has.
         """
 
@@ -292,8 +292,8 @@ class PatchExchange:
     Attributes:
         counts: what the exchange has done.
         reads: objects that were read.
-        has_ended: whether later tasks exchange no patches, because it would take longer than to
-            compute them.
+        has_ended: whether later tasks exchange no patches, because exchanging them would take
+            longer than computing them.
     """
 
     def __init__(
@@ -375,7 +375,11 @@ class PatchExchange:
         try:
             return self._store.producers(consumer)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
-            self._warn("read", f"cannot look for parts of patches, which are computed: {error}")
+            self._warn(
+                "read",
+                "cannot look for parts of patches that other tasks have stored, so these patches "
+                f"are computed: {error}",
+            )
             return ()
 
     def read(self, consumer: str, producer: str, most: int) -> PackedParts | None:
@@ -399,12 +403,12 @@ class PatchExchange:
             self.counts.refused[error.kind] += 1
         self._warn(
             "refused",
-            f"the parts of patches that task {producer} stored for {consumer} are computed again: "
-            f"{error}",
+            f"task {consumer} computes patches itself, because it cannot use the object in which "
+            f"task {producer} stored their parts: {error}",
         )
 
     def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
-        """Copy values to the host, behind the network's work, and return when they arrive."""
+        """Return a copy of values on the host, and a mark that is reached when it is complete."""
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
         # A copy on the device, because the next forward pass overwrites the values.
@@ -423,7 +427,7 @@ class PatchExchange:
     def upload(self, part: Part, target: torch.Tensor) -> None:
         """Copy the values of a part to *target* on the device, without waiting for the device.
 
-        The copy is behind the work that the current stream already has.
+        The copy starts after the work that the current stream already has.
         """
         values = part.arrived_values()
         if not self._device.asynchronous:
@@ -507,17 +511,15 @@ class PatchExchange:
             else "this process exchanges patches with other tasks"
         )
         logger.info(
-            "%s: computing a patch takes %.3g s; writing its part of %.3g MB takes %.3g s (%d "
-            "objects, %.3g MB/s), and reading it %.3g s (%d objects%s)",
+            "%s: computing a patch takes %.3g s; for a part of the mean size, %.3g MB, writing "
+            "takes %.3g s (%s), and reading takes %.3g s (%s)",
             choice,
             forward_s,
             size / 1e6,
             write_s,
-            writes.finished,
-            writes.bytes / 1e6 / max(writes.seconds, 1e-9),
+            _measured(writes) or "no write has finished yet",
             read_s,
-            reads.finished,
-            f", {reads.bytes_per_s / 1e6:.3g} MB/s" if reads.finished else "",
+            _measured(reads) or "assumed to be as fast as writing",
         )
 
     def _warn(self, kind: str, text: str) -> None:
@@ -526,6 +528,14 @@ class PatchExchange:
                 return
             self._warned.add(kind)
         logger.warning("%s", text)
+
+
+def _measured(transfers: Transfers) -> str:
+    """Return the speed of *transfers* as text; empty if none has finished."""
+    if not (count := transfers.finished):
+        return ""
+    objects = "object" if count == 1 else "objects"
+    return f"{transfers.bytes_per_s / 1e6:.3g} MB/s, measured on {count} {objects}"
 
 
 @dataclass(eq=False)
@@ -552,7 +562,7 @@ class TaskExchange:
 
     @property
     def label(self) -> str:
-        """Name of this task as a producer, which no task with another identity has."""
+        """Name under which this task stores parts; it contains the identity."""
         return self._labelled(self.name)
 
     def shared(self, patch: BoundingBox) -> Iterable[str]:
@@ -577,7 +587,7 @@ class TaskExchange:
             label = _LABEL.fullmatch(producer)
             if label is not None and label[1] in self.neighbours:
                 self._foreign.add(producer)
-                msg = "another network, compute profile or batch size has computed them"
+                msg = "the parts are of another network, compute profile or batch size"
                 self.exchange.refuse(self.name, label[1], PartsError(FOREIGN, msg))
         for producer in sorted(own & stored):
             if producer not in self._packs:

@@ -50,15 +50,15 @@ def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return the memory that a process needs for parts: of one task, and in the store.
+    """Return the most memory that a process needs for parts, in tasks and in the store.
 
     Args:
         task_bytes: limit of the bytes that a task stores, see `PatchGrid.voxels_outside`.
         tasks: number of tasks.
         most_bytes: limit of the bytes that the part store keeps in memory.
-        writes_later: whether the store writes in a thread, as that of a run does.
+        writes_later: whether the store writes in a thread, as the store of a run does.
     """
-    # The parts that a task reads, those that it keeps until its end, and those of the task before.
+    # The parts that a task reads, those that it collects until its end, those of the last task.
     sets = 3 if writes_later else 2
     return sets * task_bytes + min(task_bytes * tasks, most_bytes)
 
@@ -103,7 +103,7 @@ class SharedPatches:
         return prod(len(axis) for axis in self.touched)
 
     def written_voxels(self, layers: int | None) -> int:
-        """Return the voxels of all parts that tasks write; tasks read as many.
+        """Return the number of voxels of all parts that tasks write; tasks read as many.
 
         Args:
             layers: order of the tasks: ``None`` for the order of their numbers, else the layers of
@@ -117,9 +117,9 @@ class SharedPatches:
 
     @cached_property
     def objects(self) -> int:
-        """Number of objects, one for each ordered pair of tasks that one has parts for the other.
+        """Number of objects, one for each pair of a producer and a consumer of parts.
 
-        Two tasks are such a pair if they are one along each axis, counting a task and itself.
+        Two tasks are such a pair if their positions are a pair along each axis, or are equal there.
         """
         pairs = [{(tasks[0][0], task) for tasks in axis for task, _ in tasks}
                  for axis in self.touched]  # fmt: skip

@@ -12,8 +12,8 @@ Along an axis, size / stride + 1 patches touch a task whose boundaries are multi
 memory.
 
 If tasks exchange the patches that they share, no task computes voxels in vain, whatever its size.
-Then the smallest task is chosen that keeps half of what it computes for itself; smaller tasks would
-spend their time on the exchange.
+The smallest task is then chosen for which at least half of the output that it computes lies in its
+own box; smaller tasks would spend their time on the exchange.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # also in memory, and may be as large as the output itself.
 _INPUTS, _OUTPUTS = 2, 3
 _LARGEST = 2**14  # voxels along an axis: larger tasks would be too few
-_KEPT = 0.5  # share of the voxels of its patches that a task should keep
+_KEPT = 0.5  # share of the output of a task that should lie in its own box
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class TaskSize:
             pipeline that reads one task ahead.
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
-        alone: the same as *amplification*, if tasks do not exchange patches.
-        kept: share of the voxels that a task computes which no other task needs, on average; 0 if
+        alone: what *amplification* would be if tasks did not exchange patches.
+        kept: share of the computed output of a task that lies in its own box, on average; 0 if
             tasks do not exchange patches, 1 if there is only one task.
     """
 
@@ -98,11 +98,11 @@ class TaskSizes:
     ) -> TaskSize:
         """Return the best task size that fits into the memory.
 
-        Without an exchange of patches, this is the size with the least amplification. With it, this
-        is a size with which a task keeps at least half of the voxels that it computes; if none
-        fits, the size with which it keeps most. Of several such sizes, the one that needs least
-        memory is returned. The size along y and x is the same, so it may exceed the shorter axis of
-        the volume.
+        Without an exchange of patches, this is the size with the least amplification. With an
+        exchange, at least half of the output that a task computes must lie in its own box; if no
+        such size fits, this is the size with the largest share. Of several such sizes, the one that
+        needs least memory is returned. The size along y and x is the same, so it may exceed the
+        shorter axis of the volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches.

@@ -54,7 +54,7 @@ def duplicates(
         user: remove only points of this user (default: of all users).
 
     Raises:
-        ChunkError: no user has this name, or the chunk does not hold labels.
+        ChunkError: no annotator has this name, or the chunk does not hold labels.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np

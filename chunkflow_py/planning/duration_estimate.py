@@ -1,4 +1,4 @@
-"""Estimate the duration of a step from pilot tasks, network speed, or a number of the user.
+"""Estimate the duration of a step from pilot tasks, network speed, or a value that you give.
 
 ```
 process   start | first task      | next    | next    | …     stages overlap, so each further task

@@ -49,11 +49,11 @@ class Exchange:
         objects: number of objects of all tasks; each is written once and read once.
         task_objects: number of objects that a task writes on average.
         lists: number of requests of all tasks that list objects.
-        peak_bytes: bytes that are stored at the same time, at most: those between tasks that have
-            ended and tasks that have not begun, see
-            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`, and the parts of one
-            task for each worker, which are removed when the task is recorded.
-        memory_bytes: memory that a process needs for parts, in addition to that without exchange.
+        peak_bytes: bytes that are stored at the same time, at most: the parts of tasks that have
+            ended for tasks that have not begun (see
+            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`), and for each worker
+            the parts of one task, which are removed when the task is recorded.
+        memory_bytes: memory that a process needs for parts, beyond what it needs without exchange.
     """
 
     operator: str
@@ -123,7 +123,7 @@ class Gain:
 
     @property
     def least_bytes_per_s(self) -> float:
-        """Speed of the store from which on the exchange pays, bytes per second."""
+        """Lowest speed of the store at which the exchange pays, bytes per second."""
         return self.transfer_bytes / max(1e-9, self.saved_s)
 
 
@@ -170,7 +170,7 @@ def network_time(
     mean_work: float,
     stage_of: Mapping[str, str],
 ) -> NetworkTime | None:
-    """Return the time of the networks as the pilots measured it; ``None`` if they did not.
+    """Return the time of the networks, measured by the pilots; ``None`` if nothing was measured.
 
     Args:
         observations: measurements of the pilot processes.

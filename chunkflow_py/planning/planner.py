@@ -443,7 +443,7 @@ class _Planner:
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the peak memory of a pilot process, plus what its caches would still grow by.
+    """Return the peak memory of a pilot process, plus the further growth of its caches.
 
     If the pilot ended before its peak, the estimated memory is used instead, if that is larger.
     """

@@ -231,7 +231,7 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
         if found.amplification is not None and found.instead_of is not None:
             gain = (
                 f": {found.amplification:.2f} voxels computed per output voxel, "
-                f"not {found.instead_of:.2f}"
+                f"instead of {found.instead_of:.2f}"
             )
         if found.exchanged_bytes is not None:
             gain = f" with the exchange{gain}; {found.exchanged_bytes:.3g} bytes written and as "
@@ -272,7 +272,8 @@ def _patches(patches: Patches) -> Iterator[str]:
     yield _line(
         "patches",
         f"{patches.computed:,} by {patches.operator}, {patches.of_task.as_option} a task: "
-        f"{patches.recomputation:.2f} times the {patches.ideal:,} of one task for the whole volume",
+        f"{patches.recomputation:.2f} times the {patches.ideal:,} patches of one task for the "
+        "whole volume",
     )
     yield f"{_INDENT}{patches.amplification:.2f} voxels computed per output voxel"
     if patches.no_exchange is not None:
@@ -282,8 +283,8 @@ def _patches(patches: Patches) -> Iterator[str]:
 def _exchange(found: Exchange) -> Iterator[str]:
     yield _line(
         "exchange",
-        f"{found.recomputation:.2f} times, if tasks exchange the patches of {found.operator} and "
-        f"find them all: {found.computed:,} patches",
+        f"{found.recomputation:.2f} times the patches of one task, if tasks exchange the patches "
+        f"of {found.operator} and find them all: {found.computed:,} patches",
     )
     yield (
         f"{_INDENT}{describe_bytes(found.written_bytes)} written and as much read: "
@@ -297,19 +298,19 @@ def _exchange(found: Exchange) -> Iterator[str]:
 
 
 def _gain(stage: StepPlan, gain: Gain) -> Iterator[str]:
-    saves = f"saves {gain.saved_s:.3g} s of the network a task"
+    saves = f"saves {gain.saved_s:.3g} s of network time per task"
     if gain.how != MEASURED:
         saves += f" ({gain.how})"
-    moved = f"to write and read {describe_bytes(gain.transfer_bytes)} a task"
+    moved = f"{describe_bytes(gain.transfer_bytes)} per task"
     if gain.bytes_per_s is None or gain.transfer_s is None:
         least = describe_bytes(round(gain.least_bytes_per_s))
-        yield f"{_INDENT}pays from {least}/s a process: {saves}, {moved}"
+        yield f"{_INDENT}pays from {least}/s per process: {saves}, but writes and reads {moved}"
     else:
         verdict = "pays" if gain.pays else "does not pay"
         speed = describe_bytes(round(gain.bytes_per_s))
         yield (
-            f"{_INDENT}{verdict}: {saves}, and takes {gain.transfer_s:.3g} s {moved} at {speed}/s "
-            f"({MEASURED})"
+            f"{_INDENT}{verdict}: {saves}, but takes {gain.transfer_s:.3g} s to write and read "
+            f"{moved} at {speed}/s ({MEASURED})"
         )
     totals = f"{_INDENT}with it {_total(gain.duration, gain.hours, gain.cost)}"
     if stage.duration is not None:

@@ -40,8 +40,9 @@ class Suggestion:
         instead_of: the mean number of computed voxels per output voxel at the present task size,
             without an exchange of patches.
         memory_bytes: memory that a process needs for tasks of the suggested size.
-        exchanged_bytes: bytes that tasks write per output voxel when they exchange patches, and
-            read again; ``None`` if the suggestion is for tasks that do not exchange patches.
+        exchanged_bytes: bytes of parts that tasks write per output voxel when they exchange
+            patches; they read as many. ``None`` if the suggestion is for tasks that do not exchange
+            patches.
     """
 
     size: Zyx

@@ -238,7 +238,10 @@ def _from_csv(path: Path) -> Iterator[Region]:
 
 
 def _columns(names: list[str], where: str) -> list[int]:
-    """Return the index of the column of box strings, or of the columns z0, z1, y0, y1, x0, x1."""
+    """Return the index of the column that contains box strings, or else six column indices.
+
+    The six indices are those of the columns z0, z1, y0, y1, x0, x1.
+    """
     corners = [(_NAMES[name], column) for column, name in enumerate(names) if name in _NAMES]
     boxes = [column for column, name in enumerate(names) if name in ("bbox", "box")]
     if len(boxes) == 1 and not corners:

@@ -355,8 +355,8 @@ class RunDirectory:
     def exchange(self) -> ExchangeSettings | None:
         """Whether and where tasks exchange patches; ``None`` if this was never set.
 
-        If the file cannot be read, tasks exchange no patches, and a warning says so: the exchange
-        only saves time.
+        An unreadable file is not an error, because the exchange only saves time: a warning is
+        logged, and tasks exchange no patches.
         """
         try:
             content = self.store.get(_EXCHANGE, _LONGEST_EXCHANGE)

@@ -14,7 +14,7 @@ store ends the exchange, not a task. The objects for a task are removed when the
 and all remaining objects when the step is complete.
 
 Everybody who can write to the exchange can change the output of the run, as can everybody who can
-write to the output itself. Everybody who can write to the run directory chooses the place of the
+write to the output itself. Everybody who can write to the run directory can choose the place of the
 exchange; therefore, only objects with the names above are written, counted and removed there.
 """
 
@@ -72,11 +72,11 @@ class ExchangeSettings:
     """Whether and where the tasks of a run exchange patches.
 
     Attributes:
-        mode: ``on``; ``off``; or ``auto``: each worker process ends the exchange when it takes
-            longer than to compute the patches.
+        mode: ``on``, ``off`` or ``auto``. With ``auto``, each worker process ends the exchange if
+            it takes longer than computing the patches.
         url: URL of the exchange; empty for the folder ``exchange`` in the run directory.
-        limit: bytes in the exchange of a step above which nothing is stored; ``None`` for no limit
-            in a bucket, and half of the free space on a disk.
+        limit: largest size of the exchange of a step, bytes. ``None`` means no limit in a bucket,
+            and half of the free space on a disk.
     """
 
     mode: Mode = "off"
@@ -94,7 +94,7 @@ class ExchangeSettings:
             return cls(text, "", limit)
         if "/" not in text:
             msg = (
-                f"--exchange {text} is neither auto, on or off nor a URL; to exchange patches in "
+                f"--exchange {text} is not auto, on, off or a URL; to exchange patches in "
                 f"the folder {text}, write --exchange ./{text}"
             )
             raise OptionError(msg)
@@ -119,7 +119,7 @@ class ExchangeSettings:
         mode, url, limit = (values[name] for name in names)
         good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL
         if not (good and url.isprintable() and (limit is None or type(limit) is int)):
-            msg = f"its mode is {str(mode)[:80]!r}, its url {str(url)[:80]!r}, or its limit wrong"
+            msg = f"mode {str(mode)[:80]!r}, url {str(url)[:80]!r} or the limit is not valid"
             raise ValueError(msg)
         return cls(mode, url, limit)
 
@@ -166,7 +166,7 @@ class RunParts:
     Args:
         store: store of the objects that tasks of the step exchange.
         plan: tasks of the step; parts are stored only for these tasks.
-        ledger: ledger of the step; no parts are stored for tasks that have a record in it.
+        ledger: ledger of the step; no parts are stored for tasks that are recorded there.
         identity: hash of the step.
         settings: settings of the exchange.
     """
@@ -257,7 +257,7 @@ class RunParts:
         return [str(number) for number in planned if number not in recorded]
 
     def done(self, consumer: str) -> None:
-        """Do nothing, because a task may need its objects again until it is recorded."""
+        """Do nothing, because the task may need its objects again until it is recorded."""
 
     def close(self) -> None:
         """Finish the writes that have begun, and drop the objects that still wait."""
@@ -267,8 +267,8 @@ class RunParts:
 class _Room:
     """The room for further objects of a step, as far as one process knows.
 
-    The process adds what it stores itself to its last count of the objects. Other processes do the
-    same, so the limit may be exceeded by what all of them store between two counts.
+    The process counts all objects from time to time, and adds what it stores itself in between.
+    Other processes do the same, so the limit may be exceeded by what they store between two counts.
 
     Args:
         store: store of the objects.
@@ -406,10 +406,10 @@ class PartRemover:
 
 
 def _remove_files(root: Path, consumer: str) -> None:
-    """Remove the files for a task, or if *consumer* is empty, for all tasks, and their folders.
+    """Remove the files and the folder of a task, or of all tasks if *consumer* is empty.
 
-    The files need not be removed durably, so this is faster than `Store.delete`. Temporary files
-    of writers that were killed are removed with those for all tasks. Other files are kept.
+    The files need not be removed durably, so this is faster than `Store.delete`. Temporary
+    files of killed writers are removed only together with the files of all tasks. Other files stay.
 
     Raises:
         OSError: a folder cannot be listed.

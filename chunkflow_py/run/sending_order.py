@@ -1,8 +1,8 @@
 """The order in which the tasks of a step are sent to workers.
 
-It decides how many of the patches that tasks share are computed before another task needs them
-(`chunkflow_py.inference.patch_exchange`), and nothing else: the numbers of tasks, the plan and the
-hashes of steps are the same in every order, and a queue may deliver tasks in any order. It is
+The order decides only how many of the patches that tasks share are computed before another task
+needs them (`chunkflow_py.inference.patch_exchange`). The numbers of tasks, the plan and the hashes
+of steps are the same in every order, and a queue may deliver tasks in any order. The order is
 stored in the run directory, because workers send the tasks of later steps:
 
 ```
@@ -36,16 +36,16 @@ _LONGEST = 4096  # bytes of a stored order
 def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, workers: int) -> None:
     """Choose the order in which the tasks of a step are sent, store it, and log it.
 
-    ``generate-tasks --order`` decides. Without it, the tasks of a step that exchange patches are
-    sent in checkerboard order, except for a single worker. A single worker computes each patch once
-    in any order, and in raster order it finds about two fifths of the blocks that it reads in its
-    cache. Several workers lose at most as much in checkerboard order, but they read while the
-    network runs, and the network would run up to twice as long in raster order.
+    ``generate-tasks --order`` decides. Without this option, tasks that exchange patches are sent in
+    checkerboard order, except to a single worker. A single worker computes each patch once in any
+    order; in raster order, its cache contains about two fifths of the blocks that it needs. With
+    several workers, checkerboard order loses these cached blocks, but reading overlaps with the
+    network, which would run up to twice as long in raster order.
 
     Args:
         run: run directory, which contains the spec.
         step: checked pipeline of the step.
-        exchange: whether tasks exchange patches, see `ExchangeSettings`; ``off`` for no.
+        exchange: mode of the exchange, see `ExchangeSettings`; ``off`` if there is none.
         workers: number of worker processes that are expected to work at the same time.
     """
     key, order = _key(step.name), step.source.options.get("order")

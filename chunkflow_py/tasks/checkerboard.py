@@ -43,8 +43,8 @@ def checkerboard(plan: Plan, workers: int = USUAL_WORKERS) -> Iterator[int]:
     """Yield the numbers of all tasks of a plan in checkerboard order.
 
     Memory use does not grow with the number of tasks of a grid. For a list of boxes, it grows by
-    less than the list itself takes. A plan without a checkerboard order (see `obstacle`) keeps its
-    own order.
+    less than the list itself takes. The tasks of a plan without a
+    checkerboard order (see `obstacle`) are in the order of the plan.
 
     Args:
         plan: plan of the tasks.
@@ -63,12 +63,12 @@ def obstacle(plan: Plan) -> str:
     if isinstance(plan, GridPlan):
         return ""
     if not isinstance(plan, ListPlan):
-        return "its tasks are not boxes of a grid"
+        return "the tasks are not boxes of a grid"
     size, start = _cell_of(plan)
     for box in plan.boxes:
         if any((box.start - start) % size):
             return (
-                f"its boxes are not cells of a grid: box {box} begins inside a cell of the grid of "
+                f"the boxes are not cells of a grid: box {box} begins inside a cell of the grid of "
                 f"{size} from {start} (zyx, voxels)"
             )
     return ""
@@ -81,7 +81,7 @@ def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
     also contains these, so it has less than twice as many tasks as necessary, plus one layer.
 
     Args:
-        tasks: number of tasks of each layer, with the number of the layer as key, ascending.
+        tasks: number of the layer -> number of its tasks, in ascending order of the layers.
         least: smallest number of tasks of a slab.
     """
     result: list[list[int]] = [[]]

@@ -257,8 +257,9 @@ class PyramidOutput(OperatorBase):
                 raise self._missing(mip) from error
             if (there := level_factor(volumes[-1], level)) != self.factor:
                 msg = (
-                    f"mip {mip} of {self.url} has voxels {there} times as large as mip {mip - 1} "
-                    f"(zyx), but --factor is {self.factor}; give --factor {there.as_option}"
+                    f"the voxels of mip {mip} of {self.url} are {there} times as large as those of "
+                    f"mip {mip - 1} (zyx), but --factor is {self.factor}; give --factor "
+                    f"{there.as_option}"
                 )
                 raise VolumeError(msg)
             volumes.append(level)

@@ -146,5 +146,5 @@ def test_what_does_not_fit_together_is_refused() -> None:
         Synapses(np.array([[1, 2, 3]]), pre_confidence=np.ones(2))
     with pytest.raises(ChunkError, match="integer array"):
         Synapses(np.array([[0.5, 2, 3]]))
-    with pytest.raises(ChunkError, match="no user 'eve'.*ada, bob"):
+    with pytest.raises(ChunkError, match="named 'eve'.*ada, bob"):
         example().user_id("eve")

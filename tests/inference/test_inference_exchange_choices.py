@@ -22,7 +22,7 @@ from chunkflow_py.inference.placement import Placement
 
 GEOMETRY = PatchGeometry(Zyx(6, 10, 10), Zyx(4, 8, 8), Zyx(1, 3, 3))
 BOXES = BoxGrid(Zyx(0, 0, 0), Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(2, 2, 2))
-OFF = "tasks compute the patches that they share separately, because"
+OFF = "tasks do not exchange patches, because"
 
 
 class Kept(LocalParts):

@@ -62,4 +62,4 @@ def test_in_a_line(tmp_path):
     ]
     assert posts == [[10, 30], [5, 18, 22, 90]]
     result = CliRunner().invoke(cli, line.replace("-d double", "-d double --user eve").split())
-    assert (result.exit_code, "no user 'eve'" in result.output) == (1, True)
+    assert (result.exit_code, "named 'eve'" in result.output) == (1, True)

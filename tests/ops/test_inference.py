@@ -281,7 +281,7 @@ def test_empty_patches_are_skipped_and_counted(folder, capsys):
     assert not found[..., 14:].any()
     np.testing.assert_allclose(found[..., :6], 1, atol=1e-6)
     text = capsys.readouterr().err
-    assert "patches were not run: empty or masked" in text
+    assert "patches were not computed, because they are empty or masked" in text
 
 
 @pytest.mark.parametrize("task", [(6, 18, 20), (3, 6, 10), (2, 9, 4)])

@@ -391,7 +391,7 @@ def test_what_submit_stores():
     say(f"submit --run r {line}")
     assert RunDirectory("r").exchange == chosen
     said = say(f"submit --run r --exchange onn {line}", code=2)
-    assert "--exchange onn is neither auto, on or off nor a URL" in said
+    assert "--exchange onn is not auto, on, off or a URL" in said
     before, _, after = PIPELINE.format(out="copy").partition("inference")
     say(f"submit --run s {before} {after[after.index('save-volume') :]}")
     assert RunDirectory("s").exchange is None

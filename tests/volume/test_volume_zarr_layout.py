@@ -429,7 +429,7 @@ class TestBadMetadata:
         array[:] = 1
         for size in (63, 65, 128):
             path_of(tmp_path).write_bytes(b"1" * size)
-            with pytest.raises(VolumeError, match=rf"{size} voxels, not the \(4, 4, 4\)"):
+            with pytest.raises(VolumeError, match=rf"{size} voxels, but a block has \(4, 4, 4\)"):
                 open_volume(str(tmp_path)).read(box_of((4, 4, 4)))
 
     @pytest.mark.parametrize(

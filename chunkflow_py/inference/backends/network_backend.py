@@ -311,8 +311,8 @@ def check_outputs(
     """Check that the names and channels of outputs match each other.
 
     Raises:
-        OptionError: their numbers differ, a name is given twice, or the channels do not add up to
-            *num_output_channels*.
+        OptionError: there are not as many channel counts as names, a name is given twice, or the
+            channel counts do not add up to *num_output_channels*.
     """
     if len(outputs) != len(output_channels):
         msg = (

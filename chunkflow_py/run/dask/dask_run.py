@@ -524,7 +524,7 @@ class Dispatcher:
         failure = self._failure(number, fault)
         record, delay_s = count_failure(self._ledger, failure, self._order.limits, self._spec)
         if record is not None:
-            logger.error("gave up task %s: %s", record.box, record.reason)
+            logger.error("gave up on task %s: %s", record.box, record.reason)
             self._ended += 1
         elif retries:
             self._retry(number, delay_s)

@@ -715,7 +715,7 @@ class InFlightTasks:
                 outcome.dead += 1
                 fields = {"task": record.box, "outcome": "given up", "error": record.reason}
                 extra = {"event": "task_finished", "fields": fields}
-                logger.error("gave up task %s: %s", record.box, record.reason, extra=extra)
+                logger.error("gave up on task %s: %s", record.box, record.reason, extra=extra)
             self._listener.task_ended(record)
 
     # --- failures --------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ class TaskReceiver:
         if guard is not None and job.is_suspected:
             record = self._retrying(lambda: guard.begin(job, profile))
             if record is not None:
-                logger.error("gave up task %s: %s", job.box, record.reason)
+                logger.error("gave up on task %s: %s", job.box, record.reason)
                 self._acknowledger.bury(job.leases, record.reason)
                 return False
         elif profile is not None:

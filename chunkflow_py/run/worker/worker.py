@@ -277,8 +277,8 @@ def _work_on(
     has_network = any(operator == "inference" for operator, _ in stage.options)
     if home.exchange and source.exchange is None and has_network:
         logger.info(
-            "tasks compute the patches that they share separately, because workers may have "
-            "different compute profiles (--device-class any)"
+            "tasks do not exchange patches, because workers may have different compute profiles "
+            "(--device-class any)"
         )
     remover = PartRemover(source.exchange) if source.exchange else None
     supervisor = Supervisor(

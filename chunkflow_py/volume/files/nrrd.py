@@ -333,7 +333,10 @@ def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArra
     content = memoryview(decode(_PACKED[encoding], file.read(), most))
     content = content[-size:] if skipped < 0 else content[skipped:]
     if len(content) != size:
-        msg = f"it holds {len(content)} bytes of voxels, not the {size} of sizes {header['sizes']}"
+        msg = (
+            f"it contains {len(content)} bytes of voxels, but its header states sizes "
+            f"{header['sizes']}, which need {size} bytes"
+        )
         raise ValueError(msg)
     return np.frombuffer(content, _dtype(header, path)).reshape(header["sizes"][::-1]).T
 

@@ -262,7 +262,9 @@ class N5Layout(BlockLayout):
             raise ValueError(msg)
         extent = struct.unpack_from(f">{count}I", data, 4)[::-1]
         if any(length > most for length, most in zip(extent, self.block, strict=True)):
-            msg = f"its header declares {extent} voxels, more than the {self.block} of a block"
+            msg = (
+                f"its header declares {extent} voxels, but a block has {self.block} voxels at most"
+            )
             raise ValueError(msg)
         size = math.prod(extent) * self.dtype.itemsize
         voxels = self._decompress(memoryview(data)[4 + 4 * count + 4 * mode :], size)

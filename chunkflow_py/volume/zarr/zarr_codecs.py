@@ -95,7 +95,7 @@ class CodecChain:
             decoded = codec.decode(decoded, limit)
         voxels = _flat(decoded, self._dtype)
         if voxels.size != math.prod(self._extent):
-            msg = f"it holds {voxels.size} voxels, not the {self._extent} of a block"
+            msg = f"it contains {voxels.size} voxels, but a block has {self._extent} voxels"
             raise ValueError(msg)
         return voxels.reshape(self._extent)
 
