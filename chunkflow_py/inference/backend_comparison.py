@@ -89,7 +89,9 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
             return error_against(expected, found)  # raises: the shapes differ
         differences.append((found - expected).abs().flatten())
     if not differences:
-        msg = "all patches are empty, so backends cannot be compared; give a patch that is not"
+        msg = (
+            "all patches are empty, so backends cannot be compared; give a patch that is not empty"
+        )
         raise ChunkError(msg)
     return _summary(differences)
 
@@ -146,8 +148,8 @@ class BackendTrial:
         seconds: median time of a forward pass in seconds, with the requested dtype; ``None`` if
             the backend did not run.
         error: largest difference from the result of PyTorch, both in float32, divided by the
-            largest absolute value of that result if it is above 1; ``None`` if the backend did
-            not run.
+            largest absolute value of that result if this value is above 1; ``None`` if the backend
+            did not run.
         reason: why the backend cannot be chosen; empty if it can be.
     """
 

@@ -113,7 +113,7 @@ class SideStream:
         return nullcontext()
 
     def uses(self, tensor: torch.Tensor) -> None:
-        """Keep the memory of *tensor* from being reused until this stream has finished its work."""
+        """Prevent reuse of the memory of *tensor* until this stream has finished its work."""
 
 
 class _CudaStream(SideStream):

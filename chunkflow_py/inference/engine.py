@@ -307,7 +307,7 @@ class Engine:
     def _values(
         self, step: Step, outputs: torch.Tensor | None, exchange: TaskExchange | None
     ) -> torch.Tensor | None:
-        """Return the output of a patch; of a part, with any values outside the task."""
+        """Return the output of a patch; with a part, values outside the task are arbitrary."""
         part = step.part
         if part is None or exchange is None:
             return None if step.place is None or outputs is None else outputs[step.place]

@@ -78,7 +78,7 @@ class Inferencer(OperatorBase):
         statistics: path of the statistics file of the normalisation, if there is one.
         origins: addresses that are read besides the chunks; the pipeline must not write there.
         report_precision: with the first chunk, log the compute profile and, unless the network
-            runs by PyTorch in plain float32, its error against that on a few patches.
+            runs by PyTorch in plain float32, its error against PyTorch in float32.
         on_progress: called as (patches done, all patches).
         part_store: where tasks exchange patches; ``None`` if each task computes all its patches.
         task_time: time index of the current task, assigned by the pipeline.
@@ -104,7 +104,7 @@ class Inferencer(OperatorBase):
 
     @property
     def settings(self) -> EngineSettings:
-        """Engine settings, as kept by the placement."""
+        """Engine settings, which the placement contains."""
         return self.placement.settings
 
     @property
@@ -292,12 +292,12 @@ class Inferencer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the `Outline` of all tasks, so that messages can name a margin for all of them."""
+        """Store the `Outline` of all tasks, so that messages can name a margin for all of them."""
         self.placement.outline = outline
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Keep the function that returns the box that later operators need for a task's box."""
+        """Store the function that returns the box that later operators need for a task's box."""
         self.placement.needed = required
 
     @hook

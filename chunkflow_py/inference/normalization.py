@@ -348,8 +348,8 @@ def statistics_of(
         percentiles: percentiles to compute, by linear interpolation as in `numpy.percentile`.
 
     Raises:
-        ChunkError: the dtype is another, chunks differ in dtype or channels, or there are no
-            voxels.
+        ChunkError: the dtype is no integer of 8 or 16 bits, chunks differ in dtype or channels,
+            or there are no voxels.
     """
     total: Histogram | None = None
     first: tuple[np.dtype[Any], int] | None = None

@@ -41,8 +41,8 @@ class PatchGeometry:
 
     Attributes:
         input_patch_size: size of the network's input, voxels, zyx.
-        output_patch_size: size of the part of its output that is kept, centred in the input patch,
-            voxels, zyx.
+        output_patch_size: size of the middle of its output that is used, centred in the input
+            patch, voxels, zyx.
         output_patch_overlap: voxels that neighbouring output patches share, zyx.
     """
 

@@ -326,7 +326,7 @@ class Batches:
     """The batches of one run, in order; must be closed."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
-        """Keep the iterator of batches, the stop event, and the queue of free buffers."""
+        """Store the iterator of batches, the stop event, and the queue of free buffers."""
         self._batches, self._stop, self._free = batches, stop, free
 
     def __iter__(self) -> Iterator[Batch]:

@@ -78,7 +78,7 @@ class Identity:
         num_output_channels: int,
         device: torch.device,
     ) -> None:
-        """Keep the patch sizes (voxels, zyx); the margin must be the same on both sides."""
+        """Store the patch sizes (voxels, zyx); the margin must be the same on both sides."""
         margin = (Zyx.of(input_patch_size) - output_patch_size) // 2
         self._inside = (
             slice(None),

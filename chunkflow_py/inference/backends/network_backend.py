@@ -38,7 +38,7 @@ class Core(Protocol):
 
         Args:
             batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device; must
-                not be changed. If the model file has ``pre_process``, the result of that.
+                not be changed. If the model file has ``pre_process``, its result.
 
         Returns:
             The result of the network: a tensor, or a dict, list or tuple of tensors, on the
