@@ -348,7 +348,7 @@ def statistics_of(
         percentiles: percentiles to compute, by linear interpolation as in `numpy.percentile`.
 
     Raises:
-        ChunkError: the dtype is no integer of 8 or 16 bits, chunks differ in dtype or channels,
+        ChunkError: the dtype is not an integer of 8 or 16 bits, chunks differ in dtype or channels,
             or there are no voxels.
     """
     total: Histogram | None = None
