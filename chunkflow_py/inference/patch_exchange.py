@@ -245,7 +245,7 @@ class PartStore(Protocol):
         Args:
             consumer: task that may use the object.
             producer: task that made it.
-            content: returns the object; called at most once, in any thread.
+            content: returns the object, in any thread.
             size: about how many bytes the object has.
         """
 
@@ -310,6 +310,7 @@ class PatchExchange:
         self._forward_s = forward_s
         self._threads = ThreadPoolExecutor(connections, "parts") if connections else None
         self._passing = ThreadPoolExecutor(1, "parts-kept") if connections else None
+        self._last_pass: Future[None] | None = None
         self._lock = Lock()
         self._warned: set[str] = set()
 
@@ -354,6 +355,8 @@ class PatchExchange:
 
     def producers(self, consumer: str) -> Collection[str]:
         """Return the producers of objects for a consumer; none if the store fails."""
+        if self._last_pass is not None:  # parts of the previous task, probably for this one
+            wait([self._last_pass], self.wait_s())
         try:
             return self._store.producers(consumer)
         except ChunkflowError as error:
@@ -409,7 +412,7 @@ class PatchExchange:
         if self._passing is None:
             self._pass(consumers, producer)
         else:
-            self._passing.submit(self._pass, consumers, producer)
+            self._last_pass = self._passing.submit(self._pass, consumers, producer)
 
     def _pass(self, consumers: Mapping[str, list[Part]], producer: str) -> None:
         self._weigh()
