@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exchange import PAGE, cases, documented, geometry_of
-from exchange_counts import counted, measure_counts
+from exchange_counts import counted, digest_of_files, measure_counts
 from exchange_report import ALONE, APART, BARE, BUCKET, KILLED, ONE, SMALL, lines
 from page import written_between
 from processes import ROOT
@@ -154,6 +154,17 @@ def test_the_last_task_of_a_killed_worker_is_lost_unless_it_is_recorded() -> Non
     }
 
 
+def test_what_a_killed_process_leaves_behind_is_no_output(tmp_path: Path) -> None:
+    """Temporary files do not count; other names and contents do."""
+    (tmp_path / "0").write_bytes(b"a")
+    expected = digest_of_files(tmp_path)
+    (tmp_path / ".tmp-1").write_bytes(b"b")
+    assert digest_of_files(tmp_path) == expected
+    (tmp_path / "0").write_bytes(b"b")
+    assert digest_of_files(tmp_path) != expected
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [0, 1])
 def test_workers_count_their_patches(tmp_path: Path, kills: int) -> None:
     """Real workers: no more patches than without an exchange, and each patch at least once."""
