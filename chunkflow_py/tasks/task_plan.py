@@ -87,8 +87,7 @@ class GridPlan:
     Attributes:
         grid: grid of the boxes.
         order: order in which tasks are made; their numbers do not depend on it.
-        indexes: range (with step 1) of the positions in this order whose tasks are to be done;
-            ``None``: all.
+        indexes: range of positions in this order, with step 1, that are to be done; ``None``: all.
         times: number of time points, or ``None`` without a time axis.
         kept: one bit per box of the grid, lowest bit of the first byte first; only boxes whose bit
             is set are tasks. ``None``: all boxes.
@@ -159,6 +158,16 @@ class GridPlan:
                 return number in self.indexes
             return _has(self._selected, number)
         return self.kept is None or _has(self.kept, number % len(self.grid))
+
+    def tasks_in_layer(self, time: int, layer: int) -> int:
+        """Return the number of tasks in one layer of the grid along z, at one time index."""
+        size = self.grid.count.y * self.grid.count.x
+        first = time * len(self.grid) + layer * size
+        if self.kept is None and self.indexes is None:
+            return size
+        if self.indexes is not None:
+            return _count_between(self._selected, first, first + size)
+        return _count_between(self.kept or b"", layer * size, (layer + 1) * size)
 
     def region(self, number: int) -> Region:
         """Return the region of a task.
@@ -326,6 +335,12 @@ def _has(bits: bytes, number: int) -> bool:
 
 def _count(bits: bytes) -> int:
     return int.from_bytes(bits, "little").bit_count()
+
+
+def _count_between(bits: bytes, start: int, stop: int) -> int:
+    """Return how many of the bits *start* to *stop* - 1 are set."""
+    value = int.from_bytes(bits[start >> 3 : -(-stop // 8)], "little") >> (start & 7)
+    return (value & ((1 << (stop - start)) - 1)).bit_count()
 
 
 def _bits(bits: bytes) -> Iterator[int]:

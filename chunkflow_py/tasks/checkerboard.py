@@ -1,0 +1,143 @@
+"""Checkerboard order: an order for sending tasks in which neighbours are far apart.
+
+```
+even layer     odd layer      Eight colours, one for each parity of z, y and x. Within a slab, all
+0  2  0  2     5  7  5  7     tasks of colour 0 are sent first, then those of colour 1, and so on.
+6  4  6  4     3  1  3  1     Two tasks of one colour are never neighbours. Tasks of colours 0 and 1
+0  2  0  2     5  7  5  7     (2 and 3, 4 and 5, 6 and 7) are neighbours only at a corner.
+```
+
+Tasks that run at the same time then share no patches, and most patches that a task shares have been
+computed by its neighbours before it begins (`chunkflow_py.inference.patch_exchange`). A slab
+consists of whole layers of tasks along z, with enough tasks to keep all workers busy in each
+colour. Without slabs, the patches of the whole volume would be stored before the first of them is
+used.
+
+The order depends on the boxes only. It changes neither the numbers of tasks nor their plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from chunkflow_py.tasks.task_plan import Plan
+
+CHECKERBOARD = "checkerboard"  # the value of --order
+TASKS_PER_WORKER = 32  # in a slab: four per worker and colour
+USUAL_WORKERS = 64
+# Parity of z, y, x. Every second colour is opposite to the one before, because the first tasks of a
+# colour run at the same time as the last ones of the colour before, and should share few patches.
+_COLOURS = (
+    (0, 0, 0), (1, 1, 1), (0, 0, 1), (1, 1, 0), (0, 1, 1), (1, 0, 0), (0, 1, 0), (1, 0, 1),
+)  # fmt: skip
+
+
+def checkerboard(plan: Plan, workers: int = USUAL_WORKERS) -> Iterator[int]:
+    """Yield the numbers of all tasks of a plan in checkerboard order.
+
+    Memory use does not grow with the number of tasks of a grid. For a list of boxes, it grows by
+    less than the list itself takes. A plan without a checkerboard order (see `obstacle`) keeps its
+    own order.
+
+    Args:
+        plan: plan of the tasks.
+        workers: number of worker processes that are expected to work at the same time.
+    """
+    least = TASKS_PER_WORKER * workers
+    if isinstance(plan, GridPlan):
+        return _of_grid(plan, least)
+    if isinstance(plan, ListPlan) and not obstacle(plan):
+        return _of_list(plan, least)
+    return iter(plan)
+
+
+def obstacle(plan: Plan) -> str:
+    """Return why a plan has no checkerboard order; empty if it has one."""
+    if isinstance(plan, GridPlan):
+        return ""
+    if not isinstance(plan, ListPlan):
+        return "its tasks are not boxes of a grid"
+    size, start = _cell_of(plan)
+    for box in plan.boxes:
+        if any((box.start - start) % size):
+            return (
+                f"its boxes are not cells of a grid: box {box} begins inside a cell of the grid of "
+                f"{size} from {start} (zyx, voxels)"
+            )
+    return ""
+
+
+def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
+    """Return the layers of each slab.
+
+    A slab ends when it has enough tasks. If too few tasks remain for another slab, the last slab
+    also contains these, so it has less than twice as many tasks as necessary, plus one layer.
+
+    Args:
+        tasks: number of tasks of each layer, with the number of the layer as key, ascending.
+        least: smallest number of tasks of a slab.
+    """
+    result: list[list[int]] = [[]]
+    remaining = sum(tasks.values())
+    count = 0
+    for layer, number in tasks.items():
+        if count >= least and remaining >= least:
+            result.append([])
+            count = 0
+        result[-1].append(layer)
+        count += number
+        remaining -= number
+    return result
+
+
+def _of_grid(plan: GridPlan, least: int) -> Iterator[int]:
+    count, is_whole = plan.grid.count, len(plan) == plan.span
+    for time in range(plan.times or 1):
+        tasks = {z: plan.tasks_in_layer(time, z) for z in range(count.z)}
+        for layers in slabs(tasks, least):
+            for dz, dy, dx in _COLOURS:
+                for z in layers:
+                    if z % 2 != dz or not tasks[z]:
+                        continue
+                    for y in range(dy, count.y, 2):
+                        low = ((time * count.z + z) * count.y + y) * count.x
+                        row = range(low + dx, low + count.x, 2)
+                        yield from row if is_whole else filter(plan.__contains__, row)
+
+
+def _of_list(plan: ListPlan, least: int) -> Iterator[int]:
+    size, start = _cell_of(plan)
+    cells = {number: (plan.boxes[number].start - start) // size for number in plan}
+    times = {number: plan.regions[number].time or 0 for number in plan}
+    counts: dict[int, Counter[int]] = {}
+    for number in plan:
+        counts.setdefault(times[number], Counter())[cells[number].z] += 1
+    slab_of = {
+        (time, layer): slab
+        for time, layers in counts.items()
+        for slab, group in enumerate(slabs(dict(sorted(layers.items())), least))
+        for layer in group
+    }
+
+    def place(number: int) -> tuple[object, ...]:
+        time, cell = times[number], cells[number]
+        return time, slab_of[time, cell.z], _COLOURS.index(cell % (2, 2, 2)), cell
+
+    yield from sorted(plan, key=place)
+
+
+def _cell_of(plan: ListPlan) -> tuple[Zyx, Zyx]:
+    """Return the size and the start of the grid whose cells may contain the boxes of a list."""
+    if not plan.boxes:
+        return Zyx(1, 1, 1), Zyx(0, 0, 0)
+    size, start = plan.boxes[0].size, plan.boxes[0].start
+    for box in plan.boxes:
+        size, start = size.high(box.size), start.low(box.start)
+    return size, start
