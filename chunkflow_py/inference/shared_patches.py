@@ -23,18 +23,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import BoxGrid, Zyx
+from chunkflow_py.core.geometry import AXES, BoxGrid, Zyx, hull_of
 from chunkflow_py.tasks.checkerboard import TASKS_PER_WORKER, checkerboard, slabs
 from chunkflow_py.tasks.task_plan import GridPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.inference.patch_grid import PatchGrid
 
     Touched = list[list[tuple[int, int]]]  # for each patch: tasks and lengths of the overlaps
@@ -67,6 +68,37 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
     # The parts that a task reads, those that it keeps until its end, and those of the task before.
     sets = 3 if writes_later else 2
     return sets * task_bytes + min(task_bytes * tasks, most_bytes)
+
+
+def too_small(boxes: Boxes, patch: Zyx) -> str:
+    """Return how tasks are smaller than a patch, as text; empty if they are not.
+
+    Such tasks exchange nothing: a patch touches more than two of them along an axis, so a task
+    would exchange parts with more than its 26 neighbours. An axis along which the volume is not
+    divided may be shorter than a patch.
+
+    Args:
+        boxes: boxes of the tasks.
+        patch: size of an output patch, voxels, zyx.
+    """
+    region = hull_of(boxes)
+    if region is None:
+        return ""
+    if isinstance(boxes, BoxGrid):
+        size = boxes.stride.low(region.size)
+    else:
+        size = reduce(Zyx.high, (box.size for box in boxes))
+    small = [
+        name
+        for name, length, need, extent in zip(AXES, size, patch, region.size, strict=True)
+        if length < need and length < extent
+    ]
+    if not small:
+        return ""
+    return (
+        f"tasks of {size} are smaller than an output patch of {patch} along {' and '.join(small)} "
+        "(zyx, voxels)"
+    )
 
 
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:

@@ -93,11 +93,11 @@ CASES = {
     "a batch that mixes": ({"network": Mixing(), "batch_size": 2}, BOXES, None, "--batch-size 1"),
     "small tasks": (
         {}, BoxGrid(Zyx(0, 0, 0), Zyx(4, 4, 8), Zyx(4, 4, 8), Zyx(2, 4, 2)), None,
-        r"tasks of (4, 4, 8) are smaller than the output patch (4, 8, 8)",
+        r"tasks of (4, 4, 8) are smaller than an output patch of (4, 8, 8)",
     ),
     "a list of small tasks": (
         {}, [BoundingBox.from_size((0, y, x), (4, 7, 8)) for y in (0, 7) for x in (0, 8)], None,
-        r"tasks of (4, 7, 8) are smaller than the output patch (4, 8, 8)",
+        r"tasks of (4, 7, 8) are smaller than an output patch of (4, 8, 8)",
     ),
 }  # fmt: skip
 
