@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from table import Line
 
 COUNTS, TIMES = cases()
-GEOMETRY = {"distinct": 1000, "apart": 2000, "tasks": 144}
+GEOMETRY = {"distinct": 1000, "apart": 2000, "tasks": 8}
 
 
 def _count(contestant: str, forwards: int, **more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _count(contestant: str, forwards: int, **more: Any) -> dict[str, Any]:
 
 
 def _time(contestant: str, wall_s: float, number: int = 0, **more: Any) -> dict[str, Any]:
-    record: dict[str, Any] = {"wall_s": wall_s, "tasks": 8}
+    record: dict[str, Any] = {"wall_s": wall_s, "tasks": 2 if contestant == "chunkflow" else 8}
     if contestant != "chunkflow":
         spent = {"digests of inputs": [9.0, 0.05], "copies": [9.0, 0.2], "packing": [9.0, 0.3]}
         record |= {"exchanged_bytes": {"written": 35e6, "read": 20e6}}
@@ -94,11 +94,14 @@ def test_another_output_is_not_met() -> None:
 
 
 def test_times_are_compared_within_a_round() -> None:
-    """A machine that is slow for one round is slow for all contestants."""
+    """A machine that is slow for one round is slow for all contestants.
+
+    chunkflow runs two of the eight tasks.
+    """
     runs = [
         _time(name, wall_s * pace, number)
         for number, pace in enumerate((1.0, 3.0, 1.2))
-        for name, wall_s in ((ONE, 10.0), (SMALL, 10.4), (BARE, 16.0), ("chunkflow", 52.0))
+        for name, wall_s in ((ONE, 10.0), (SMALL, 10.4), (BARE, 16.0), ("chunkflow", 13.0))
     ]
     assert _line("time against one task", *runs).measured == "1.04 x"
     line = _line("speed against no exchange", *runs)
