@@ -80,7 +80,7 @@ def cases(*, quick: bool = False) -> dict[str, dict[str, Any]]:
             "exchange": {"task": small, "exchange": "on"},
             "no exchange": {"task": small, "exchange": "off"},
             "exchange in a bucket": {"task": small, "exchange": "bucket"},
-            "chunkflow": {"task": small},
+            "chunkflow": {"task": small, "grid": (1, 1, 1 if quick else 2)},
         },
     }
     return {"patches computed": counts, "FIB-25 network": wall}
@@ -117,13 +117,15 @@ def pipeline_of(case: Job, task: tuple[int, ...], source: str, target: str) -> l
 def pipeline_of_chunkflow(case: Job, source: str, target: str) -> list[str]:
     """Return the arguments for chunkflow, with the margin that its ``setup-env`` chooses.
 
-    That is the overlap of patches, so that a task blends its border with patches beyond it.
+    That is the overlap of patches, so that a task blends its border with patches beyond it. It runs
+    the first tasks only, as all have the same number of patches.
     """
+    grid = [*map(str, case["contestants"]["chunkflow"]["grid"])]
     size, patch, overlap = (
         [*map(str, case[key])] for key in ("task", "patch", "overlap")
     )  # fmt: skip
     return [
-        *("generate-tasks", "-v", source, "-c", *size),
+        *("generate-tasks", "-s", "0", "0", "0", "-g", *grid, "-c", *size),
         *("load-precomputed", "-v", source, "-e", *overlap),
         *("inference", "-f", "pytorch", "-m", str(DATA / "unet_fib25_model.py")),
         *("-w", str(DATA / "unet_fib25.pt"), "-s", *patch, "-v", *overlap, "-c", "3"),

@@ -303,9 +303,16 @@ def bytes_in(folder: Path) -> int:
 
 
 def digest_of_files(folder: Path) -> str:
-    """Return a digest of the names and contents of all files in *folder*."""
+    """Return a digest of the names and contents of all files in *folder*.
+
+    Temporary files, which a process leaves behind if it is killed while it writes, do not count.
+    """
+    from chunkflow_py.store.local_files import TEMPORARY_PREFIX
+
     found = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.name.startswith(TEMPORARY_PREFIX):
+            continue
         found.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
         found.update(path.read_bytes())
     return found.hexdigest()

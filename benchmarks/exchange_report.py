@@ -83,7 +83,9 @@ def _times(case: Case) -> list[Line]:
     result = []
     for name, records in case.records.items():
         tasks = records[0]["tasks"]
-        text = f"{spread(case.values(name, 'wall_s'), 's')}; {tasks} task{'s' * (tasks > 1)}"
+        text = f"{spread(_seconds(case, name), 's')}; {tasks} task{'s' * (tasks > 1)}"
+        if "grid" in case.settings["contestants"][name]:
+            text += f", scaled to {case.settings['geometry']['tasks']}"
         if "patches" in records[0]:
             text += f", {records[0]['patches']} patches computed"
         result.append(Line(case.name, f"wall time, {name}", text))
@@ -99,6 +101,14 @@ def _times(case: Case) -> list[Line]:
     return [*result, _same_bytes(case)]
 
 
+def _seconds(case: Case, name: str) -> list[float]:
+    """Return the time of each round for the whole volume."""
+    if "grid" not in case.settings["contestants"][name]:
+        return case.values(name, "wall_s")
+    tasks = case.settings["geometry"]["tasks"]
+    return [record["wall_s"] * tasks / record["tasks"] for record in case.records[name]]
+
+
 def _ratio(
     case: Case, what: str, above: str, below: str, limit: float | None, *, is_speed: bool = False
 ) -> Line:
@@ -106,7 +116,7 @@ def _ratio(
     if reason := case.missing((above, below)):
         words = "" if limit is None else f"at {'least' if is_speed else 'most'} {limit:.2f} x"
         return not_measured(case.name, what, words, reason)
-    pairs = zip(case.values(above, "wall_s"), case.values(below, "wall_s"), strict=True)
+    pairs = zip(_seconds(case, above), _seconds(case, below), strict=True)
     ratio = median(one / other for one, other in pairs)
     if limit is None:
         return Line(case.name, what, f"{ratio:.2f} x")

@@ -1,4 +1,4 @@
-"""S3 and SQS as a simulation sees them: objects and messages are real, time and limits are told.
+"""Simulated S3 and SQS: objects and messages are real, time and limits are simulated.
 
 | service | limit                                              | what happens beyond               |
 |---------|----------------------------------------------------|-----------------------------------|
@@ -34,7 +34,7 @@ RETRY_POLICY = RetryPolicy()
 
 
 class Clock:
-    """The time of a simulation, in seconds; it passes where its owner says so."""
+    """The time of a simulation in seconds, which the simulation sets."""
 
     now = 0.0
 
@@ -47,10 +47,10 @@ class SimulatedS3:
     """Objects in memory with the latency of S3; see `chunkflow_py.store.store_protocol.Store`.
 
     Attributes:
-        requests: how many of each kind.
-        slow_downs: how many were refused, to be tried again.
-        conflicts: how many updates found that another had been faster.
-        elapsed: how long the requests took since it was set to 0, one after the other.
+        requests: number of requests of each kind.
+        slow_downs: number of rejections; each rejected request is tried again.
+        conflicts: number of updates that failed because of a concurrent update.
+        elapsed: time of the requests since it was set to 0, one after the other, in seconds.
     """
 
     url = "mem://fleet"
@@ -58,7 +58,7 @@ class SimulatedS3:
     connections = 1
 
     def __init__(self, clock: Clock) -> None:
-        """Begin empty."""
+        """Start without objects."""
         self._clock = clock
         self._folders: dict[str, dict[str, bytes]] = defaultdict(dict)
         self._rates: dict[tuple[str, bool, int], int] = {}
@@ -69,12 +69,12 @@ class SimulatedS3:
         self.elapsed = 0.0
 
     def __len__(self) -> int:
-        """Return how many objects there are."""
+        """Return the number of objects."""
         return sum(map(len, self._folders.values()))
 
     @contextmanager
     def in_background(self) -> Iterator[None]:
-        """Let requests take no time of who makes them; those after each other share connections."""
+        """Run requests in the background: nobody waits for them, and they share connections."""
         before, self._connections = self.elapsed, CONNECTIONS
         yield
         self.elapsed, self._connections = before, 1
@@ -82,7 +82,7 @@ class SimulatedS3:
     # --- limits ----------------------------------------------------------------------------------
 
     def ask(self, kind: str, prefix: str, number: int = 1, connections: int = 1) -> None:
-        """Make some requests under a prefix."""
+        """Make requests under a prefix."""
         self.requests[kind] += number
         is_read = kind in ("GET", "LIST")
         tries = 0
@@ -136,7 +136,7 @@ class SimulatedS3:
         return True
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object; who is overtaken reads it again, and changes it again."""
+        """Replace an object; after a concurrent update, read and change it again."""
         prefix, folder = self._folder(key)
         connections, self._connections = self._connections, 1
         try:
@@ -177,18 +177,18 @@ class SimulatedS3:
 
 
 class SimulatedSqs(MemoryQueue):
-    """Messages in memory, sent as they are needed, and what asking for them costs.
+    """Messages in memory, sent when few wait, and the number of requests.
 
     Attributes:
-        requests: how many; a request carries ten messages.
-        over_limit: how many were refused, since too many messages were in flight.
-        peak: most messages that were in flight.
+        requests: number of requests; a request carries up to ten messages.
+        over_limit: number of requests that were refused because too many messages were in flight.
+        peak: largest number of messages in flight.
     """
 
     longest_lease_s = 12 * 3600.0
 
     def __init__(self, name: str, clock: Clock, bodies: Iterator[str]) -> None:
-        """Make the queue; *bodies* are sent when few messages wait, which nobody can tell."""
+        """Create the queue; *bodies* are sent when few messages wait, in the same order."""
         super().__init__(name, create=True, clock=clock)
         self._bodies = bodies
         self.requests = self.over_limit = self.peak = 0

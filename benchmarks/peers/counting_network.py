@@ -1,4 +1,4 @@
-"""A network that writes down each of its forward passes, and takes 3 ms for it.
+"""A network that writes down each of its forward passes, and takes 4.5 ms for it.
 
 It appends the digest of its input to the file that the variable ``BENCHMARK_COUNTS`` names. Nothing
 is buffered, so a killed process has lost no line. It sleeps instead of computing, so that eight
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-FORWARD_S = 0.003
+FORWARD_S = 0.0045
 
 
 class Counting(nn.Module):

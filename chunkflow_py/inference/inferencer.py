@@ -7,13 +7,12 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk, Voxels
-from chunkflow_py.core.geometry import BoxGrid, Zyx, hull_of
 from chunkflow_py.core.host_memory import OperatorMemory, describe_bytes
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outline import BoxIndex
@@ -37,7 +36,7 @@ from chunkflow_py.inference.normalization import dtype_warning
 from chunkflow_py.inference.patch_exchange import PatchExchange, digest_of
 from chunkflow_py.inference.patch_grid import divisor_warning
 from chunkflow_py.inference.patch_loader import PatchSource, sample
-from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes
+from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes, too_small
 from chunkflow_py.inference.voxel_size import check_voxel_size
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.inference.backends.backend_protocol import Backend
     from chunkflow_py.inference.engine_settings import EngineSettings
     from chunkflow_py.inference.memory_estimate import MemoryEstimate
@@ -426,8 +425,8 @@ class Inferencer(OperatorBase):
                 "patches start at the corner of each chunk; --grid anchored with "
                 "--expand-margin-size auto avoids this"
             )
-        if self._tasks is None and (small := self._small_tasks()):
-            return small
+        if self._tasks is None and (small := self._small_tasks):
+            return f"{small}; tasks of at least a patch avoid this"
         if batch_size not in self._identities and engine.depends_on_batch():
             return (
                 "the output of a patch depends on the other patches of its batch; --batch-size 1 "
@@ -435,34 +434,17 @@ class Inferencer(OperatorBase):
             )
         return ""
 
+    @property
     def _small_tasks(self) -> str:
-        """Return how tasks are smaller than a patch, as part of a sentence; empty if they are not.
-
-        A patch then touches more than two tasks along an axis, so a task may exchange parts with
-        more than its 26 neighbours.
-        """
-        boxes, patch = self.placement.outline.boxes, self.settings.geometry.output_patch_size
-        region = hull_of(boxes)
-        if region is None:
-            return ""
-        if isinstance(boxes, BoxGrid):
-            size = boxes.stride.low(region.size)
-        else:
-            size = reduce(Zyx.high, (box.size for box in boxes))
-        # An axis along which the volume is not divided may be shorter than a patch.
-        if not any(a < b and a < c for a, b, c in zip(size, patch, region.size, strict=True)):
-            return ""
-        return (
-            f"tasks of {size} are smaller than the output patch {patch} (zyx, voxels); tasks of at "
-            "least a patch avoid this"
-        )
+        patch = self.settings.geometry.output_patch_size
+        return too_small(self.placement.outline.boxes, patch)
 
     def _part_bytes(self) -> int:
         """Return the bytes of all parts that a task in the middle of the volume stores, at most."""
         outline = self.placement.outline
         if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
             return 0
-        if self._small_tasks():
+        if self._small_tasks:
             return 0
         box = outline.boxes[len(outline.boxes) // 2].intersection(outline.domain)
         if box.is_empty:

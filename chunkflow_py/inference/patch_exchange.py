@@ -249,10 +249,12 @@ class PartStore(Protocol):
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
         """Store an object, now or later, or not at all.
 
+        An object that will be stored later is already listed and read by this process.
+
         Args:
             consumer: task that may use the object.
             producer: task that made it.
-            content: function that returns the object; called at most once, in any thread.
+            content: function that returns the object; called in any thread.
             size: about how many bytes the object has.
         """
 
@@ -318,7 +320,7 @@ class PatchExchange:
         self._staged = deque((nothing, device.mark()) for _ in range(_STAGED))
         self._forward_s = forward_s
         self._tasks: WeakValueDictionary[str, TaskExchange] = WeakValueDictionary()
-        self._last: TaskExchange | None = None
+        self._passing_bytes = 0
         self._threads = ThreadPoolExecutor(connections, "parts") if connections else None
         self._passing = ThreadPoolExecutor(1, "parts-kept") if connections else None
         self._lock = Lock()
@@ -326,7 +328,6 @@ class PatchExchange:
 
     def close(self) -> None:
         """End the threads."""
-        self._last = None
         if self._passing is not None:
             self._passing.shutdown()
         if self._threads is not None:
@@ -452,14 +453,27 @@ class PatchExchange:
         """Pass the parts of a task to the store, one object for each consumer.
 
         The store may have to be asked for the consumers that still need parts, so this happens in a
-        thread.
+        thread, for which parts wait up to the limit of the store. Until then, other tasks of this
+        process get them from *task*.
         """
         if self._passing is None:
             self._pass(task, consumers)
-        else:
-            # Until the store has written them, tasks of this process get the parts from here.
-            self._last = task
-            self._passing.submit(self._pass, task, consumers)
+            return
+        size = sum(part.values.nbytes for parts in consumers.values() for part in parts)
+        with self._lock:
+            if self._passing_bytes and self._passing_bytes + size > self._store.most_bytes:
+                return
+            self._passing_bytes += size
+        self._passing.submit(self._pass_later, task, consumers, size)
+
+    def _pass_later(
+        self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]], size: int
+    ) -> None:
+        try:
+            self._pass(task, consumers)
+        finally:
+            with self._lock:
+                self._passing_bytes -= size
 
     def _pass(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
         self._weigh()

@@ -9,8 +9,8 @@ patches      |oooooooo|
 ```
 
 A patch touches the tasks that its intervals along z, y and x touch, and its part in a task is the
-product of the three overlaps. Therefore sums over all patches are products of sums over one axis,
-and millions of tasks are counted exactly, axis by axis.
+product of the three overlaps. Therefore sums over all patches of a kind are products of sums over
+one axis, and millions of tasks are counted exactly, axis by axis.
 
 The first of the tasks that a patch touches computes it and stores one part for each other one. The
 number of parts does not depend on the order of the tasks, but their bytes do: the first task keeps
@@ -23,20 +23,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from chunkflow_py.core.geometry import AXES, BoxGrid, Zyx, hull_of
+from chunkflow_py.tasks.checkerboard import TASKS_PER_WORKER, checkerboard, slabs
+from chunkflow_py.tasks.task_plan import GridPlan
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.inference.patch_grid import PatchGrid
 
     Touched = list[list[tuple[int, int]]]  # for each patch: tasks and lengths of the overlaps
 
-_Kind = Callable[[int], int]  # task along an axis -> its class
-_Rank = Callable[[int], Any]  # task along an axis -> what orders the tasks in time
+_Kind = Callable[[int, int], Any]
+_Rank = Callable[..., Any]
+
+_NEAR = 3  # layers and rows on each side of the middle whose peak is computed
 
 
 def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
@@ -61,6 +68,49 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
     # The parts that a task reads, those that it collects until its end, those of the last task.
     sets = 3 if writes_later else 2
     return sets * task_bytes + min(task_bytes * tasks, most_bytes)
+
+
+def too_small(boxes: Boxes, patch: Zyx) -> str:
+    """Return how tasks are smaller than a patch, as text; empty if they are not.
+
+    Such tasks exchange nothing: a patch touches more than two of them along an axis, so a task
+    would exchange parts with more than its 26 neighbours. An axis along which the volume is not
+    divided may be shorter than a patch.
+
+    Args:
+        boxes: boxes of the tasks.
+        patch: size of an output patch, voxels, zyx.
+    """
+    region = hull_of(boxes)
+    if region is None:
+        return ""
+    if isinstance(boxes, BoxGrid):
+        size = boxes.stride.low(region.size)
+    else:
+        size = reduce(Zyx.high, (box.size for box in boxes))
+    small = [
+        name
+        for name, length, need, extent in zip(AXES, size, patch, region.size, strict=True)
+        if length < need and length < extent
+    ]
+    if not small:
+        return ""
+    return (
+        f"tasks of {size} are smaller than an output patch of {patch} along {' and '.join(small)} "
+        "(zyx, voxels)"
+    )
+
+
+def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
+    """Return the slab of each layer of tasks along z in the checkerboard order.
+
+    Args:
+        count: number of tasks along each axis, zyx.
+        workers: number of worker processes of the run.
+    """
+    tasks = dict.fromkeys(range(count.z), count.y * count.x)
+    groups = slabs(tasks, TASKS_PER_WORKER * workers)
+    return [slab for slab, layers in enumerate(groups) for _ in layers]
 
 
 @dataclass(frozen=True)
@@ -102,24 +152,28 @@ class SharedPatches:
         """Number of patches that the tasks compute if each patch is computed once."""
         return prod(len(axis) for axis in self.touched)
 
-    def written_voxels(self, layers: int | None) -> int:
+    def written_voxels(self, slab_of: Sequence[int] | None) -> int:
         """Return the number of voxels of all parts that tasks write; tasks read as many.
 
         Args:
-            layers: order of the tasks: ``None`` for the order of their numbers, else the layers of
-                a slab of the checkerboard order, see `chunkflow_py.tasks.checkerboard.slab_layers`.
+            slab_of: order of the tasks: ``None`` for the order of their numbers, else the slab of
+                each layer of the checkerboard order, see `slabs_of_layers`.
         """
-        every = prod(sum(n for tasks in axis for _, n in tasks) for axis in self.touched)
-        own = 1  # voxels that a task keeps of the patches that it computes
-        for axis, rank in zip(self.touched, _ranks(layers), strict=True):
-            own *= sum(dict(tasks)[_first(tasks, rank)] for tasks in axis)
-        return every - own
+        if slab_of is None:
+            return sum(voxels for *_, voxels in self._parts([_same, _same, _same], _raster))
+
+        def layer(task: int, first: int) -> tuple[int, int]:
+            return slab_of[task] - slab_of[first], task % 2
+
+        return sum(voxels for *_, voxels in self._parts([layer, _parity, _parity], _colour))
 
     @cached_property
     def objects(self) -> int:
         """Number of objects, one for each pair of a producer and a consumer of parts.
 
-        Two tasks are such a pair if their positions are a pair along each axis, or are equal there.
+        The number is exact for the order of task numbers: two tasks are such a pair if their
+        positions are a pair along each axis, or are equal there. It is the same for other orders if
+        every task has, along each axis, a patch that touches no other task.
         """
         pairs = [{(tasks[0][0], task) for tasks in axis for task, _ in tasks}
                  for axis in self.touched]  # fmt: skip
@@ -132,7 +186,7 @@ class SharedPatches:
         rows = [len({task for tasks in axis for task, _ in tasks}) for axis in (y, x)]
         return sum(len(tasks) for tasks in z) * prod(rows)
 
-    def peak_voxels(self, layers: int | None) -> int:
+    def peak_voxels(self, slab_of: Sequence[int] | None) -> int:
         """Return the voxels of the parts that are stored at the same time, at their maximum.
 
         Assumption: tasks run strictly in their order, and the parts for a task are removed when it
@@ -141,75 +195,97 @@ class SharedPatches:
             sum of W(p, c) over producers p that are done and consumers c that are not,
 
         where p and c are classes of tasks, and W(p, c) is the number of voxels of all parts of
-        tasks of class p for tasks of class c: a product of sums over the axes. Along an axis, the
-        classes are
+        tasks of class p for tasks of class c. The classes are
 
-        * in the order of task numbers: before, at and after the task in the middle of the plan,
-          which has just ended;
-        * in the checkerboard order: the two colours of a slab and, along z, tasks in earlier and
-          in later slabs. The colours follow each other here by parity of z, then y, then x; in the
-          real order, another task may store a part. The result is the maximum over the times
-          after each colour, in the first slab and in the middle one.
+        * in the order of task numbers: along each axis, before, at and after a task that has just
+          ended. The result is the maximum over some tasks in the middle of the plan, because the
+          parts at each boundary differ in size;
+        * in the checkerboard order: the eight colours of a slab, and tasks in earlier and in later
+          slabs. The result is the maximum over the times after each colour, in the first, the
+          middle and the last slab.
 
         Args:
-            layers: order of the tasks, as for `written_voxels`.
+            slab_of: order of the tasks, as for `written_voxels`.
         """
         ends = [max((tasks[-1][0] for tasks in axis), default=0) for axis in self.touched]
-        ranks = _ranks(layers)
-        if layers is None:
-            sides = [partial(_side, end // 2) for end in ends]
-            return max(self._stored(sides, ranks, [(0, 0, 0)]))
-        # Classes compare as they follow each other; at first, only earlier slabs are done.
-        done = [(-1, 1, 1), *product((0, 1), repeat=3)]
-        result = 0
-        for slab in {0, ends[0] // layers // 2}:
-            kinds: list[_Kind] = [partial(_colour, layers, slab), _parity, _parity]
-            result = max(result, *self._stored(kinds, ranks, done))
-        return result
+        if slab_of is None:
+            near = [range(max(0, end // 2 - _NEAR), min(end, end // 2 + _NEAR) + 1) for end in ends]
+            return max(
+                self._stored([partial(_side, k) for k in task], _raster, [(0, 0, 0)])
+                for task in product(near[0], near[1], [ends[2] // 2])
+            )
+        last = slab_of[ends[0]]
+        done = [(-1, 7), *((0, colour) for colour in range(8))]
+        return max(
+            self._stored([partial(_layer, slab_of, slab), _parity, _parity], _colour, done)
+            for slab in {0, last // 2, last}
+        )
 
-    def _stored(
-        self, kinds: Sequence[_Kind], ranks: Sequence[_Rank], done: Sequence[tuple[int, ...]]
-    ) -> list[int]:
-        """Return the stored voxels at the times when all classes up to *done* have ended."""
-        sums: list[dict[tuple[int, int], int]] = []
-        for axis, kind, rank in zip(self.touched, kinds, ranks, strict=True):
-            sums.append({})
+    def _stored(self, kinds: Sequence[_Kind], rank: _Rank, done: Sequence[tuple[int, ...]]) -> int:
+        """Return the most stored voxels at the times when all tasks up to *done* have ended."""
+        parts = list(self._parts(kinds, rank))
+        return max(sum(n for p, c, n in parts if p <= end < c) for end in done)
+
+    def _parts(self, kinds: Sequence[_Kind], rank: _Rank) -> Iterator[tuple[Any, Any, int]]:
+        """Yield ranks of producers and consumers, and the voxels of all parts between them.
+
+        Args:
+            kinds: for each axis, a function that returns the kind of a task, so that the order of
+                two tasks depends only on their kinds. Its second argument is the first task that
+                the same patch touches.
+            rank: returns what orders tasks in time, for the kinds of a task along z, y and x; of
+                several tasks of the same rank, the lowest one is the first.
+        """
+        groups: list[dict[tuple[Any, ...], list[int]]] = []
+        for axis, kind in zip(self.touched, kinds, strict=True):
+            groups.append({})
             for tasks in axis:
-                producer = kind(_first(tasks, rank))
-                for task, voxels in tasks:
-                    pair = producer, kind(task)
-                    sums[-1][pair] = sums[-1].get(pair, 0) + voxels
-        parts: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
-        for choice in product(*(each.items() for each in sums)):
-            producers = tuple(pair[0] for pair, _ in choice)
-            consumers = tuple(pair[1] for pair, _ in choice)
-            parts.append((producers, consumers, prod(voxels for _, voxels in choice)))
-        return [sum(n for p, c, n in parts if p <= end < c) for end in done]
+                touched = tuple(kind(task, tasks[0][0]) for task, _ in tasks)
+                sums = groups[-1].setdefault(touched, [0] * len(tasks))
+                for position, (_, voxels) in enumerate(tasks):
+                    sums[position] += voxels
+        for choice in product(*(group.items() for group in groups)):
+            ranks = [rank(*task) for task in product(*(touched for touched, _ in choice))]
+            amounts = [prod(task) for task in product(*(sums for _, sums in choice))]
+            first = ranks.index(min(ranks))
+            for number, amount in enumerate(amounts):
+                if number != first:
+                    yield ranks[first], ranks[number], amount
 
 
-def _ranks(layers: int | None) -> tuple[_Rank, _Rank, _Rank]:
-    """Return what orders tasks along z, y and x; a patch's first task is first along each."""
-    if layers is None:
-        return int, int, int
-    return lambda layer: (layer // layers, layer % layers % 2), _parity, _parity
+def _same(task: int, first: int) -> int:  # noqa: ARG001
+    return 0
 
 
-def _first(tasks: list[tuple[int, int]], rank: _Rank) -> int:
-    return min((task for task, _ in tasks), key=lambda task: (rank(task), task))
-
-
-def _parity(task: int) -> int:
+def _parity(task: int, first: int) -> int:  # noqa: ARG001
     return task % 2
 
 
-def _side(middle: int, task: int) -> int:
+def _side(middle: int, task: int, first: int) -> int:  # noqa: ARG001
     return (task > middle) - (task < middle)
 
 
-def _colour(layers: int, slab: int, layer: int) -> int:
-    """Return the colour of a layer in *slab*; -1 and 2 for layers of earlier and later slabs."""
-    here = layer // layers
-    return layer % layers % 2 if here == slab else -1 if here < slab else 2
+def _layer(slab_of: Sequence[int], slab: int, task: int, first: int) -> tuple[int, int]:  # noqa: ARG001
+    """Return -1, 0 or 1 for a layer in an earlier slab, in *slab* or in a later one; its parity."""
+    return (slab_of[task] > slab) - (slab_of[task] < slab), task % 2
+
+
+def _raster(z: int, y: int, x: int) -> tuple[int, int, int]:
+    return z, y, x
+
+
+def _colour(z: tuple[int, int], y: int, x: int) -> tuple[int, int]:
+    """Return the slab and the colour of a task."""
+    slab, parity = z
+    return slab, _colours()[parity, y, x]
+
+
+@cache
+def _colours() -> dict[tuple[int, int, int], int]:
+    """Return the number of each colour in the checkerboard order, by parity of z, y and x."""
+    two = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(2, 2, 2))
+    order = checkerboard(GridPlan(two))
+    return {(n // 4, n // 2 % 2, n % 2): colour for colour, n in enumerate(order)}
 
 
 def _touched(starts: Sequence[int], size: int, spans: Sequence[tuple[int, int] | None]) -> Touched:

@@ -1,9 +1,11 @@
 r"""Choose sizes, create the output volume and make tasks.
 
 Of the task sizes that fit into memory, setup-env chooses the size with which the fewest voxels are
-computed by several tasks; half of --max-ram-size is reserved for chunks and blending buffers. Along
-y and x, a task covers whole voxels of the levels up to --max-mip and of the thumbnail. setup-env
-prints the sizes and the command for workers; `chunkflow --dry-run setup-env` does nothing else.
+computed by several tasks. Without --queue-name, tasks exchange the patches that they share, and
+setup-env chooses small tasks that keep half of what they compute. Half of --max-ram-size is
+reserved for chunks, blending buffers and exchanged patches. Along y and x, a task covers whole
+voxels of the levels up to --max-mip and of the thumbnail. setup-env prints the sizes and the
+command for workers; `chunkflow --dry-run setup-env` does nothing else.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
   --volume-path file://out --output-patch-size 16 96 96 --max-mip 6

@@ -17,10 +17,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from chunkflow_py.inference.local_parts import MOST_BYTES
-from chunkflow_py.inference.shared_patches import part_memory
+from chunkflow_py.inference.shared_patches import part_memory, slabs_of_layers, too_small
 from chunkflow_py.planning.duration_estimate import Duration
-from chunkflow_py.planning.task_amounts import reason_against
-from chunkflow_py.tasks.checkerboard import slab_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -143,10 +141,10 @@ def exchange_of(
     if patches.sharing is None:
         return None
     shared, voxel = patches.sharing(boxes), patches.part_voxel_bytes
-    layers = None if workers == 1 else slab_layers(boxes.count, workers)
-    written = round(shared.written_voxels(layers) * voxel * share)
+    slab_of = None if workers == 1 else slabs_of_layers(boxes.count, workers)
+    written = round(shared.written_voxels(slab_of) * voxel * share)
     of_task = written / max(1, tasks)
-    peak = shared.peak_voxels(layers) * voxel * share + of_task * workers
+    peak = shared.peak_voxels(slab_of) * voxel * share + of_task * workers
     objects = round(shared.objects * share)
     return Exchange(
         operator=patches.operator,
@@ -301,7 +299,7 @@ def exchange_if_it_pays(
     """
 
     def exchange(others: BoxGrid) -> Exchange | None:
-        if gain.bytes_per_s is None or reason_against(others, patches.patch_size) is not None:
+        if gain.bytes_per_s is None or too_small(others, patches.patch_size):
             return None
         found = exchange_of(patches, others, len(others), workers, 1.0)
         if found is None or 2 * found.written_bytes / gain.bytes_per_s > gain.saved_s * boxes:

@@ -23,10 +23,10 @@ from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.inference.patch_grid import PatchGrid
-from chunkflow_py.inference.shared_patches import SharedPatches, part_voxel_bytes
+from chunkflow_py.inference.shared_patches import SharedPatches, part_voxel_bytes, too_small
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
@@ -437,22 +437,7 @@ def _no_exchange(stage: Operator, placement: Any, boxes: Boxes) -> str | None:
         return "patches start at the corner of each chunk"
     if not isinstance(boxes, BoxGrid):
         return "not estimated, because the tasks are not a grid"
-    return reason_against(boxes, placement.settings.geometry.output_patch_size)
-
-
-def reason_against(boxes: BoxGrid, patch: Zyx) -> str | None:
-    """Return why tasks do not exchange patches of a size, voxels, zyx; ``None`` if they do."""
-    small = [
-        name
-        for name, count, size, need in zip(AXES, boxes.count, boxes.size, patch, strict=True)
-        if count > 1 and size < need
-    ]
-    if not small:
-        return None
-    return (
-        f"tasks of {boxes.size} are smaller than an output patch of {patch} along "
-        f"{' and '.join(small)} (zyx, voxels)"
-    )
+    return too_small(boxes, placement.settings.geometry.output_patch_size) or None
 
 
 def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:

@@ -187,6 +187,7 @@ class RunParts:
         self._room = _Room(store, self._folder, settings.limit)
         self._writers = ThreadPoolExecutor(2, "parts-out")
         self._pending = 0
+        self._waiting: dict[tuple[str, str], Callable[[], bytes]] = {}  # not written yet
         self._lock = Lock()
         self._has_failed = False
 
@@ -196,8 +197,11 @@ class RunParts:
         Raises:
             VolumeError: the store cannot be reached.
         """
-        names = (key.rpartition("/")[2] for key in self._store.list(f"{consumer}/"))
-        return [name for name in islice(names, _MOST_LISTED) if _PRODUCER.fullmatch(name)]
+        with self._lock:
+            waiting = [producer for name, producer in self._waiting if name == consumer]
+        keys = islice(self._store.list(f"{consumer}/"), _MOST_LISTED)
+        listed = {key.rpartition("/")[2] for key in keys}
+        return [name for name in listed.union(waiting) if _PRODUCER.fullmatch(name)]
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
         """Return the object that task *producer* has stored for task *consumer*.
@@ -207,6 +211,10 @@ class RunParts:
         Raises:
             VolumeError: the store cannot be reached, or the object has more than *most* bytes.
         """
+        with self._lock:
+            content = self._waiting.get((consumer, producer))
+        if content is not None:  # the previous task of this process stored it
+            return content()
         return self._store.get(f"{consumer}/{producer}", most)
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
@@ -215,14 +223,15 @@ class RunParts:
             if self._has_failed or self._pending + size > _MOST_PENDING:
                 return
             self._pending += size
-        self._writers.submit(self._write, f"{consumer}/{producer}", content, size)
+            self._waiting[consumer, producer] = content
+        self._writers.submit(self._write, consumer, producer, content, size)
 
-    def _write(self, key: str, content: Callable[[], bytes], size: int) -> None:
+    def _write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
         try:
             if not self._has_failed and self._room.take(size):
                 with self.writes.one():
                     data = content()
-                    self._put(key, data)
+                    self._put(f"{consumer}/{producer}", data)
                 self.writes.add(len(data))
         except Exception as error:  # noqa: BLE001  (no failure here may concern a task)
             with self._lock:
@@ -234,6 +243,7 @@ class RunParts:
         finally:
             with self._lock:
                 self._pending -= size
+                self._waiting.pop((consumer, producer), None)
 
     def _put(self, key: str, data: bytes) -> None:
         if self._folder is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.core.outline import BoxIndex
 from chunkflow_py.errors import GeometryError
+from chunkflow_py.inference.shared_patches import too_small
 from chunkflow_py.tasks.checkerboard import CHECKERBOARD, checkerboard, obstacle
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _shares_patches(operator: Operator) -> bool:
         return False
     box = boxes[len(boxes) // 2]
     patch = placement.settings.geometry.output_patch_size
-    if any(a < b for a, b in zip(box.size, patch, strict=True)):
+    if too_small(boxes, patch):
         return False
     try:
         hull = placement.patches(domain).hull(placement.target(box, domain))

@@ -97,17 +97,6 @@ def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
     return result
 
 
-def slab_layers(count: Zyx, workers: int) -> int:
-    """Return the number of task layers of the largest slab of a grid of tasks.
-
-    Args:
-        count: number of tasks along each axis, zyx.
-        workers: number of worker processes that are expected to work at the same time.
-    """
-    layers = dict.fromkeys(range(count.z), count.y * count.x)
-    return max(map(len, slabs(layers, TASKS_PER_WORKER * workers)))
-
-
 def _of_grid(plan: GridPlan, least: int) -> Iterator[int]:
     count, is_whole = plan.grid.count, len(plan) == plan.span
     for time in range(plan.times or 1):

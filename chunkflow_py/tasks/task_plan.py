@@ -87,8 +87,7 @@ class GridPlan:
     Attributes:
         grid: grid of the boxes.
         order: order in which tasks are made; their numbers do not depend on it.
-        indexes: range (with step 1) of the positions in this order whose tasks are to be done;
-            ``None``: all.
+        indexes: range of positions in this order, with step 1, that are to be done; ``None``: all.
         times: number of time points, or ``None`` without a time axis.
         kept: one bit per box of the grid, lowest bit of the first byte first; only boxes whose bit
             is set are tasks. ``None``: all boxes.

@@ -93,11 +93,11 @@ CASES = {
     "a batch that mixes": ({"network": Mixing(), "batch_size": 2}, BOXES, None, "--batch-size 1"),
     "small tasks": (
         {}, BoxGrid(Zyx(0, 0, 0), Zyx(4, 4, 8), Zyx(4, 4, 8), Zyx(2, 4, 2)), None,
-        r"tasks of (4, 4, 8) are smaller than the output patch (4, 8, 8)",
+        r"tasks of (4, 4, 8) are smaller than an output patch of (4, 8, 8)",
     ),
     "a list of small tasks": (
         {}, [BoundingBox.from_size((0, y, x), (4, 7, 8)) for y in (0, 7) for x in (0, 8)], None,
-        r"tasks of (4, 7, 8) are smaller than the output patch (4, 8, 8)",
+        r"tasks of (4, 7, 8) are smaller than an output patch of (4, 8, 8)",
     ),
 }  # fmt: skip
 
@@ -241,29 +241,60 @@ def test_all_waits_of_a_task_have_one_limit(monkeypatch):
     monkeypatch.setattr(patch_exchange, "_PATIENCE_S", 0.3)
     volume = Volume((17, 21, 26), Zyx(17, 9, 10), GEOMETRY, Slow())
     last = list(volume.tasks)[-1]
+    made, task = [], volume.exchange.task
+    monkeypatch.setattr(
+        volume.exchange, "task", lambda *a, **k: made.append(task(*a, **k)) or made[-1]
+    )
     start = monotonic()
     volume.do(last)
     assert monotonic() - start >= 0.3
     volume.store.answers.set()
-    assert volume.exchange._last.name == last
-    assert -5 < volume.exchange._last._patience_s <= 0
+    assert [each.name for each in made] == [last]
+    assert -5 < made[0]._patience_s <= 0
     assert volume.engine.patches_found == 0
     volume.exchange.close()
 
 
-def test_parts_that_are_not_stored_yet_are_found_by_the_next_task():
-    """A store may write later: until then, the parts of the task before are in the process."""
-    volume = Volume((4, 8, 30), Zyx(4, 8, 10), GEOMETRY, Slow())
-    volume.store.answers.set()
+class Asked(Memory):
+    """A store that takes a while to say which tasks have not ended."""
+
+    connections = 2
+
+    def __init__(self, most_bytes):
+        super().__init__()
+        self.most_bytes, self.answers = most_bytes, Event()
+
+    def unfinished(self, consumers):
+        """Wait for the answer, which is out of date by then."""
+        self.answers.wait(60)
+        return consumers
+
+
+def test_parts_that_wait_for_the_store_are_found_by_the_next_tasks():
+    """Until the store has taken the parts of a task, the next tasks get them from the task."""
+    volume = Volume((4, 8, 30), Zyx(4, 8, 10), GEOMETRY, Asked(10**9))
     for name in volume.tasks:
         volume.do(name)
-    assert volume.store.later
     assert not volume.store.objects
+    volume.store.answers.set()
     computed = volume.network.patches
     expected, patches = volume.whole()
     np.testing.assert_array_equal(volume.output, expected)
     assert computed == patches
     volume.exchange.close()
+    assert volume.store.objects
+
+
+def test_parts_that_wait_for_the_store_have_a_limit():
+    """Parts of further tasks are dropped: the memory of a process does not grow."""
+    volume = Volume((4, 8, 30), Zyx(4, 8, 10), GEOMETRY, Asked(1))
+    first, *_ = volume.tasks
+    for name in volume.tasks:
+        volume.do(name)
+    volume.store.answers.set()
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+    volume.exchange.close()
+    assert {label.rpartition("-")[2] for _, label in volume.store.objects} == {first}
 
 
 class Meeting(Memory):

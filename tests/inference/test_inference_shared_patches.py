@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
-from chunkflow_py.inference.shared_patches import SharedPatches, part_memory
-from chunkflow_py.tasks.checkerboard import slab_layers
+from chunkflow_py.inference.shared_patches import SharedPatches, part_memory, slabs_of_layers
+from chunkflow_py.tasks.checkerboard import checkerboard
+from chunkflow_py.tasks.task_plan import GridPlan
 
 
 def shared_of(grid, tasks, margin=(0, 0, 0)):
@@ -78,24 +79,25 @@ def test_a_grid_is_counted_as_its_tasks_exchange(patch, shared, extent, more, ma
 
 
 @pytest.mark.parametrize("workers", [1, 2, 100])
-def test_the_peak_is_that_of_colours_in_slabs(workers):
-    """Slabs of few layers store less than a checkerboard of the whole volume."""
-    geometry = PatchGeometry(Zyx(6, 16, 16), Zyx(6, 16, 16), Zyx(2, 4, 4))
+@pytest.mark.parametrize("overlap", [(2, 4, 4), (1, 9, 5)])
+def test_the_checkerboard_order_is_counted_exactly(workers, overlap):
+    """Bytes and objects are those of the order in which runs send tasks; so is the peak, nearly."""
+    geometry = PatchGeometry(Zyx(6, 16, 16), Zyx(6, 16, 16), Zyx(*overlap))
     domain = BoundingBox.from_size((0, 0, 0), (64, 96, 144))
     grid, tasks = PatchGrid(geometry, domain), BoxGrid.covering(domain, Zyx(8, 24, 24))
     counted, targets = shared_of(grid, tasks)
-    layers = slab_layers(tasks.count, workers)
-    assert (layers, tasks.count) == ({1: 2, 2: 5, 100: 8}[workers], (8, 4, 6))
-
-    def checkerboard(task):
-        z, y, x = task
-        return z // layers, z % layers % 2, y % 2, x % 2, task
-
-    _, written, objects, peak = exchanged(grid, targets, checkerboard)
-    assert counted.written_voxels(layers) == written
-    assert counted.objects == objects
-    assert counted.peak_voxels(layers) == pytest.approx(peak, rel=0.1)
-    assert counted.peak_voxels(1) < counted.peak_voxels(8) < written
+    slabs = slabs_of_layers(tasks.count, workers)
+    assert tasks.count == (8, 4, 6)
+    assert slabs[-1] == {1: 3, 2: 1, 100: 0}[workers]
+    names = list(targets)
+    place = {names[n]: k for k, n in enumerate(checkerboard(GridPlan(tasks), workers))}
+    distinct, written, objects, peak = exchanged(grid, targets, place.get)
+    assert counted.distinct == distinct
+    assert counted.written_voxels(slabs) == written
+    assert counted.peak_voxels(slabs) == pytest.approx(peak, rel=0.1)
+    assert counted.peak_voxels([*range(8)]) < counted.peak_voxels([0] * 8) < written
+    if overlap[1] < 8:  # otherwise some tasks have no patch for themselves
+        assert counted.objects == objects
     *_, peak = exchanged(grid, targets, order=lambda task: task)
     assert counted.peak_voxels(None) == pytest.approx(peak, rel=0.1)
 
@@ -123,9 +125,9 @@ def test_millions_of_tasks_are_counted_at_once():
     tasks, found = counted((16384, 128000, 128000))
     assert tasks == 16_000_000
     assert found.written_voxels(None) * 12 / (16384 * 128000**2) == pytest.approx(9.9, abs=0.1)
-    layers = slab_layers(Zyx(256, 250, 250), 3600)
-    assert layers == 2
-    assert found.peak_voxels(layers) < 0.02 * found.written_voxels(layers)
+    slabs = slabs_of_layers(Zyx(256, 250, 250), 3600)
+    assert slabs[-1] == 127
+    assert found.peak_voxels(slabs) < 0.02 * found.written_voxels(slabs)
 
 
 def test_the_memory_of_parts_is_limited():
