@@ -47,10 +47,10 @@ def cases(*, quick: bool = False) -> dict[str, dict[str, Any]]:
         quick: fewer tasks and a smaller volume; nothing to be recorded.
     """
     # Tasks of 64x512x512 with patches of 20x256x256 and an overlap of 4x64x64, divided by 4 in z
-    # and by 16 in y and x.
+    # and by 16 in y and x. 256 tasks are a slab of the checkerboard order for eight workers.
     counts = {
         "kind": "counts",
-        "size": (32, 128, 128) if quick else (64, 192, 192),
+        "size": (32, 128, 128) if quick else (64, 256, 256),
         "task": (16, 32, 32),
         "patch": (5, 16, 16),
         "overlap": (1, 4, 4),
