@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.local_parts import MOST_BYTES
+from chunkflow_py.inference.local_exchange_store import MOST_BYTES
 from chunkflow_py.inference.memory_estimate import engine_workspace
 from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes
 

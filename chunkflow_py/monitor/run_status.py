@@ -19,15 +19,15 @@ from chunkflow_py.monitor.run_facts import (
     run_state,
 )
 from chunkflow_py.queue.queue_protocol import Counts, open_queue
-from chunkflow_py.run.run_parts import ExchangeAmount, amount_in
+from chunkflow_py.run.exchange_store import ExchangeAmount, amount_in
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from chunkflow_py.run.exchange_store import ExchangeSettings
     from chunkflow_py.run.run_directory import RunDirectory
-    from chunkflow_py.run.run_parts import ExchangeSettings
 
 logger = logging.getLogger(__name__)
 

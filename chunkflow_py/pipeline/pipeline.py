@@ -519,7 +519,7 @@ class Pipeline:
 
 
 def _local_parts() -> Any:
-    from chunkflow_py.inference.local_parts import LocalParts
+    from chunkflow_py.inference.local_exchange_store import LocalParts
 
     return LocalParts()
 

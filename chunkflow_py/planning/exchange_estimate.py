@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from chunkflow_py.inference.local_parts import MOST_BYTES
+from chunkflow_py.inference.local_exchange_store import MOST_BYTES
 from chunkflow_py.inference.shared_patches import part_memory, slabs_of_layers, too_small
 from chunkflow_py.planning.duration_estimate import Duration
 

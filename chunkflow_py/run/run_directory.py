@@ -12,7 +12,7 @@
 <run>/stages/<step>/order.json        order of sending tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 <run>/exchange.json                   whether and where tasks exchange patches
-<run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.run_parts`
+<run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.exchange_store`
 ```
 
 Stored names call steps ``stages``. The store must support put-if-absent; `check_store` tests
@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError
 from chunkflow_py.run.coverage import Coverage
+from chunkflow_py.run.exchange_store import ExchangeAddress, ExchangeSettings, remove_parts
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.run_parts import ExchangeAddress, ExchangeSettings, remove_parts
 from chunkflow_py.run.run_spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local_files import replacing

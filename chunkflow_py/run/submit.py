@@ -18,8 +18,8 @@ from chunkflow_py.queue.message_body import BodyError, body_text, parse_body
 from chunkflow_py.queue.queue_protocol import address_of, open_queue
 from chunkflow_py.run.coverage import with_documents
 from chunkflow_py.run.earlier_steps import check_readers
+from chunkflow_py.run.exchange_store import ExchangeSettings
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
-from chunkflow_py.run.run_parts import ExchangeSettings
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
 from chunkflow_py.run.sending_order import set_sending_order, tasks_in_order
 from chunkflow_py.run.step_pipeline import create_outputs, prepared

@@ -18,7 +18,7 @@ from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.core.outline import Outline
 from chunkflow_py.inference import EngineSettings, PatchGeometry
 from chunkflow_py.inference.inferencer import Inferencer
-from chunkflow_py.inference.local_parts import LocalParts
+from chunkflow_py.inference.local_exchange_store import LocalParts
 from chunkflow_py.inference.patch_exchange import (
     PackedParts,
     Part,

@@ -20,7 +20,7 @@ from rigs.exchanging import Counting, Memory, Volume
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, patch_exchange
-from chunkflow_py.inference.local_parts import LocalParts
+from chunkflow_py.inference.local_exchange_store import LocalParts
 from chunkflow_py.inference.patch_exchange import PackedParts, Part, packed
 from chunkflow_py.volume import open_volume
 

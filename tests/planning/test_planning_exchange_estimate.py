@@ -11,7 +11,7 @@ from rigs.command_line import say
 from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.command_parts import operators_of
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.inference.local_parts import LocalParts
+from chunkflow_py.inference.local_exchange_store import LocalParts
 from chunkflow_py.planning.duration_estimate import Fleet, stated_duration
 from chunkflow_py.planning.exchange_estimate import (
     MEASURED,

@@ -15,7 +15,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.device_streams import Device
 from chunkflow_py.inference.engine import Engine
 from chunkflow_py.inference.engine_settings import EngineSettings
-from chunkflow_py.inference.local_parts import LocalParts
+from chunkflow_py.inference.local_exchange_store import LocalParts
 from chunkflow_py.inference.network_output import NetworkOutput
 from chunkflow_py.inference.patch_exchange import PatchExchange
 from chunkflow_py.inference.patch_grid import PatchGeometry

@@ -18,15 +18,15 @@ import pytest
 from rigs.command_line import say
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.run import run_parts
-from chunkflow_py.run.run_directory import RunDirectory
-from chunkflow_py.run.run_parts import (
+from chunkflow_py.run import exchange_store
+from chunkflow_py.run.exchange_store import (
     ExchangeAddress,
     ExchangeSettings,
     PartRemover,
     amount_in,
     remove_parts,
 )
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import open_volume
 
@@ -301,7 +301,7 @@ def test_a_folder_that_was_removed_meanwhile(monkeypatch):
     """Another worker removes the folder as empty just before the file is created: it is stored."""
     submit("on")
     _, parts = parts_of()
-    write, tries = run_parts.write_whole, []
+    write, tries = exchange_store.write_whole, []
 
     def vanishing(path, data, *, fsync):
         tries.append(path)
@@ -310,7 +310,7 @@ def test_a_folder_that_was_removed_meanwhile(monkeypatch):
             raise VolumeError(msg)
         write(path, data, fsync=fsync)
 
-    monkeypatch.setattr(run_parts, "write_whole", vanishing)
+    monkeypatch.setattr(exchange_store, "write_whole", vanishing)
     stored(parts, "1/00000000-0")
     assert len(objects("parts")) == 1
 
@@ -417,7 +417,7 @@ def test_objects_in_a_bucket(caplog):
     store = open_store(address.url)
     store.put("2/thesis", b"not ours")
     assert sorted(parts.producers("1")) == ["00000000-0", "00000000-2"]
-    assert amount_in(store) == run_parts.ExchangeAmount(3, 3000)
+    assert amount_in(store) == exchange_store.ExchangeAmount(3, 3000)
     remover = PartRemover(address)
     remover.recorded(1)
     remover.close(is_complete=False)

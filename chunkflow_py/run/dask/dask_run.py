@@ -42,8 +42,8 @@ from chunkflow_py.run.dask.dask_worker import (
     release,
     versions_here,
 )
+from chunkflow_py.run.exchange_store import PartRemover, remove_parts
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt
-from chunkflow_py.run.run_parts import PartRemover, remove_parts
 from chunkflow_py.run.sending_order import tasks_in_order
 from chunkflow_py.run.worker.failure_policy import (
     AttemptLimits,

@@ -20,7 +20,7 @@ from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.queue.message_body import run_of
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
-from chunkflow_py.run.run_parts import PartRemover, remove_parts
+from chunkflow_py.run.exchange_store import PartRemover, remove_parts
 from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
@@ -30,8 +30,8 @@ from chunkflow_py.run.worker.worker_pool import ProcessStart
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.queue.queue_protocol import Queue
+    from chunkflow_py.run.exchange_store import ExchangeAddress
     from chunkflow_py.run.run_directory import RunDirectory
-    from chunkflow_py.run.run_parts import ExchangeAddress
     from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings

@@ -56,7 +56,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 MOST_TASKS = 256  # tasks of one process, and slots of its board
 
 # Modules that log a choice of the process once; it is forwarded even if it is no warning.
-_INFORMS = ("chunkflow_py.inference.patch_exchange", "chunkflow_py.run.run_parts")
+_INFORMS = ("chunkflow_py.inference.patch_exchange", "chunkflow_py.run.exchange_store")
 
 _PR_SET_PDEATHSIG = 1
 _BETWEEN_OPERATORS = -1
