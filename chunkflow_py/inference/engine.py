@@ -41,7 +41,7 @@ from chunkflow_py.inference.output_writer import OutputWriter, ResultMemory, non
 from chunkflow_py.inference.patch_loader import PatchLoader, PatchSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -159,8 +159,8 @@ class Engine:
     def depends_on_batch(self) -> bool:
         """Return whether the output of a patch depends on its place in a batch or on other patches.
 
-        One patch is put at each place of a batch, with zeros and with noise around it; the outputs
-        are compared bit by bit.
+        One patch is put at all places of a batch, then at the first and at the last place with
+        zeros and with noise around it; the outputs are compared bit by bit.
         """
         return bool(self._thread.submit(self._depends_on_batch).result())
 
@@ -169,14 +169,22 @@ class Engine:
         settings, noise = self.settings, torch.Generator().manual_seed(1)
         size = (settings.num_input_channels, *settings.geometry.input_patch_size)
         patch, other = (torch.rand(size, generator=noise) for _ in range(2))
+        number = settings.batch_size
+        if number == 1:
+            return False
+        zeros = torch.zeros(size)
+        cases: list[tuple[torch.Tensor, Sequence[int]]] = [(patch, range(number))]
+        cases += [(around, [place]) for place in (0, number - 1) for around in (zeros, other)]
         first: torch.Tensor | None = None
-        for place in range(settings.batch_size if settings.batch_size > 1 else 0):
-            for around in (torch.zeros(size), other):
-                batch = around.repeat(settings.batch_size, 1, 1, 1, 1)
-                batch[place] = patch
-                used = settings.batch_size if around is other else place + 1
-                output = self._finished(self._fitting(self.device.bring(batch))[:used])[place]
-                bits = output.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+        for around, places in cases:
+            batch = around.repeat(number, 1, 1, 1, 1)
+            batch[places[0]] = patch
+            # In a batch that is not full, only the first patches are used.
+            used = places[-1] + 1 if around is zeros else number
+            outputs = self._finished(self._fitting(self.device.bring(batch))[:used])
+            for place in places:
+                output = outputs[place].clone(memory_format=torch.contiguous_format)
+                bits = output.view(torch.uint8)
                 first = bits if first is None else first
                 if not torch.equal(bits, first):
                     return True

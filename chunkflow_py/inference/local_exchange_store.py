@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.local_files import TEMPORARY_PREFIX, os_errors
 from chunkflow_py.store.transfers import Transfers
 
@@ -40,6 +41,7 @@ class LocalParts:
         self._done: set[str] = set()
         self._bytes = 0
         self._files = 0
+        self._is_closed = False
         self._folder: Path | None = None
         self._lock = Lock()
 
@@ -69,6 +71,8 @@ class LocalParts:
         """
         data = content()
         with self._lock:
+            if self._is_closed:
+                return
             fits = self._bytes + len(data) <= self.most_bytes
             kept = data if fits else self._spilled(data)
             self._bytes += len(data) if fits else 0
@@ -76,11 +80,16 @@ class LocalParts:
 
     def _spilled(self, data: bytes) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}parts-"))
+            with os_errors("create a folder in", tempfile.gettempdir()):
+                self._folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}parts-"))
         self._files += 1
         path = self._folder / str(self._files)
-        with os_errors("write", path):
-            path.write_bytes(data)
+        try:
+            with os_errors("write", path):
+                path.write_bytes(data)
+        except VolumeError:
+            path.unlink(missing_ok=True)  # a part of the file would keep the disk full
+            raise
         return path
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
@@ -101,6 +110,7 @@ class LocalParts:
     def close(self) -> None:
         """Remove all objects."""
         with self._lock:
+            self._is_closed = True
             self._objects.clear()
             self._bytes = 0
             if self._folder is not None:

@@ -39,7 +39,6 @@ import numpy as np
 import torch
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.store.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -274,12 +273,14 @@ class ExchangeCounts:
         refused: number of objects or parts that could not be used, by kind of the `PartsError`.
         passed: number of parts that were passed to the store.
         bytes_passed: bytes of these parts.
+        objects_passed: number of objects that contain these parts.
     """
 
     found: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     passed: int = 0
     bytes_passed: int = 0
+    objects_passed: int = 0
 
 
 class PatchExchange:
@@ -321,6 +322,8 @@ class PatchExchange:
         self._forward_s = forward_s
         self._tasks: WeakValueDictionary[str, TaskExchange] = WeakValueDictionary()
         self._passing_bytes = 0
+        self._has_failed = False
+        self.tasks_passed = 0  # tasks whose parts were passed to the store
         self._threads = ThreadPoolExecutor(connections, "parts") if connections else None
         self._passing = ThreadPoolExecutor(1, "parts-kept") if connections else None
         self._lock = Lock()
@@ -469,31 +472,35 @@ class PatchExchange:
     def _pass_later(
         self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]], size: int
     ) -> None:
-        try:
-            self._pass(task, consumers)
-        finally:
-            with self._lock:
-                self._passing_bytes -= size
+        self._pass(task, consumers)
+        with self._lock:
+            self._passing_bytes -= size
 
     def _pass(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
         self._weigh()
-        if self.has_ended:
-            return
         try:
-            for name in self._store.unfinished(list(consumers)):
-                parts = consumers[name]
-                size = sum(part.values.nbytes for part in parts)
-                self.counts.passed += len(parts)
-                self.counts.bytes_passed += size
-                self._store.write(name, task.label, partial(packed, parts), size)
-        except ChunkflowError as error:
-            self._warn("write", f"cannot store parts of patches for other tasks: {error}")
+            if not self.has_ended and not self._has_failed:
+                self._write(task, consumers)
+        except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
+            self._has_failed = True
+            self._warn("write", f"cannot store parts of patches for other tasks any more: {error}")
+        # From now on the parts are in the store, and no longer in *task*: see `TaskExchange.look`.
+        self.tasks_passed += 1
+
+    def _write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
+        for name in self._store.unfinished(list(consumers)):
+            parts = consumers[name]
+            size = sum(part.values.nbytes for part in parts)
+            self.counts.objects_passed += 1
+            self.counts.passed += len(parts)
+            self.counts.bytes_passed += size
+            self._store.write(name, task.label, partial(packed, parts), size)
 
     def done(self, consumer: str) -> None:
         """Note that a task has used its parts."""
         try:
             self._store.done(consumer)
-        except ChunkflowError as error:
+        except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
             self._warn("done", f"cannot remove used parts of patches: {error}")
 
     def patience_s(self) -> float:
@@ -514,11 +521,11 @@ class PatchExchange:
         if not reads.finished:
             read_s = write_s
         if not writes.finished and writes.seconds > _STUCK_S:
-            write_s = writes.seconds
-        self.has_ended = write_s + read_s > forward_s
-        self._is_weighed = self.has_ended or writes.finished >= _WEIGHED
-        if not self._is_weighed:
+            write_s = writes.seconds * counts.objects_passed / counts.passed
+        elif writes.finished < _WEIGHED:
             return
+        self._is_weighed = True
+        self.has_ended = write_s + read_s > forward_s
         choice = (
             "this process exchanges no further patches with other tasks"
             if self.has_ended
@@ -571,7 +578,7 @@ class TaskExchange:
     _reads: list[Future[None]] = field(default_factory=list, init=False)
     _kept: dict[str, dict[Zyx, Part]] = field(default_factory=dict, init=False)
     _patience_s: float | None = field(default=None, init=False)
-    _layer: int | None = field(default=None, init=False)
+    _looked: tuple[int, int] | None = field(default=None, init=False)
     _foreign: set[str] = field(default_factory=set, init=False)
 
     @property
@@ -588,10 +595,15 @@ class TaskExchange:
         ]
 
     def look(self, patch: BoundingBox) -> None:
-        """Look for objects that have not been read, if *patch* begins a new layer."""
-        if patch.start.z == self._layer:
+        """Look for objects that have not been read, if there is a reason to expect some.
+
+        The reasons are a new layer of patches, and the end of a task of this process, whose parts
+        are in the store from then on.
+        """
+        reasons = patch.start.z, self.exchange.tasks_passed
+        if reasons == self._looked:
             return
-        self._layer = patch.start.z
+        self._looked = reasons
         self._reads.append(self.exchange.submit(self._read_new))
 
     def _read_new(self) -> None:
@@ -599,7 +611,9 @@ class TaskExchange:
         stored = set(self.exchange.producers(self.name))
         for producer in sorted(stored - own - self._foreign):
             label = _LABEL.fullmatch(producer)
-            if label is not None and label[1] in self.neighbours:
+            # With both labels, the pipeline has several networks, or two profiles computed it.
+            is_alone = label is not None and self._labelled(label[1]) not in stored
+            if label is not None and is_alone and label[1] in self.neighbours:
                 self._foreign.add(producer)
                 msg = "the parts are of another network, compute profile or batch size"
                 self.exchange.refuse(self.name, label[1], PartsError(FOREIGN, msg))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
-from chunkflow_py.errors import QueueError, VolumeError
+from chunkflow_py.errors import QueueError
 from chunkflow_py.monitor.run_facts import (
     FailedTask,
     StepStatus,
@@ -163,8 +163,8 @@ def _exchanged(home: RunDirectory) -> ExchangeAmount | None:
         for step in home.spec.steps:
             if (exchange := home.exchange_of(step.name)) is not None:
                 amount += amount_in(open_store(exchange.url))
-    except VolumeError as error:
-        logger.warning("%s", error)
+    except Exception as error:  # noqa: BLE001  (whatever others have put there)
+        logger.warning("the exchange of patches cannot be read: %s", error)
         return None
     return amount
 

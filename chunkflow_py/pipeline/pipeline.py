@@ -354,8 +354,9 @@ class Pipeline:
             if self.source:
                 stack.enter_context(_entered(self.source))  # released at the end
             for operator in operators:
-                stack.enter_context(_entered(operator))
+                # The store of exchanged patches is closed after the network that writes to it.
                 stack.enter_context(self._exchanging(operator))
+                stack.enter_context(_entered(operator))
             total: int | None = 1
             if self.source:
                 sized: Any = self.source.body

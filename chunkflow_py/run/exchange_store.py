@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -37,14 +39,17 @@ from typing import TYPE_CHECKING, Literal, get_args
 from chunkflow_py.core import strict_json
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.queue.daemon_threads import DaemonThreads
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local_files import TEMPORARY_PREFIX, write_whole
+from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.store.store_protocol import sizes_of
 from chunkflow_py.store.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from concurrent.futures import Future
 
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.tasks.task_plan import Plan
@@ -62,6 +67,8 @@ _COUNT_S = 60.0  # between two counts of the stored bytes
 _COUNT_SHARE = 20  # a count of 1 s is not repeated for 20 s
 _REMOVE_S = 60.0  # longest time to remove all remaining objects
 _MOST_REMOVING = 8  # simultaneous removals
+_MOST_WAITING = 1024  # removals that wait for others
+_CLOSE_S = 2.0  # longest time for which a worker that ends waits for writes or removals
 _LONGEST_URL = 4096  # characters
 _CONSUMER = re.compile(r"[0-9]{1,18}")
 _PRODUCER = re.compile(r"[0-9a-f]{8}-[0-9]{1,18}")
@@ -118,7 +125,8 @@ class ExchangeSettings:
             raise ValueError(msg)
         mode, url, limit = (values[name] for name in names)
         good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL
-        if not (good and url.isprintable() and (limit is None or type(limit) is int)):
+        good = good and url.isprintable() and (not url or "://" in url)
+        if not (good and (limit is None or (type(limit) is int and limit >= 0))):
             msg = f"mode {str(mode)[:80]!r}, url {str(url)[:80]!r} or the limit is not valid"
             raise ValueError(msg)
         return cls(mode, url, limit)
@@ -155,7 +163,7 @@ class ExchangeAddress:
         try:
             ledger = Ledger(open_store(self.run), self.step, plan.span)
             return RunParts(open_store(self.url), plan, ledger, self.identity, self.settings)
-        except ChunkflowError as error:
+        except Exception as error:  # noqa: BLE001  (the exchange only saves time)
             logger.warning("tasks of this process exchange no patches: %s", error)
             return None
 
@@ -186,6 +194,7 @@ class RunParts:
         self._plan, self._ledger = plan, ledger
         self._room = _Room(store, self._folder, settings.limit)
         self._writers = ThreadPoolExecutor(2, "parts-out")
+        self._writes: deque[Future[None]] = deque()
         self._pending = 0
         self._waiting: dict[tuple[str, str], Callable[[], bytes]] = {}  # not written yet
         self._lock = Lock()
@@ -224,7 +233,9 @@ class RunParts:
                 return
             self._pending += size
             self._waiting[consumer, producer] = content
-        self._writers.submit(self._write, consumer, producer, content, size)
+            while self._writes and self._writes[0].done():
+                self._writes.popleft()
+        self._writes.append(self._writers.submit(self._write, consumer, producer, content, size))
 
     def _write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
         try:
@@ -270,7 +281,8 @@ class RunParts:
         """Do nothing, because the task may need its objects again until it is recorded."""
 
     def close(self) -> None:
-        """Finish the writes that have begun, and drop the objects that still wait."""
+        """Write the objects that wait, for a moment, and drop the others."""
+        wait(self._writes, _CLOSE_S)
         self._writers.shutdown(cancel_futures=True)
 
 
@@ -278,18 +290,21 @@ class _Room:
     """The room for further objects of a step, as far as one process knows.
 
     The process counts all objects from time to time, and adds what it stores itself in between.
-    Other processes do the same, so the limit may be exceeded by what they store between two counts.
+    Other processes do the same, so *limit* may be exceeded by what they store between two counts.
+    On a disk, an object is stored only if half of the space that is free without the exchange
+    remains: outputs, queue and ledger may be on the same disk.
 
     Args:
         store: store of the objects.
         folder: folder of the store; ``None`` if it is not on a disk.
-        limit: limit in bytes; ``None``: half of the free space of the disk, if there is a disk.
+        limit: limit in bytes; ``None`` for no other limit than that of a disk.
     """
 
     def __init__(self, store: Store, folder: str | None, limit: int | None) -> None:
         self._store, self._folder, self._limit = store, folder, limit
         self._stored = 0
         self._count_at = 0.0
+        self._least_free = 0.0
         self._is_full = False
         self._lock = Lock()
 
@@ -303,33 +318,34 @@ class _Room:
         with self._lock:
             if monotonic() >= self._count_at:
                 self._count()
-            limit = self._allowed()
-            has_room = self._stored + size <= limit
-            self._stored += size if has_room else 0
-            if not has_room and not self._is_full:
+            reason = ""
+            if self._limit is not None and self._stored + size > self._limit:
+                used, most = describe_bytes(self._stored), describe_bytes(self._limit)
+                reason = f"{used} of at most {most} are in use, the limit of --exchange-limit"
+            elif self._free() - size < self._least_free:
+                free = describe_bytes(int(self._least_free))
+                reason = f"{free} of the disk stay free, half of what is free without the exchange"
+            self._stored += 0 if reason else size
+            if reason and not self._is_full:
                 self._is_full = True
-                logger.info(
-                    "parts of patches are not stored at present: %s of at most %s are in use, %s",
-                    describe_bytes(self._stored),
-                    describe_bytes(int(limit)),
-                    "half of the free space of the disk; --exchange-limit changes this"
-                    if self._limit is None
-                    else "the limit of --exchange-limit",
-                )
-        return has_room
+                logger.info("parts of patches are not stored at present: %s", reason)
+        return not reason
 
-    def _allowed(self) -> float:
-        if self._limit is not None or self._folder is None:
-            return self._limit or 0
+    def _free(self) -> float:
+        """Return the free bytes of the disk; infinity if there is no disk."""
+        if self._folder is None:
+            return math.inf
         place = Path(self._folder)
         while not place.exists() and place != place.parent:
             place = place.parent
-        return (self._stored + shutil.disk_usage(place).free) / 2
+        return shutil.disk_usage(place).free
 
     def _count(self) -> None:
         start = monotonic()
-        with suppress(ChunkflowError):  # then the write fails, too, and says why
+        with suppress(ChunkflowError, OSError):  # then the write fails, too, and says why
             self._stored = amount_in(self._store).bytes
+        free = self._free()
+        self._least_free = 0.0 if free == math.inf else (self._stored + free) / 2
         now = monotonic()
         self._count_at = now + max(_COUNT_S, _COUNT_SHARE * (now - start))
 
@@ -370,49 +386,55 @@ def _is_object(key: str) -> bool:
 
 
 class PartRemover:
-    """Removes objects in threads; if a removal fails, it is not repeated.
+    """Removes the objects for recorded tasks in daemon threads.
+
+    Removal only saves space, so nothing waits for it: an object whose removal fails, or that has no
+    place in the queue of removals, remains until the step is complete.
 
     Args:
         address: exchange of the step.
     """
 
     def __init__(self, address: ExchangeAddress) -> None:
-        """Start the threads."""
+        """Create the remover; the first removal opens the store and starts a thread."""
         self._address = address
-        self._threads = ThreadPoolExecutor(_MOST_REMOVING, "parts-remover")
+        self._threads = DaemonThreads(_MOST_REMOVING, "parts-remover")
+        self._removals: deque[Future[None]] = deque()
 
     def recorded(self, number: int) -> None:
-        """Let a thread remove the objects for task *number*."""
-        self._threads.submit(self._remove, f"{number}/", _MOST_LISTED)
+        """Let a thread remove the objects for task *number*; return at once."""
+        while self._removals and self._removals[0].done():
+            self._removals.popleft()
+        if len(self._removals) < _MOST_WAITING:
+            with suppress(RuntimeError):  # no further thread can be started
+                self._removals.append(self._threads.submit(self._remove, number))
 
-    def close(self, *, is_complete: bool) -> None:
-        """Wait until the threads have ended; if the step is complete, remove all objects first."""
-        if is_complete:
-            self._threads.shutdown(cancel_futures=True)
-            self._remove("", _MOST_COUNTED)
-        else:
-            self._threads.shutdown()
+    def close(self) -> None:
+        """Wait for the removals for a moment, then leave the rest to the end of the step."""
+        wait(self._removals, _CLOSE_S)
+        for removal in self._removals:
+            removal.cancel()
+        self._threads.close()
 
     @cached_property
     def _store(self) -> Store:
         return open_store(self._address.url)
 
-    def _remove(self, prefix: str, most: int) -> None:
+    def _remove(self, number: int) -> None:
         try:
             store = self._store
             if store.is_local:
-                folder = Path(store.url.removeprefix("file://"))
-                _remove_files(folder, prefix.rstrip("/"))
-                if not prefix and not self._address.settings.url:
-                    with suppress(OSError):  # not empty, because of another step
-                        folder.parent.rmdir()
+                _remove_files(_folder_of(store), str(number))
                 return
-            end = monotonic() + _REMOVE_S
-            for key in list(islice(store.list(prefix), most)):
-                if _is_object(key) and monotonic() < end:
+            for key in islice(store.list(f"{number}/"), _MOST_LISTED):
+                if _is_object(key):
                     store.delete(key)
-        except (ChunkflowError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  (no failure here may concern a worker)
             logger.debug("cannot remove parts of patches: %s", error)
+
+
+def _folder_of(store: Store) -> Path:
+    return Path(store.url.removeprefix("file://"))
 
 
 def _remove_files(root: Path, consumer: str) -> None:
@@ -441,5 +463,44 @@ def _remove_files(root: Path, consumer: str) -> None:
 
 
 def remove_parts(address: ExchangeAddress) -> None:
-    """Remove all objects of a step."""
-    PartRemover(address).close(is_complete=True)
+    """Remove all objects of a step, for at most a minute; log what cannot be removed."""
+    end = monotonic() + _REMOVE_S
+    try:
+        store = open_store(address.url)
+        if store.is_local:
+            folder = _folder_of(store)
+            if folder.is_dir():
+                _remove_files(folder, "")
+            if not address.settings.url:
+                with suppress(OSError):  # not empty, because of another step
+                    folder.parent.rmdir()
+            return
+        threads = DaemonThreads(_MOST_REMOVING, "parts-remover")
+        removals: deque[Future[None]] = deque()
+        try:
+            for key in store.list(""):
+                if _is_object(key):
+                    removals.append(threads.submit(store.delete, key))
+                while len(removals) >= _MOST_WAITING or (removals and removals[0].done()):
+                    removals.popleft().result(max(0.0, end - monotonic()))
+                if monotonic() > end:
+                    raise TimeoutError
+            while removals:
+                removals.popleft().result(max(0.0, end - monotonic()))
+        finally:
+            for removal in removals:
+                removal.cancel()
+            threads.close()
+    except TimeoutError:
+        logger.info(
+            "parts of patches remain in %s, because their removal takes more than %.0f s; they are "
+            "not needed any more",
+            without_secrets(address.url),
+            _REMOVE_S,
+        )
+    except Exception as error:  # noqa: BLE001  (no failure here may concern a worker)
+        logger.info(
+            "parts of patches may remain in %s, where they are not needed any more: %s",
+            without_secrets(address.url),
+            error,
+        )

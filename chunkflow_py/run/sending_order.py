@@ -17,8 +17,9 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core import strict_json
 from chunkflow_py.core.outline import BoxIndex
-from chunkflow_py.errors import GeometryError
+from chunkflow_py.errors import ChunkflowError, GeometryError
 from chunkflow_py.inference.shared_patches import too_small
 from chunkflow_py.tasks.checkerboard import CHECKERBOARD, checkerboard, obstacle
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST = 4096  # bytes of a stored order
+_MOST_WORKERS = 10**9
 
 
 def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, workers: int) -> None:
@@ -85,12 +87,11 @@ def tasks_in_order(run: RunDirectory, step: str) -> Iterable[int]:
     An unreadable order is ignored: every order contains all tasks.
     """
     plan = run.plan(step)
-    content = run.store.get(_key(step), _LONGEST)
-    if content is not None:
-        with suppress(ValueError, KeyError, TypeError):
-            stored = json.loads(content)
-            if stored["order"] == CHECKERBOARD:
-                return checkerboard(plan, max(1, int(stored["workers"])))
+    with suppress(ChunkflowError, ValueError, KeyError, TypeError):
+        content = run.store.get(_key(step), _LONGEST)
+        stored = {"order": ""} if content is None else strict_json.loads(content)
+        if stored["order"] == CHECKERBOARD and type(stored["workers"]) is int:
+            return checkerboard(plan, min(max(1, stored["workers"]), _MOST_WORKERS))
     return plan
 
 

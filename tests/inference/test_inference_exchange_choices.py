@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from threading import Barrier, Event
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from rigs.exchanging import Memory, Volume
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.core.outline import Outline
-from chunkflow_py.inference import EngineSettings, PatchGeometry, patch_exchange
+from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, patch_exchange
 from chunkflow_py.inference.inferencer import Inferencer
 from chunkflow_py.inference.local_exchange_store import LocalParts
 from chunkflow_py.inference.patch_exchange import PackedParts, PatchExchange
@@ -295,6 +295,40 @@ def test_parts_that_wait_for_the_store_have_a_limit():
     np.testing.assert_array_equal(volume.output, volume.whole()[0])
     volume.exchange.close()
     assert {label.rpartition("-")[2] for _, label in volume.store.objects} == {first}
+
+
+def test_a_store_that_fails_ends_no_task(monkeypatch, tmp_path, caplog):
+    """There is no folder for temporary files: one warning, all bytes, and no further tries."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, LocalParts(most_bytes=0))
+    for name in volume.tasks:
+        volume.do(name)
+    np.testing.assert_array_equal(volume.output, volume.whole()[0])
+    assert caplog.text.count("cannot store parts of patches") == 1
+    volume.store.close()
+
+
+def test_a_loader_that_is_ahead_finds_the_parts_of_the_task_before():
+    """A task looked for objects before the task before it stored any: it looks again after that."""
+    volume = Volume((4, 64, 32), Zyx(4, 64, 16), GEOMETRY, Memory())
+    run, engine = volume.network.run, Engine(volume.network, volume.settings, staged=True)
+    volume.network.run = lambda patch: (sleep(0.01), run(patch))[1]
+    (one, box), (two, other) = volume.tasks.items()
+    results = []
+    for name, target, others in ((one, box, {two: other}), (two, other, {one: box})):
+        count = volume.grid.count(target).product()
+        made = volume.exchange.task(name, target, b"same", others, count)
+        results.append(
+            engine.start(
+                volume.array, volume.domain, output_box=target, grid=volume.grid, exchange=made
+            )
+        )
+        del made  # or the parts of the task would stay in it
+    for result in results:
+        result.result(60)
+    distinct = volume.grid.count(volume.domain).product()
+    assert distinct <= engine.patches_run <= distinct + 4, "those that were loaded before"
+    engine.close()
 
 
 class Meeting(Memory):

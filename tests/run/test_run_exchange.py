@@ -27,6 +27,7 @@ from chunkflow_py.run.exchange_store import (
     remove_parts,
 )
 from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.run.sending_order import tasks_in_order
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import open_volume
 
@@ -233,22 +234,64 @@ def test_what_others_store_counts():
     stored(other, "1/00000000-0", "2/00000000-0")
     room = parts._room
     assert not room.take(1000)
-    PartRemover(address).close(is_complete=True)
+    remove_parts(address)
     assert not room.take(1000), "it counts now and then"
     room._count_at = 0
     assert room.take(1000)
 
 
 def test_a_disk_is_filled_by_half_at_most(monkeypatch):
-    """Without a limit, the rest of the free space is for the output."""
+    """The rest of the free space is for the output, whatever the limit and other processes do."""
     submit("on")
-    _, parts = parts_of()
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(3000))
-    assert parts._room.take(1000), "it is 1000 of 3000"
-    assert parts._room.take(1000), "it is 2000 of 4000"
-    assert not parts._room.take(1001)
-    parts.close()
+    several = [parts_of(ExchangeSettings("on", limit=limit))[1] for limit in (None, 10**9, None)]
+    usage, free = namedtuple("usage", "free"), [3000]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(free[0]))
+    for parts in several:
+        parts._room._count()
+    for parts in several:
+        assert parts._room.take(250)
+        free[0] -= 250
+    while several[1]._room.take(250):
+        free[0] -= 250
+    assert free[0] == 1500
+    assert not any(parts._room.take(1) for parts in several)
+    for parts in several:
+        parts.close()
+
+
+class Hanging:
+    """A store in a bucket that does not answer."""
+
+    is_local, url = False, "s3://bucket"
+
+    def list(self, prefix):
+        time.sleep(600)
+
+
+def test_a_worker_that_ends_waits_for_removals_only_for_a_moment():
+    """The store hangs, and thousands of removals wait: the end of a worker does not."""
+    remover = PartRemover(ExchangeAddress("r", ExchangeSettings("on"), "s", "0" * 64))
+    remover.__dict__["_store"] = Hanging()
+    for number in range(5000):
+        remover.recorded(number)
+    assert len(remover._removals) <= 1024
+    start = time.monotonic()
+    remover.close()
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 4096, b"x" * 10_000, b'{"order":"checkerboard","workers":Infinity}', b"\xff", b"[]",
+     b'{"order":"checkerboard","workers":"2"}', b'{"order":"checkerboard"}'],
+)  # fmt: skip
+def test_an_order_that_cannot_be_read_is_that_of_the_plan(content):
+    """The order only saves time: whatever the file contains, all tasks are sent."""
+    submit("on")
+    run = RunDirectory("r")
+    key = f"stages/{run.spec.first}/order.json"
+    run.store.put(key, content)
+    assert list(tasks_in_order(run, run.spec.first)) == list(run.plan(run.spec.first))
 
 
 def test_a_full_disk_ends_storing_with_one_warning(caplog):
@@ -292,7 +335,7 @@ def test_only_objects_of_the_exchange_are_removed():
         path.write_text("not ours")
     (root / "9").symlink_to("thesis")
     (root / "2/.tmp-1f2e3d4c-00000000-7").write_text("left by a worker that was killed")
-    PartRemover(address).close(is_complete=True)
+    remove_parts(address)
     assert sorted(objects("parts")) == sorted(kept)
     assert not (root / "2").exists()
 
@@ -334,7 +377,7 @@ def test_a_hostile_exchange_takes_little_time():
     assert amount_in(open_store(address.url)).objects == 100_000
     remover = PartRemover(address)
     remover.recorded(1)
-    remover.close(is_complete=False)
+    remover.close()
     assert time.process_time() - began < 20
     parts.close()
 
@@ -420,7 +463,7 @@ def test_objects_in_a_bucket(caplog):
     assert amount_in(store) == exchange_store.ExchangeAmount(3, 3000)
     remover = PartRemover(address)
     remover.recorded(1)
-    remover.close(is_complete=False)
+    remover.close()
     assert sorted(store.list()) == ["2/00000000-0", "2/thesis"]
     remove_parts(address)
     assert list(store.list()) == ["2/thesis"]

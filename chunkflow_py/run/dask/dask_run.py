@@ -136,9 +136,9 @@ def run_on_dask(
                         f"{missing} of {tasks} tasks of step {name} are not finished"
                     )
                     return WORK_LEFT, message
+                home.ledger(name).compact()  # few objects instead of one per task
                 if (exchange := home.exchange_of(name)) is not None:
                     remove_parts(exchange)
-                home.ledger(name).compact()  # few objects instead of one per task
                 if counts.dead:
                     message = (
                         f"all {tasks} tasks are recorded, {counts.dead} of them as failed; "
@@ -357,13 +357,13 @@ class Dispatcher:
                     return
                 self._receive()
         finally:
-            if self._remover is not None:
-                self._remover.close(is_complete=False)
             futures = [each.future for each in self._sent.values()]
             self._sent.clear()
             if futures and self._client.status == "running":
                 logger.warning("workers will finish and record the tasks that they have begun")
                 self._client.cancel(futures)
+            if self._remover is not None:
+                self._remover.close()
 
     def _check_cluster(self, now: float) -> None:
         """Update the number of threads of the cluster, and log the progress."""

@@ -247,7 +247,7 @@ class SegmentHeader:
             "size": size,
             "states": base64.b64encode(self.states).decode(),
             "generations": self.generations,
-            "sums": asdict(self.sums),
+            "sums": {k: v for k, v in asdict(self.sums).items() if v or k != "patches"},
             "body": self.body,
         }
         return sealed(json.dumps(values, separators=(",", ":"))).encode() + b"\n"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ENDED = ("complete", "complete-with-failures")  # states in which no task is left
 COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try again later
 CLAIM_EXPIRES_S = 120.0  # after its last renewal
 CLAIM_RENEWAL_S = 20.0
@@ -221,10 +222,13 @@ def work(
                 stop_signal = stop_signal or outcome.signal
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0
-                if outcome.state in ("complete", "complete-with-failures"):
+                if outcome.state in _ENDED:
                     home.ledger(name).compact()  # few objects instead of one per task
                 if outcome.state == "complete":
                     home.close(name)
+                exchange = home.exchange_of(name)
+                if outcome.state in _ENDED and exchange is not None and stop_signal is None:
+                    remove_parts(exchange)  # last: nothing waits for it
                 if outcome.state == "stopped":
                     return WORK_LEFT, outcome.message
                 if outcome.state in ("complete", "stage-closed"):
@@ -237,8 +241,9 @@ def work(
                 return WORK_LEFT, lost
             else:
                 _clear(home, queue, working.settings.lease_s)
-                for stage in spec.steps:  # of workers that were killed when the run was complete
-                    if (exchange := home.exchange_of(stage.name)) is not None:
+                for stage in spec.steps:
+                    exchange = home.exchange_of(stage.name)
+                    if exchange is not None and stop_signal is None:
                         remove_parts(exchange)
                 code, message = COMPLETE, f"{home.shown} is complete"
             # Wait until a limit is reached; --idle-exit counts from the end of the last task.
@@ -297,14 +302,11 @@ def _work_on(
         listener=listener,
         on_recorded=None if remover is None else remover.recorded,
     )
-    outcome = None
     try:
-        outcome = supervisor.run()
+        return supervisor.run()
     finally:
         if remover is not None:
-            complete = ("complete", "complete-with-failures")
-            remover.close(is_complete=outcome is not None and outcome.state in complete)
-    return outcome
+            remover.close()
 
 
 def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
