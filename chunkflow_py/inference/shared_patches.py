@@ -67,9 +67,7 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
     """
     # The parts that a task reads, those that it collects until its end, those of the last task.
     sets = 3 if writes_later else 2
-    # Parts that are stored; with a thread, those that wait for it have the same limit.
-    most = 2 * most_bytes if writes_later else most_bytes
-    return sets * task_bytes + min(task_bytes * tasks, most)
+    return sets * task_bytes + min(task_bytes * tasks, most_bytes)
 
 
 def too_small(boxes: Boxes, patch: Zyx) -> str:

@@ -133,4 +133,4 @@ def test_millions_of_tasks_are_counted_at_once():
 def test_the_memory_of_parts_is_limited():
     """A process holds the parts of two tasks, and as many more as the store keeps in memory."""
     assert part_memory(100, 3, 1000, writes_later=False) == 500
-    assert part_memory(100, 3000, 1000) == 2300
+    assert part_memory(100, 3000, 1000) == 1300
