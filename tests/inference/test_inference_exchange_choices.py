@@ -218,7 +218,7 @@ def test_parts_of_a_running_task_are_found_in_the_same_process():
 
 
 class Slow(Memory):
-    """A store that answers only when it is told to, and stores objects when it is told to."""
+    """A store that answers when the test lets it, and keeps the objects that it should store."""
 
     connections = 2
 

@@ -57,7 +57,7 @@ def colours(plan, workers=64):
 
 
 def test_numbers_plan_and_hash_are_those_of_raster():
-    """The order of sending is no part of what is submitted; the order of the messages changes."""
+    """Another order changes the order of the messages, but no number, plan or hash."""
     steps, orders = [], []
     cases = [
         ("", "--order raster"),
