@@ -411,7 +411,7 @@ class Inferencer(OperatorBase):
             target,
             self._identity(engine, size, store),
             neighbours,
-            grid.count(target).product(),
+            grid,
             # --lower-batch may change the batch size, and so the compute profile, in any task.
             is_current=lambda: engine.batch_size == size,
         )

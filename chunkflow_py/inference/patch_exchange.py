@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.inference.device_streams import Device, Mark
+    from chunkflow_py.inference.patch_grid import PatchGrid
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def digest_of(*contents: bytes | memoryview) -> bytes:
 DAMAGED = "damaged"
 FOREIGN = "foreign"  # of another network, compute profile, batch size or input
 MISPLACED = "misplaced"  # not on the voxels that the patch shares with the task
-UNREADABLE = "unreadable"  # longer than all parts of the task, or the store failed
+UNREADABLE = "unreadable"  # longer than all shared parts, or the store failed
 
 
 class PartsError(ValueError):
@@ -342,7 +343,7 @@ class PatchExchange:
         target: BoundingBox,
         identity: bytes,
         neighbours: Mapping[str, BoundingBox],
-        patches: int,
+        grid: PatchGrid,
         *,
         is_current: Callable[[], bool] = lambda: True,
     ) -> TaskExchange:
@@ -353,13 +354,11 @@ class PatchExchange:
             target: box that the task computes.
             identity: digest of everything besides the input that the values depend on.
             neighbours: boxes that other tasks compute, by name; only tasks that may share a patch.
-            patches: number of patches of the task.
+            grid: grid of the patches.
             is_current: returns whether the network still computes what *identity* describes;
                 otherwise, the task neither uses nor stores parts.
         """
-        values = self._patch_size.product() * self._channels * torch.float32.itemsize
-        most = _HEADER.size + _CHECKSUM + patches * (_ENTRY.size + values)
-        made = TaskExchange(self, name, target, identity, dict(neighbours), most, is_current)
+        made = TaskExchange(self, name, target, identity, dict(neighbours), grid, is_current)
         self._tasks[name] = made
         return made
 
@@ -386,8 +385,19 @@ class PatchExchange:
             )
             return ()
 
-    def read(self, consumer: str, producer: str, most: int) -> PackedParts | None:
-        """Read and check an object; ``None`` if it does not exist or cannot be used."""
+    def read(
+        self, consumer: str, producer: str, parts: int, voxels: int
+    ) -> PackedParts | None:
+        """Read and check an object; ``None`` if it does not exist or cannot be used.
+
+        Args:
+            consumer: task that may use the object.
+            producer: task that made it.
+            parts: number of parts in the object, at most.
+            voxels: number of voxels of all parts, at most.
+        """
+        values = voxels * self._channels * torch.float32.itemsize
+        most = _HEADER.size + _CHECKSUM + parts * _ENTRY.size + values
         try:
             with self.reads.one():
                 content = self._store.read(consumer, producer, most)
@@ -572,7 +582,7 @@ class TaskExchange:
     target: BoundingBox
     identity: bytes
     neighbours: dict[str, BoundingBox]
-    most_bytes: int
+    grid: PatchGrid
     is_current: Callable[[], bool]
     _packs: dict[str, PackedParts | None] = field(default_factory=dict, init=False)
     _reads: list[Future[None]] = field(default_factory=list, init=False)
@@ -623,7 +633,9 @@ class TaskExchange:
                 self._reads.append(self.exchange.submit(partial(self._read, producer)))
 
     def _read(self, producer: str) -> None:
-        self._packs[producer] = self.exchange.read(self.name, producer, self.most_bytes)
+        name = producer.partition("-")[2]
+        parts, voxels = self.grid.shared(self.target, self.neighbours[name])
+        self._packs[producer] = self.exchange.read(self.name, producer, parts, voxels)
 
     def _labelled(self, name: str) -> str:
         return f"{self.identity.hex()[:8]}-{name}"

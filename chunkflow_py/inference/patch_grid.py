@@ -221,6 +221,16 @@ class PatchGrid:
             inside *= sum(min(start + size, high) - max(start, low) for start in starts)
         return every - inside
 
+    def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
+        """Return the number of output patches that touch both boxes, and their voxels in *box*."""
+        count = voxels = 1  # products over the axes
+        for axis, (one, two) in enumerate(zip(self.touching(box), self.touching(other), strict=True)):
+            size, low, high = self.geometry.output_patch_size[axis], box.start[axis], box.stop[axis]
+            starts = self.starts[axis][max(one.start, two.start) : min(one.stop, two.stop)]
+            count *= len(starts)
+            voxels *= sum(min(start + size, high) - max(start, low) for start in starts)
+        return count, voxels
+
     def hull(self, box: BoundingBox) -> BoundingBox:
         """Return the smallest box around the output patches that touch *box*, at least one."""
         touched = self.touching(box)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GIB, GB = 2**30, 10**9
 _MONTH_S = 30 * 24 * 3600
+_LOOKUP_READS = 3
 
 # requests per task besides those for voxels (measured: docs/benchmarks-queue.md)
 _LEDGER_PUTS, _LEDGER_GETS, _QUEUE = 1.01, 5.0, 5.3
@@ -201,7 +202,8 @@ def exchange_cost(
 ) -> dict[str, float]:
     """Return the dollars for requests and storage of the exchange of patches, by item.
 
-    Removing objects is free, and listing them costs as much as writing an object.
+    Removing objects is free, and listing them costs as much as writing an object. The requests to
+    the ledger of the run are included, at the prices of the same store.
 
     Args:
         prices: price table.
@@ -213,7 +215,8 @@ def exchange_cost(
     if store is None:
         return {}
     writes = sum(each.objects + each.lists for each in exchanges)
-    reads = sum(each.objects for each in exchanges)
+    # For each object, the ledger is asked whether its consumer has ended: two headers, one entry.
+    reads = sum((1 + _LOOKUP_READS) * each.objects for each in exchanges)
     stored = sum(each.peak_bytes for each in exchanges) / GB
     return {
         "requests of the exchange": writes * store["put"] + reads * store["get"],

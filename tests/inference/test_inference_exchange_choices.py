@@ -204,8 +204,8 @@ def test_parts_of_a_running_task_are_found_in_the_same_process():
     """A task need not end: what it has computed is found at once, and is dropped with it."""
     volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Memory())
     (one, box), (two, other) = list(volume.tasks.items())[:2]
-    first = volume.exchange.task(one, box, b"same", {two: other}, 9)
-    second = volume.exchange.task(two, other, b"same", {one: box}, 9)
+    first = volume.exchange.task(one, box, b"same", {two: other}, volume.grid)
+    second = volume.exchange.task(two, other, b"same", {one: box}, volume.grid)
     patch = next(each for each in volume.grid.patches(box) if second.shared(each)
                  and not each.intersection(other).is_empty)  # fmt: skip
     values = torch.rand((2, *patch.size))
@@ -215,6 +215,27 @@ def test_parts_of_a_running_task_are_found_in_the_same_process():
     assert second.find(patch, b"l" * 16) is None
     del first, part
     assert second.find(patch, b"k" * 16) is None
+
+
+def test_no_more_is_read_than_two_tasks_share():
+    """An object is refused if it has more bytes than the parts of all patches on both tasks."""
+
+    class Limited(Memory):
+        """Notes how many bytes each object has less than it may have."""
+
+        def read(self, consumer, producer, most):
+            content = super().read(consumer, producer, most)
+            if content is not None:
+                spare[producer, consumer] = most - len(content)
+            return content
+
+    spare = {}
+    volume = Volume((9, 21, 26), Zyx(5, 9, 10), GEOMETRY, Limited())
+    for name in volume.tasks:
+        volume.do(name)
+    first = f"{b'same'.hex()}-{next(iter(volume.tasks))}"
+    assert {consumer for producer, consumer in spare if producer == first}
+    assert all(n == 0 for (producer, _), n in spare.items() if producer == first)
 
 
 class Slow(Memory):
@@ -316,8 +337,7 @@ def test_a_loader_that_is_ahead_finds_the_parts_of_the_task_before():
     (one, box), (two, other) = volume.tasks.items()
     results = []
     for name, target, others in ((one, box, {two: other}), (two, other, {one: box})):
-        count = volume.grid.count(target).product()
-        made = volume.exchange.task(name, target, b"same", others, count)
+        made = volume.exchange.task(name, target, b"same", others, volume.grid)
         results.append(
             engine.start(
                 volume.array, volume.domain, output_box=target, grid=volume.grid, exchange=made

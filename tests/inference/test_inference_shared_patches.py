@@ -76,6 +76,10 @@ def test_a_grid_is_counted_as_its_tasks_exchange(patch, shared, extent, more, ma
     for box in targets.values():
         outside = sum(p.voxels - p.intersection(box).voxels for p in grid.patches(box))
         assert grid.voxels_outside(box) == outside
+        for other in targets.values():
+            both = [p for p in grid.patches(box) if not p.intersection(other).is_empty]
+            voxels = sum(p.intersection(box).voxels for p in both)
+            assert grid.shared(box, other) == (len(both), voxels)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 100])

@@ -116,7 +116,7 @@ def two_tasks(
     grid, runs = settings.grid(box), []
     for name, target in targets.items():
         others = {key: other for key, other in targets.items() if key != name}
-        each = exchange.task(name, target, b"same", others, grid.count(target).product())
+        each = exchange.task(name, target, b"same", others, grid)
         runs.append(engine.start(image, box, output_box=target, grid=grid, exchange=each))
         if settings.batch_size % 2:
             runs[-1].result(60)

@@ -66,11 +66,10 @@ class Worker:
         target, self.network.batches = history.tasks[name], []
         self.before = (self.engine.patches_run, self.engine.patches_found)
         others = {key: box for key, box in history.tasks.items() if key != name}
-        count = history.grid.count(target).product()
         self.run = self.engine.start(
             history.array, history.domain, output_box=target, grid=history.grid,
             wanted=history.wanted, stop=self.stop,
-            exchange=self.exchange.task(name, target, b"same", others, count),
+            exchange=self.exchange.task(name, target, b"same", others, history.grid),
         )  # fmt: skip
         self.run.add_done_callback(lambda _: self.arrived.release())
         self.arrived.acquire()

@@ -105,8 +105,7 @@ class Volume:
     def do(self, name, identity=b"same"):
         target = self.tasks[name]
         others = {key: box for key, box in self.tasks.items() if key != name}
-        count = self.grid.count(target).product()
-        each = self.exchange.task(name, target, identity, others, count)
+        each = self.exchange.task(name, target, identity, others, self.grid)
         values = self.engine.run(
             self.array, self.domain, output_box=target, grid=self.grid, exchange=each
         )

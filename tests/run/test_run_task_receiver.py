@@ -10,8 +10,9 @@ from rigs.workers import Stage, wait_for
 
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.queue.message_body import parse_body
+from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
-from chunkflow_py.run.worker.task_receiver import RECEIVES, Job, PoisonTaskGuard
+from chunkflow_py.run.worker.task_receiver import GIVEN_BACK, RECEIVES, Job, PoisonTaskGuard
 
 
 @pytest.fixture
@@ -133,17 +134,26 @@ def test_lost_workers_and_failures_are_counted_apart(stage: Stage) -> None:
     assert (kinds.count("worker-lost"), kinds.count("permanent")) == (7, 2)
 
 
-def test_a_worker_that_stops_takes_its_mark_back(stage: Stage) -> None:
-    """A suspected task that has not ended when its worker must leave counts for nothing."""
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_worker_that_stops_leaves_no_mark_that_blames_it(
+    stage: Stage, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suspected task that has not ended when its worker must leave does not count as lost."""
+    monkeypatch.setattr(ledger_segments, "COMPACT_EVERY", 1 << 40)  # no compaction by chance
     deliver(stage, RECEIVES)
     supervisor = stage.supervisor(seconds=30, grace_s=0.2)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     wait_for(lambda: any(stage.attempts(number) for number in range(4)))
+    if is_compacted:
+        stage.ledger.compact()  # then the mark cannot be removed
     supervisor.stop("the test says so")
     thread.join(30)
     assert not thread.is_alive()
     (begun,) = [number for number in range(4) if stage.attempts(number)]
-    assert not stage.ledger.attempts(begun)
-    assert not list(stage.ledger.failures())
+    marks = [mark.attempt for mark in stage.ledger.attempts(begun)]
+    given_back = [each.attempt for each in stage.ledger.failures() if each.reason == GIVEN_BACK]
+    assert len(marks) == is_compacted
+    assert given_back == marks
+    assert len(list(stage.ledger.failures())) == len(given_back)
     assert stage.queue.counts().waiting == 4
