@@ -261,8 +261,9 @@ class OperatorBase(HookBase, adds_hooks=True):
         """Whether an output voxel depends only on the input within its `required_input`.
 
         A local operator computes the same value for a voxel in every chunk or task that contains
-        the voxel. ``False`` if unknown. An operator that makes no item is local even if it does not
-        declare this hook; see `chunkflow_py.pipeline.operator.Operator.is_local`.
+        the voxel. ``False`` if unknown. An operator that adds no chunk or value to the task counts
+        as local even if it does not declare this hook; see
+        `chunkflow_py.pipeline.operator.Operator.is_local`.
         """
         return False
 

@@ -238,7 +238,7 @@ def engine_workspace(
 
 
 def _region(geometry: PatchGeometry, cover: Zyx) -> int:
-    """Return the largest number of voxels that one row of patches completes."""
+    """Return the most output voxels that are final once a row of patches is blended."""
     return geometry.output_patch_size.z * geometry.output_patch_size.y * cover.x
 
 

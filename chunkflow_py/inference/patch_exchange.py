@@ -385,9 +385,7 @@ class PatchExchange:
             )
             return ()
 
-    def read(
-        self, consumer: str, producer: str, parts: int, voxels: int
-    ) -> PackedParts | None:
+    def read(self, consumer: str, producer: str, parts: int, voxels: int) -> PackedParts | None:
         """Read and check an object; ``None`` if it does not exist or cannot be used.
 
         Args:

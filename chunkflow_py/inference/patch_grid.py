@@ -161,8 +161,8 @@ class PatchGrid:
         ):
             fits = "may reach beyond the domain" if self.keep_stride else f"needs at least {need}"
             msg = (
-                f"domain {self.domain} of size {size} cannot be covered without padding by input "
-                f"patches of {need} (zyx, voxels): the grid {fits}; use --pad reflect"
+                f"input patches of {need} (zyx, voxels) cannot cover domain {self.domain} of size "
+                f"{size} without padding: the grid {fits}; use --pad reflect"
             )
             raise GeometryError(msg)
 
@@ -224,7 +224,9 @@ class PatchGrid:
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
         """Return the number of output patches that touch both boxes, and their voxels in *box*."""
         count = voxels = 1  # products over the axes
-        for axis, (one, two) in enumerate(zip(self.touching(box), self.touching(other), strict=True)):
+        for axis, (one, two) in enumerate(
+            zip(self.touching(box), self.touching(other), strict=True)
+        ):
             size, low, high = self.geometry.output_patch_size[axis], box.start[axis], box.stop[axis]
             starts = self.starts[axis][max(one.start, two.start) : min(one.stop, two.stop)]
             count *= len(starts)

@@ -244,7 +244,7 @@ def _decorate(
 def operator(
     stage: StageName, *, cls: type[OperatorCommand] = OperatorCommand
 ) -> Callable[[Callable[..., Any]], OperatorCommand]:
-    """Make a command of a function task -> task that runs in *stage*.
+    """Turn a function that takes and returns a task into a command that runs in *stage*.
 
     Args:
         stage: ``read``, ``compute`` or ``write``.

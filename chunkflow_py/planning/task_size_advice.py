@@ -143,7 +143,7 @@ def better_task_size(
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
-    """Return how many bytes of blocks loaders would keep in memory, for tasks of this size."""
+    """Return the bytes of blocks that the loaders would keep in memory for tasks of this size."""
     boxes, kept = BoxGrid.covering(region, size), 0
     for stage in pipeline.operators:
         if isinstance(stage.body, VolumeLoader):

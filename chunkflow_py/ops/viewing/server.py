@@ -151,7 +151,10 @@ def check_free(bind_address: str, port: int) -> None:
 
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
-    """Return the ids of the first objects that have a mesh (``7:0`` or ``7.index``) in a folder."""
+    """Return the lowest ids, at most `MESHES_AT_MOST`, of the objects that have a mesh.
+
+    The mesh of object 7 has the key ``7:0`` or ``7.index``.
+    """
     matches = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
     return sorted(int(match[1]) for match in matches if match)[:MESHES_AT_MOST]
 

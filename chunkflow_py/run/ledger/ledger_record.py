@@ -254,7 +254,10 @@ class LedgerEntry:
             content_type = Attempt if self.kind == "begun" else Record
         content = content_type.from_json(self.text)
         if isinstance(content, FailedAttempt) and content.kind != self.kind:
-            msg = f"a {self.kind} entry of the ledger contains a failure of the kind {content.kind}"
+            msg = (
+                f"an entry of the kind {self.kind} contains a failure of another kind, "
+                f"{content.kind}"
+            )
             raise VolumeError(msg)
         object.__setattr__(self, "content", content)
 

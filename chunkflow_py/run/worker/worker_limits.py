@@ -190,8 +190,8 @@ class TaskLimit:
     Attributes:
         seconds: limit of every task; infinite for no limit; ``None`` for ``auto``.
         first_s: with ``auto``, the limit until *tasks* tasks of the step have finished.
-        least_s, times: with ``auto``, the limit after that: *times* the median of the durations of
-            finished tasks, but at least *least_s*.
+        times, least_s: with ``auto``, the limit after that is the median duration of finished
+            tasks, multiplied by *times*, but at least *least_s*.
         tasks: number of finished tasks that are needed for the median.
     """
 

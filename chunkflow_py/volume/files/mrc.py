@@ -64,8 +64,8 @@ def open_mrc(
 
     Args:
         path: file to read.
-        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
-        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
+        voxel_offset: global position of the first voxel, zyx; replaces that of the file.
+        voxel_size_nm: voxel size, nanometres, zyx; replaces that of the file.
         stored_bytes: whether bytes (mode 0) are signed, as in the standard, or unsigned, as many
             cameras write them. ``auto`` follows the flag of IMOD in the header; without this flag,
             bytes are unsigned if the maximum in the header is above 127.

@@ -73,9 +73,9 @@ def open_nrrd(
 
     Args:
         path: path of the file, or of a header whose voxels are in another file of the same folder.
-        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
-        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
-        kind: kind of voxels to use instead of the file's.
+        voxel_offset: global position of the first voxel, zyx; replaces that of the file.
+        voxel_size_nm: voxel size, nanometres, zyx; replaces that of the file.
+        kind: kind of voxels; replaces that of the file.
         order: order of the spatial axes, fastest first, if the header does not name them.
 
     Returns:
@@ -358,9 +358,7 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     """
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.dtype == np.float16:
-        msg = (
-            f"NRRD does not support {array.dtype}; convert the chunk, such as with --dtype float32"
-        )
+        msg = f"NRRD does not support {array.dtype}; convert the chunk, for example with --dtype float32"
         raise ChunkError(msg)
     if path.suffix.lower() == ".nhdr":
         msg = f"{path} would be a header without voxels; use {path.with_suffix('.nrrd')}"

@@ -88,9 +88,9 @@ def open_tiff(
 
     Args:
         path: path of the file or folder; sections are sorted by name.
-        voxel_offset: global position of the first voxel to use instead of the file's, zyx.
-        voxel_size_nm: voxel size to use instead of the file's, nanometres, zyx.
-        kind: kind of voxels to use instead of the file's.
+        voxel_offset: global position of the first voxel, zyx; replaces that of the file.
+        voxel_size_nm: voxel size, nanometres, zyx; replaces that of the file.
+        kind: kind of voxels; replaces that of the file.
 
     Returns:
         The array, or ``None`` for an empty file.

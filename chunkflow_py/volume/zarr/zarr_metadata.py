@@ -93,7 +93,7 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
 
 
 def damage(url: str, key: str) -> AbstractContextManager[None]:
-    """Translate exceptions in a ``with`` block to the error that a document is damaged.
+    """Turn any exception in a ``with`` block into an error that says which document is damaged.
 
     Args:
         url: address of the store.
