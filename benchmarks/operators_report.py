@@ -26,7 +26,8 @@ def lines(report: Report) -> list[Line]:
 
 def _megavoxels(case: Case) -> float:
     z, y, x = case.settings["size"]
-    return z * y * x / 1e6
+    voxels: int = z * y * x
+    return voxels / 1e6
 
 
 def _rate(case: Case, contestant: str) -> str:
