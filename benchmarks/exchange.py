@@ -9,10 +9,7 @@ and the S3 emulator (`tests/rigs/build.py`).
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import shlex
 import shutil
 import sys
 from contextlib import ExitStack
@@ -21,19 +18,17 @@ from typing import TYPE_CHECKING, Any
 from exchange_counts import chunkflow, digest_of_files, measure_counts, planned
 from exchange_report import lines
 from peers.build import python_of
-from processes import RESULTS, ROOT, machine, run_json, say
-from recorded import how_it_was_measured, run_benchmark
-from table import as_markdown
+from processes import ROOT, run_json
+from recorded import Benchmark, add_run
 from volumes import rigged
 from volumes_cases import LATENCY_S
 
 if TYPE_CHECKING:
+    import argparse
+
+    from records import Report
     from volumes import Rig
 
-PAGE = ROOT / "docs" / "benchmarks-exchange.md"
-RESULT = RESULTS / "exchange.json"
-FOLDER = ROOT / "build" / "benchmark-exchange"
-LIBRARIES = ("numpy", "torch", "obstore")
 DATA = ROOT / "examples" / "fib25"
 WORKERS = 8
 
@@ -211,57 +206,30 @@ def geometry_of(case: Job) -> Job:
 # --- the whole -----------------------------------------------------------------------------------
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run everything that was asked for and return the report."""
-    chosen = {
-        name: {**case, "geometry": geometry_of(case)}
-        for name, case in cases(quick=arguments.quick).items()
-        if arguments.only in name
-    }
-    report: dict[str, Any] = {
-        "command": shlex.join(["python", "benchmarks/exchange.py", *sys.argv[1:]]),
-        "machine": machine(LIBRARIES),
-        "rounds": arguments.rounds,
-        "cases": chosen,
-        "runs": [],
-    }
+def measure(arguments: argparse.Namespace, report: Report) -> None:
+    """Run the cases of the report, and add their runs."""
+    for case in report["cases"].values():
+        case["geometry"] = geometry_of(case)
     with rigged(arguments.folder) as rig:
         os.sched_setaffinity(0, rig.processors)
-        for name, case in chosen.items():
+        for name, case in report["cases"].items():
             run = count if case["kind"] == "counts" else time_it
             for number in range(min(arguments.rounds, case.get("rounds", arguments.rounds))):
                 for contestant in case["contestants"]:
-                    found = run(rig, case, contestant)
-                    record = {"case": name, "contestant": contestant, "round": number, **found}
-                    report["runs"].append(record)
-                    text = f"{found['wall_s']:.2f} s" if "wall_s" in found else found["error"]
-                    say(f"  {name}, round {number + 1}, {contestant}: {text}")
+                    add_run(report, name, contestant, number, run(rig, case, contestant))
     shutil.rmtree(arguments.folder)
-    return report
 
 
-def documented() -> str:
-    """Return machine, versions and table of what is recorded."""
-    if not RESULT.exists():
-        return "\nNothing has been recorded yet.\n\n"
-    report = json.loads(RESULT.read_text(encoding="utf-8"))
-    return f"{how_it_was_measured(report, LIBRARIES, RESULT)}{as_markdown(lines(report))}\n"
-
-
-def main() -> None:
-    """Measure, print the table, and write the results of a whole run."""
-    run_benchmark(
-        __doc__.partition("\n")[0],
-        measure,
-        lines,
-        documented,
-        result=RESULT,
-        page=PAGE,
-        folder=FOLDER,
-        fills="for volumes and runs; 1 GB, removed",
-        quick="one round, small volumes",
-    )
-
+BENCHMARK = Benchmark(
+    name="exchange",
+    script="exchange.py",
+    purpose=__doc__,
+    libraries=("numpy", "torch", "obstore"),
+    cases=cases,
+    lines=lines,
+    fills="for volumes and runs; 1 GB, removed",
+    quick="one round, small volumes",
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run(measure)

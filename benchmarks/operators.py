@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,18 +18,14 @@ from typing import TYPE_CHECKING, Any
 from operators_cases import cases
 from operators_report import PEER, gains, lines
 from peers.build import python_of
-from processes import HERE, RESULTS, ROOT, machine, run_json, say
-from recorded import how_it_was_measured, run_benchmark
-from table import as_markdown
+from processes import HERE, ROOT, run_json
+from recorded import Benchmark, add_run
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "benchmarks-operators.md"
-RESULT = RESULTS / "operators.json"
-FOLDER = ROOT / "build" / "benchmark-operators"
-LIBRARIES = ("numpy", "scipy", "scikit-image", "connected-components-3d", "zmesh")
+    from records import Report
 
 
 class Tool:
@@ -86,22 +81,12 @@ def make_files(folder: Path, size: tuple[int, ...]) -> Path:
     return files
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run everything that was asked for and return the report."""
-    chosen = {
-        name: case for name, case in cases(quick=arguments.quick).items() if arguments.only in name
-    }
-    report: dict[str, Any] = {
-        "command": shlex.join(["python", "benchmarks/operators.py", *sys.argv[1:]]),
-        "machine": machine(LIBRARIES),
-        "rounds": arguments.rounds,
-        "cases": chosen,
-        "runs": [],
-    }
+def measure(arguments: argparse.Namespace, report: Report) -> None:
+    """Run the cases of the report, and add their runs."""
     new = arguments.folder / "new"
     tools = {name: Tool(name) for name in ("ours", PEER)}
     try:
-        for name, case in chosen.items():
+        for name, case in report["cases"].items():
             files = make_files(arguments.folder, case["size"])
             for number in range(arguments.rounds):
                 for contestant, words in (("ours", case["words"]), (PEER, case["peer"])):
@@ -114,39 +99,36 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                     found = tools[contestant].run(
                         {**about, "files": str(files), "folder": str(new)}
                     )
-                    record = {"case": name, "contestant": contestant, "round": number, **found}
-                    report["runs"].append(record)
-                    said = f"{found['wall_s']:.3f} s" if "wall_s" in found else found["error"]
-                    say(f"  {name}, round {number + 1}, {contestant}: {said}")
+                    add_run(report, name, contestant, number, found, decimals=3)
     finally:
         for tool in tools.values():
             tool.close()
         shutil.rmtree(new, ignore_errors=True)
-    return report
+
+
+BENCHMARK = Benchmark(
+    name="operators",
+    script="operators.py",
+    purpose=__doc__ or "",
+    libraries=("numpy", "scipy", "scikit-image", "connected-components-3d", "zmesh"),
+    cases=cases,
+    lines=lines,
+    fills="for chunks; 3 GB",
+    quick="one round, a small chunk",
+)
 
 
 def documented() -> str:
-    """Return machine, versions and tables of what is recorded."""
-    if not RESULT.exists():
+    """Return machine, versions and table of what is recorded, and the largest gains."""
+    report = BENCHMARK.recorded()
+    if report is None:
         return "\n"
-    report = json.loads(RESULT.read_text(encoding="utf-8"))
-    how = how_it_was_measured(report, LIBRARIES, RESULT)
-    return f"{how}{as_markdown(lines(report))}\nThe largest gains: {gains(report)}.\n"
+    return f"{BENCHMARK.described(report)}The largest gains: {gains(report)}.\n"
 
 
 def main() -> None:
-    """Measure, print the table, and write the results of a whole run."""
-    report = run_benchmark(
-        (__doc__ or "").partition("\n")[0],
-        measure,
-        lines,
-        documented,
-        result=RESULT,
-        page=PAGE,
-        folder=FOLDER,
-        fills="for chunks; 3 GB",
-        quick="one round, a small chunk",
-    )
+    """Run the benchmark, and print the largest gains."""
+    report = BENCHMARK.run(measure, documented)
     if report is not None:
         print(f"The largest gains: {gains(report)}")
 

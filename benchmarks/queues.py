@@ -8,11 +8,8 @@ Every measurement is a process of its own. Queues of SQS are on an emulator on l
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import secrets
-import shlex
 import shutil
 import sys
 from contextlib import ExitStack, contextmanager
@@ -21,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from fleet_report import lines as fleet_lines
 from peers.build import python_of
-from processes import HERE, RESULTS, ROOT, machine, run_json, say
+from processes import HERE, RESULTS, ROOT, run_json, say
 from queues_report import lines
-from recorded import how_it_was_measured, run_benchmark
+from recorded import Benchmark, add_run, read_json
 from table import as_markdown
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
-PAGE = ROOT / "docs" / "benchmarks-queue.md"
-RESULT = RESULTS / "queue.json"
+    from records import Report
+
 FLEET = [RESULTS / f"fleet{kind}.json" for kind in ("", "-exchange", "-growth")]
-FOLDER = ROOT / "build" / "benchmark-queue"
-LIBRARIES = ("boto3", "botocore")
 CLIENTS = 2  # processors of those who talk to the emulator, which has the others
 CONNECTIONS = 8  # as many as `chunkflow_py.queue.sqs_queue` sends over
 WORKERS = 4
@@ -132,7 +128,7 @@ def rigged(folder: Path) -> Iterator[Rig]:
     """Start the emulator on the processors that its clients do not use."""
     sys.path.insert(0, str(ROOT / "tests"))
     from rigs import servers  # type: ignore[import-not-found]
-    from rigs.s3 import environment
+    from rigs.s3 import environment  # type: ignore[import-not-found]
 
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "fauxqs").mkdir(parents=True)
@@ -208,61 +204,41 @@ def sleep(rig: Rig, case: Job, contestant: str) -> Job:
 # --- the whole -----------------------------------------------------------------------------------
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run everything that was asked for and return the report."""
-    chosen = {
-        name: case for name, case in cases(quick=arguments.quick).items() if arguments.only in name
-    }
-    report: dict[str, Any] = {
-        "command": shlex.join(["python", "benchmarks/queues.py", *sys.argv[1:]]),
-        "machine": machine(LIBRARIES),
-        "rounds": arguments.rounds,
-        "cases": chosen,
-        "runs": [],
-    }
+def measure(arguments: argparse.Namespace, report: Report) -> None:
+    """Run the cases of the report, and add their runs."""
     runs = {"send": send, "receive": receive, "memory": memory, "nothing": nothing, "sleep": sleep}
     with rigged(arguments.folder) as rig:
-        for name, case in chosen.items():
+        for name, case in report["cases"].items():
             talks = case["kind"] in ("send", "receive")
             os.sched_setaffinity(0, rig.processors[:CLIENTS] if talks else rig.processors)
             for number in range(min(arguments.rounds, case.get("rounds", arguments.rounds))):
                 for contestant in case["tasks"]:
-                    found = runs[case["kind"]](rig, case, contestant)
-                    record = {"case": name, "contestant": contestant, "round": number, **found}
-                    report["runs"].append(record)
-                    words = f"{found['wall_s']:.2f} s" if "wall_s" in found else found["error"]
-                    say(f"  {name}, round {number + 1}, {contestant}: {words}")
-    return report
+                    run = runs[case["kind"]](rig, case, contestant)
+                    add_run(report, name, contestant, number, run)
+
+
+BENCHMARK = Benchmark(
+    name="queue",
+    script="queues.py",
+    purpose=__doc__,
+    libraries=("boto3", "botocore"),
+    cases=cases,
+    lines=lines,
+    fills="for queues; 2 GB, removed",
+    quick="one round, few tasks",
+)
 
 
 def documented() -> str:
-    """Return machine, versions and tables of what is recorded."""
-    text = "\n"
-    if RESULT.exists():
-        report = json.loads(RESULT.read_text(encoding="utf-8"))
-        text = f"{how_it_was_measured(report, LIBRARIES, RESULT)}{as_markdown(lines(report))}\n"
+    """Return machine, versions and tables of what is recorded, those of fleets included."""
+    report = BENCHMARK.recorded()
+    text = "\n" if report is None else BENCHMARK.described(report)
     for path in FLEET:
         if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            text += f"{as_markdown(fleet_lines(found))}\nRecorded in "
+            text += f"{as_markdown(fleet_lines(read_json(path)))}\nRecorded in "
             text += f"`benchmarks/results/{path.name}`.\n\n"
     return text
 
 
-def main() -> None:
-    """Measure, print the table, and write the results of a whole run."""
-    run_benchmark(
-        __doc__.partition("\n")[0],
-        measure,
-        lines,
-        documented,
-        result=RESULT,
-        page=PAGE,
-        folder=FOLDER,
-        fills="for queues; 2 GB, removed",
-        quick="one round, few tasks",
-    )
-
-
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run(measure, documented)

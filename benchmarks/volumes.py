@@ -9,10 +9,7 @@ them for lines of commands on a local disk. The environments of the peers have t
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import shlex
 import shutil
 import sys
 from contextlib import ExitStack, contextmanager
@@ -21,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peers.build import python_of
-from processes import HERE, RESULTS, ROOT, machine, run_json, say
-from recorded import how_it_was_measured, run_benchmark
-from table import as_markdown
+from processes import HERE, ROOT, run_json, say
+from recorded import Benchmark, add_run
 from volumes_cases import (
     BLOCK,
     CHECKERS,
@@ -38,12 +34,10 @@ from volumes_cases import (
 from volumes_report import lines
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
-PAGE = ROOT / "docs" / "benchmarks-volumes.md"
-RESULT = RESULTS / "volumes.json"
-FOLDER = ROOT / "build" / "benchmark-volumes"
-LIBRARIES = ("numpy", "zarr", "numcodecs", "imagecodecs", "cloud-volume", "obstore", "torch")
+    from records import Report
 
 
 @dataclass(frozen=True)
@@ -198,56 +192,29 @@ def rigged(folder: Path) -> Iterator[Rig]:
 # --- the whole -----------------------------------------------------------------------------------
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run everything that was asked for and return the report."""
-    chosen = {
-        name: case for name, case in cases(quick=arguments.quick).items() if arguments.only in name
-    }
-    report: dict[str, Any] = {
-        "command": shlex.join(["python", "benchmarks/volumes.py", *sys.argv[1:]]),
-        "machine": machine(LIBRARIES),
-        "rounds": arguments.rounds,
-        "cases": chosen,
-        "runs": [],
-    }
+def measure(arguments: argparse.Namespace, report: Report) -> None:
+    """Run the cases of the report, and add their runs."""
     with rigged(arguments.folder) as rig:
-        for name, case in chosen.items():
+        for name, case in report["cases"].items():
             run = run_storage if case["kind"] == "storage" else run_line
             everything = case["kind"] == "line" and case["place"] == "disk"
             os.sched_setaffinity(0, rig.processors if everything else rig.processors[:THREADS])
             for number in range(1 if "network" in case else arguments.rounds):
                 for contestant in case["order"]:
-                    found = run(rig, case, contestant)
-                    record = {"case": name, "contestant": contestant, "round": number, **found}
-                    report["runs"].append(record)
-                    words = f"{found['wall_s']:.2f} s" if "wall_s" in found else found["error"]
-                    say(f"  {name}, round {number + 1}, {contestant}: {words}")
+                    add_run(report, name, contestant, number, run(rig, case, contestant))
     shutil.rmtree(arguments.folder)
-    return report
 
 
-def documented() -> str:
-    """Return machine, versions and table of what is recorded."""
-    if not RESULT.exists():
-        return "\nNothing has been recorded yet.\n\n"
-    report = json.loads(RESULT.read_text(encoding="utf-8"))
-    return f"{how_it_was_measured(report, LIBRARIES, RESULT)}{as_markdown(lines(report))}\n"
-
-
-def main() -> None:
-    """Measure, print the table, and write the results of a whole run."""
-    run_benchmark(
-        __doc__.partition("\n")[0],
-        measure,
-        lines,
-        documented,
-        result=RESULT,
-        page=PAGE,
-        folder=FOLDER,
-        fills="for volumes; 3 GB, removed",
-        quick="one round, small volumes",
-    )
-
+BENCHMARK = Benchmark(
+    name="volumes",
+    script="volumes.py",
+    purpose=__doc__,
+    libraries=("numpy", "zarr", "numcodecs", "imagecodecs", "cloud-volume", "obstore", "torch"),
+    cases=cases,
+    lines=lines,
+    fills="for volumes; 3 GB, removed",
+    quick="one round, small volumes",
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run(measure)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exchange import PAGE, cases, documented, geometry_of
+from exchange import BENCHMARK, cases, geometry_of
 from exchange_counts import counted, digest_of_files, measure_counts
 from exchange_report import ALONE, APART, BARE, BUCKET, KILLED, ONE, SMALL, lines
 from page import written_between
@@ -137,7 +137,8 @@ def test_what_did_not_run_is_not_judged() -> None:
 
 def test_documentation_shows_what_was_recorded() -> None:
     """The tables of docs/benchmarks-exchange.md are those of the results, to the letter."""
-    assert written_between(PAGE) == documented(), "run: python benchmarks/exchange.py --write-docs"
+    written = written_between(BENCHMARK.page)
+    assert written == BENCHMARK.documented(), "run: python benchmarks/exchange.py --write-docs"
 
 
 def test_the_last_task_of_a_killed_worker_is_lost_unless_it_is_recorded() -> None:

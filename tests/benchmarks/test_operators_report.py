@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 import pytest
-from operators import PAGE, documented
+from operators import BENCHMARK, documented
 from operators_cases import CASES, cases
 from operators_report import PEER, gains, lines
 from page import written_between
@@ -60,4 +60,4 @@ def test_cases_are_commands() -> None:
 
 def test_the_page_is_that_of_the_recorded_results() -> None:
     """The documentation shows what was measured, unedited."""
-    assert written_between(PAGE) == documented()
+    assert written_between(BENCHMARK.page) == documented()

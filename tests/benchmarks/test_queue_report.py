@@ -12,7 +12,7 @@ import pytest
 from page import written_between
 from peers.build import python_of
 from processes import ROOT
-from queues import PAGE, PLUGIN, cases, documented
+from queues import BENCHMARK, PLUGIN, cases, documented
 from queues_report import lines
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def test_each_number_of_workers_is_judged() -> None:
 
 def test_documentation_shows_what_was_recorded() -> None:
     """The tables of docs/benchmarks-queue.md are those of the results, to the letter."""
-    assert written_between(PAGE) == documented(), "run: python benchmarks/queues.py --write-docs"
+    written = written_between(BENCHMARK.page)
+    assert written == documented(), "run: python benchmarks/queues.py --write-docs"
 
 
 def _report(job: dict[str, Any], script: str = "run_queue_ours.py", python: Any = None) -> Any:

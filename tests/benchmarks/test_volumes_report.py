@@ -15,7 +15,7 @@ from page import written_between
 from peers.build import python_of
 from processes import ROOT
 from table import Line
-from volumes import PAGE, documented
+from volumes import BENCHMARK
 from volumes_cases import LANES, NO_LANES, PROGRAM, SYNCED, cases, line_of
 from volumes_report import lines
 
@@ -137,7 +137,8 @@ def test_chunkflow_is_given_the_same_line() -> None:
 
 def test_documentation_shows_what_was_recorded() -> None:
     """The tables of docs/benchmarks-volumes.md are those of the results, to the letter."""
-    assert written_between(PAGE) == documented(), "run: python benchmarks/volumes.py --write-docs"
+    written = written_between(BENCHMARK.page)
+    assert written == BENCHMARK.documented(), "run: python benchmarks/volumes.py --write-docs"
 
 
 def _report(script: str, job: dict[str, Any], python: Path | str = sys.executable) -> Any:
