@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any
 from inference_report import lines
 from page import write_between
 from peers.build import python_of
-from processes import HERE, RESULTS, ROOT, TIME_LIMIT_S, machine, run_json, say
+from processes import HERE, RESULTS, ROOT, TIME_LIMIT_S, run_json, say
+from recorded import NOTHING_RECORDED, add_run, new_report, read_json, selected, write_json
 from table import as_markdown, as_text
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -183,22 +183,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     allowed = sorted(os.sched_getaffinity(0))
     if arguments.threads:
         os.sched_setaffinity(0, allowed[: arguments.threads])
-    chosen = {
-        name: case
-        for name, case in cases(quick=arguments.quick, smoke=arguments.smoke).items()
-        if arguments.only in name
-    }
+    chosen = selected(cases(quick=arguments.quick, smoke=arguments.smoke), arguments.only)
     patch = next(iter(cases(quick=True, smoke=arguments.smoke).values()))["patch"]
     job = {"models": MODELS, "patch": patch}
-    report: dict[str, Any] = {
-        "command": shlex.join(["python", "benchmarks/inference.py", *sys.argv[1:]]),
-        "machine": machine(LIBRARIES),
-        "rounds": arguments.rounds,
-        "arithmetic": run_json(sys.executable, "run_arithmetic.py", job),
-        "cases": chosen,
-        "runs": [],
-    }
-    minutes = forecast_minutes(chosen, arguments.rounds, report["arithmetic"])
+    arithmetic = run_json(sys.executable, "run_arithmetic.py", job)
+    report = new_report("inference.py", LIBRARIES, arguments.rounds, chosen, arithmetic=arithmetic)
+    minutes = forecast_minutes(chosen, arguments.rounds, arithmetic)
     threads = report["machine"]["threads"]
     say(f"cases: {len(chosen)}, on {threads} threads: about {minutes:.0f} minutes")
     report["errors"] = measure_errors(smoke=arguments.smoke) if arguments.only in "errors" else {}
@@ -207,13 +197,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, case in sorted(chosen.items(), key=lambda item: item[1]["large"]):
         for number in range(rounds_of(case, arguments.rounds)):
             for contestant in case["order"]:
-                result = run_contestant(contestant, case)
-                record = {"case": name, "contestant": contestant, "round": number, **result}
-                report["runs"].append(record)
-                seconds = f"{result['wall_s']:.2f} s" if "wall_s" in result else result["error"]
-                say(f"  {name}, round {number + 1}, {contestant}: {seconds}")
+                add_run(report, name, contestant, number, run_contestant(contestant, case))
                 if arguments.unfinished:
-                    arguments.unfinished.write_text(json.dumps(report, indent=1) + "\n")
+                    write_json(report, arguments.unfinished)
     return report
 
 
@@ -221,7 +207,7 @@ def documented(results: list[Path]) -> str:
     """Return machine, versions and table of each file of results."""
     parts = []
     for path in results:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = read_json(path)
         about = report["machine"]
         parts.append(
             f"\n### On {about['threads']} of {about['cores']} processors\n\n"
@@ -233,7 +219,7 @@ def documented(results: list[Path]) -> str:
             f"`benchmarks/results/{path.name}`.\n\n"
             f"{as_markdown(lines(report))}\n"
         )
-    return "".join(parts) or "\nNothing has been recorded yet.\n\n"
+    return "".join(parts) or NOTHING_RECORDED
 
 
 def main() -> None:
@@ -259,7 +245,7 @@ def main() -> None:
         threads = f"-threads-{arguments.threads}" if arguments.threads else ""
         output = RESULTS / f"inference{threads}.json"
     if output is not None:
-        output.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(report, output)
         say(f"recorded in {output}")
         if output.parent == RESULTS:
             write_between(PAGE, documented(sorted(RESULTS.glob("inference*.json"))))
