@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.command_parts import check_source_first, operators_of
@@ -16,11 +16,12 @@ from chunkflow_py.run.step_pipeline import StepPipeline, check_outputs_exist, wo
 from chunkflow_py.run.worker.worker import PipelineSource, enter_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from chunkflow_py.cli.command_parts import Part
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.worker.worker import WorkOptions
     from chunkflow_py.run.worker.worker_process import TaskFeed
 
 THEN = "then"  # the subcommand that separates the steps of a run
@@ -139,6 +140,38 @@ def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
     pipeline.check()
     check_outputs_exist(operators)
     return pipeline
+
+
+def run_here(
+    run: RunDirectory,
+    steps: Sequence[StepPipeline],
+    working: WorkOptions,
+    options: Mapping[str, Any],
+    *,
+    clear_output: bool = False,
+) -> tuple[int, str]:
+    """Submit a run, or continue it, and carry it out on this machine.
+
+    Args:
+        run: run directory.
+        steps: pipelines of the steps.
+        working: settings of the worker.
+        options: values of the options of the command line, for reports.
+        clear_output: whether to clear outputs that exist.
+
+    Returns:
+        Exit code of the worker, and its last message.
+    """
+    from chunkflow_py.cli.worker_report import WorkerReport
+    from chunkflow_py.run.submit import default_queue, submit
+    from chunkflow_py.run.worker.worker import work
+
+    submit(
+        run, steps, default_queue(run.url), rehearse=False, clear_output=clear_output,
+        workers=options["processes"],
+    )  # fmt: skip
+    with WorkerReport(run, dict(options)) as report:
+        return work(run, working, pipeline_of_step, report)
 
 
 def sent_again(count: int, run: RunDirectory) -> str:

@@ -116,14 +116,18 @@ class LabelLinker(OperatorBase):
               help="Overlaps that save-overlap stored; segments that share enough voxels are "
                    "linked.")
 @overlap_options()
+@click.option("--edges-path", metavar="URL",
+              help="Edges that fragment-affinity stored; fragments of --volume-path that such an "
+                   "edge joins are linked.")
 @access_options()
 def command(
     links_path: str, volume_path: str | None, mip: int, connectivity: str,
     values_path: str | None, overlap_path: str | None, minimum_overlap: float,
-    minimum_overlap_voxels: int, **options: Any,
+    minimum_overlap_voxels: int, edges_path: str | None, **options: Any,
 ) -> LabelLinker:
-    """Return the operator, which links labels that touch, or segments that overlap."""
+    """Return the operator, which links labels that touch, overlap or are joined by an edge."""
     # fmt: on
+    from chunkflow_py.segmentation.agglomeration.fragment_links import EdgeLinker
     from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
     from chunkflow_py.volume.protocol import VolumeOptions
 
@@ -135,7 +139,16 @@ def command(
         )
         raise OptionError(msg)
     linker: Any = None
-    if volume_path is not None:
+    if edges_path is not None:
+        if volume_path is None or values_path is not None:
+            msg = (
+                f"--edges-path {edges_path} links the fragments of --volume-path, without "
+                "--overlap-path and --values-path; give --volume-path the volume that "
+                "fragment-affinity has made, and leave the others out"
+            )
+            raise OptionError(msg)
+        linker = EdgeLinker(volume_path, edges_path, mip, VolumeOptions(access=access))
+    elif volume_path is not None:
         linker = TouchLinker(
             volume_path, mip, cast("Connectivity", int(connectivity)), values_path,
             VolumeOptions(access=access),

@@ -64,10 +64,10 @@ def command(
     working = working_from(options)
 
     def act(parts: Sequence[Part]) -> None:
-        from chunkflow_py.cli.run_pipelines import pipeline_of_step, step_pipelines
-        from chunkflow_py.cli.worker_report import WorkerReport, report_exit
+        from chunkflow_py.cli.run_pipelines import pipeline_of_step, run_here, step_pipelines
+        from chunkflow_py.cli.worker_report import report_exit
         from chunkflow_py.run.run_directory import RunDirectory
-        from chunkflow_py.run.submit import default_queue, default_run, submit
+        from chunkflow_py.run.submit import default_run
 
         context = click.get_current_context()
         root = context.find_root().params
@@ -75,17 +75,12 @@ def command(
             steps = step_pipelines(parts, None, mip=root["mip"], device_class="same")
             run_directory = RunDirectory.parse(run or default_run(steps[-1].operators))
             if kind == "local":
-                from chunkflow_py.run.worker.worker import work
-
-                queue = default_queue(run_directory.url)
-                submit(
-                    run_directory, steps, queue, rehearse=False, clear_output=clear_output,
-                    workers=options["processes"],
-                )  # fmt: skip
-                with WorkerReport(run_directory, root | options) as report:
-                    code, message = work(run_directory, working(), pipeline_of_step, report)
+                code, message = run_here(
+                    run_directory, steps, working(), root | options, clear_output=clear_output
+                )
             else:
                 from chunkflow_py.run.dask.dask_run import run_on_dask
+                from chunkflow_py.run.submit import submit
 
                 submit(run_directory, steps, "", rehearse=False, clear_output=clear_output)
                 code, message = run_on_dask(

@@ -140,6 +140,11 @@ class LabelTable:
             new[mine[listed]] = table[places[listed], 1]
         return new
 
+    def entries(self) -> NDArray[np.uint64]:
+        """Return the whole table, (n, 2): old id (ascending), new id."""
+        pieces = [self._read(number) for number in range(len(self.index["first"]))]
+        return np.concatenate([np.empty((0, 2), np.uint64), *pieces])
+
     def _read(self, number: int) -> NDArray[np.uint64]:
         key = f"{self._folder}{number:06d}.npy"
         data = self._store.get(key)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.decoding import npz, parse_json
+from chunkflow_py.core.decoding import ARRAYS_BYTES, npz, parse_json
 from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError
 
@@ -287,14 +287,16 @@ def encoded(**arrays: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-def decoded(data: bytes | None, address: str, *names: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays *names* of an npz file; nothing is unpickled.
+def decoded(
+    data: bytes | None, address: str, *names: str, most: int = ARRAYS_BYTES
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays *names* of an npz file of at most *most* bytes; nothing is unpickled.
 
     Raises:
         VolumeError: the file is missing or damaged.
     """
     try:
-        arrays = npz(data or b"")
+        arrays = npz(data or b"", most)
         return {name: arrays[name] for name in names}
     except (ValueError, KeyError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
             zlib.error, zipfile.BadZipFile) as error:  # fmt: skip

@@ -1,0 +1,323 @@
+r"""Segment an affinity volume, exactly, for any size of the tasks.
+
+SRC is a volume of affinities, and DST the volume of segments to create. The result is that of
+mean-affinity agglomeration of the whole volume at once, to the last byte, for any --task-size,
+order of the tasks, number of processes and interruption.
+
+All intermediate results are stored in a folder beside DST. To continue after an interruption, run
+the same command again. The hierarchy of all merges is one of them: with --from-hierarchy, another
+--threshold takes only the time of relabelling.
+
+--show-steps prints the steps as a command line for submit, for a fleet of workers.
+
+Example: chunkflow segment-affinity affinity.zarr zarr://segments.zarr --task-size 64 256 256 \
+  --threshold 0.7 --processes 4
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.failed import worker_fails_in_order
+from chunkflow_py.cli.subcommands import Subcommand, refuse_dry_run, subcommand
+from chunkflow_py.cli.working import working_from, working_options
+from chunkflow_py.errors import OptionError, check_extra
+from chunkflow_py.ops.options.agglomeration_options import (
+    FRACTION,
+    THRESHOLD_HELP,
+    channel_order_option,
+    fragment_options,
+    max_threshold_option,
+)
+from chunkflow_py.ops.options.saving_options import block_size_option, encoding_option
+from chunkflow_py.pipeline.params import mip_option, zyx_option
+from chunkflow_py.pipeline.terminal import echo, option_headings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+
+_ONE_TASK = ("generate-tasks", "--roi-size", "1", "1", "1", "--chunk-size", "1", "1", "1")
+
+
+@dataclass(frozen=True)
+class AffinitySegmentation:
+    """The steps that segment an affinity volume, as command lines.
+
+    Attributes:
+        source: URL of the affinities.
+        target: URL of the volume of segments.
+        work: URL of the folder for intermediate results.
+        bounds: bounds of the affinities.
+        task_size: size of the tasks, voxels, zyx.
+        mip: level of the affinities.
+        order: order of the channels.
+        fragments: arguments of fragment-affinity for the rule.
+        threshold: 1 - mean affinity of the last merge, at most.
+        max_threshold: highest threshold that the hierarchy allows.
+        min_size: segments of fewer voxels are united with others; 0 for none.
+        min_affinity: least mean affinity of a small segment to another one.
+        saving: arguments of save-volume for a new volume of segments.
+    """
+
+    source: str
+    target: str
+    work: str
+    bounds: BoundingBox
+    task_size: Zyx
+    mip: int = 0
+    order: str = "xyz"
+    fragments: tuple[str, ...] = ()
+    threshold: float = 0.7
+    max_threshold: float = 0.95
+    min_size: int = 0
+    min_affinity: float = 0.0
+    saving: tuple[str, ...] = ()
+
+    @property
+    def levels(self) -> int:
+        """Number of the level whose only box is the whole volume."""
+        from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings
+
+        z, y, x = self.task_size
+        return GraphSettings(str(self.bounds), (z, y, x), "uint8", self.max_threshold).last_level
+
+    def hierarchy_steps(self) -> dict[str, list[tuple[str, ...]]]:
+        """Return the commands of each step up to the hierarchy, by name of the step."""
+        work, size = self.work, _zyx(self.task_size)
+        graph = ("--graph-path", f"{work}/graph")
+        margin = ("--expand-margin-size", "auto")
+        load = ("load-volume", "--volume-path", self.source, "--mip", str(self.mip), *margin)
+        steps = {
+            "fragments": [
+                self._tasks(),
+                load,
+                (
+                    "fragment-affinity", "--edges-path", f"{work}/edges", "--affinity-order",
+                    self.order, *self.fragments,
+                ),
+                ("save-volume", "--volume-path", f"zarr://{work}/fragments.zarr"),
+            ],
+            "link": [
+                self._tasks(),
+                (
+                    "link-labels", "--volume-path", f"{work}/fragments.zarr", "--edges-path",
+                    f"{work}/edges", "--links-path", f"{work}/links", "--mip", "0",
+                ),
+            ],
+            "solve": [
+                _ONE_TASK,
+                (
+                    "solve-labels", "--links-path", f"{work}/links", "--table-path",
+                    f"{work}/fragment-ids",
+                ),
+            ],
+            "contacts": [
+                self._tasks(),
+                (*load, "--output-name", "affinity"),
+                (
+                    "load-volume", "--volume-path", f"{work}/fragments.zarr", "--mip", "0",
+                    *margin,
+                ),
+                ("relabel", "--table-path", f"{work}/fragment-ids"),
+                (
+                    "measure-contacts", *graph, "--task-size", *size, "--max-threshold",
+                    str(self.max_threshold), "--affinity-order", self.order,
+                ),
+            ],
+        }  # fmt: skip
+        for level in range(1, self.levels + 1):
+            merging = ("merge-regions", *graph, "--level", str(level), "--task-size", *size)
+            if level == self.levels:
+                merging = (*merging, "--hierarchy-path", f"{work}/hierarchy")
+            steps[f"level-{level}"] = [self._tasks(2**level), merging]
+        return steps
+
+    def segment_steps(self) -> dict[str, list[tuple[str, ...]]]:
+        """Return the commands of each step from the hierarchy to the segments, by name."""
+        work, name = self.work, self.name
+        return {
+            "cut": [
+                _ONE_TASK,
+                (
+                    "cut-hierarchy", "--hierarchy-path", f"{work}/hierarchy", "--graph-path",
+                    f"{work}/graph", "--fragment-table-path", f"{work}/fragment-ids",
+                    "--table-path", f"{work}/{name}", "--threshold", str(self.threshold),
+                    "--min-size", str(self.min_size), "--min-affinity", str(self.min_affinity),
+                ),
+            ],
+            "relabel": [
+                self._tasks(),
+                ("load-volume", "--volume-path", f"{work}/fragments.zarr", "--mip", "0"),
+                ("relabel", "--table-path", f"{work}/{name}"),
+                ("save-volume", "--volume-path", self.target, *self.saving),
+            ],
+        }  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """Name of the table of segment ids and of the run that makes the segments."""
+        small = f"-{self.min_size}-{self.min_affinity:g}" if self.min_size else ""
+        return f"segments-{self.threshold:g}{small}"
+
+    def _tasks(self, factor: int = 1) -> tuple[str, ...]:
+        size = _zyx(self.task_size * factor)
+        return (
+            "generate-tasks", "--roi-start", *_zyx(self.bounds.start), "--roi-stop",
+            *_zyx(self.bounds.stop), "--chunk-size", *size, "--respect-stop",
+        )  # fmt: skip
+
+
+def _zyx(values: Zyx) -> tuple[str, ...]:
+    return tuple(map(str, values))
+
+
+def _parts(steps: dict[str, list[tuple[str, ...]]]) -> list[Part]:
+    """Return the commands of steps as if they had been parsed from one command line."""
+    from chunkflow_py.cli.command_line import read_line
+    from chunkflow_py.cli.command_parts import Part
+
+    parts: list[Part] = []
+    for number, (name, commands) in enumerate(steps.items()):
+        if number:
+            parts.append(
+                Part(Subcommand("then", lambda name=name: name), ("then", "--stage", name))
+            )
+        argv = [argument for command in commands for argument in command]
+        parts += map(Part, read_line(argv), commands)
+    return parts
+
+
+def command_line(steps: dict[str, list[tuple[str, ...]]]) -> str:
+    """Return the part of a command line of submit that names the steps."""
+    lines: list[str] = []
+    for name, commands in steps.items():
+        lines.append(f"then --stage {name}" if lines else f"--stage {name}")
+        lines += (f"  {shlex.join(command)}" for command in commands)
+    return " \\\n".join(lines)
+
+
+# fmt: off
+@subcommand
+@option_headings(
+    {
+        "Segments": ("threshold", "min_size", "min_affinity", "from_hierarchy"),
+        "Fragments": ("fragments", "aff_threshold_low", "aff_threshold_high"),
+        "Affinities": ("mip", "affinity_order"),
+        "New volume": ("block_size", "encoding"),
+    }
+)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@zyx_option("--task-size", "-s", minimum=1,
+            help="Size of the tasks, voxels, zyx; with --from-hierarchy, that of the hierarchy.")
+@click.option("--threshold", type=FRACTION, default=0.7, show_default=True, help=THRESHOLD_HELP)
+@click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Unite segments of fewer voxels with their best neighbours.")
+@click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
+              help="Leave a small segment alone if its best mean affinity is lower.")
+@max_threshold_option()
+@click.option("--from-hierarchy", metavar="URL",
+              help="Folder of intermediate results of an earlier segment-affinity of SRC; use its "
+                   "hierarchy.")
+@fragment_options()
+@mip_option(help="Level of SRC.  [default: the global --mip]")
+@channel_order_option()
+@block_size_option("DST", "--block-size", "-b", default="chosen from the tasks")
+@encoding_option("DST")
+@click.option("--work-path", "-w", metavar="URL",
+              help="Folder or prefix for intermediate results.  [default: DST.segment]")
+@click.option("--show-steps", is_flag=True,
+              help="Print the steps for the command line of submit, and do nothing.")
+@working_options()
+def command(source: str, target: str, show_steps: bool, **options: Any) -> Callable[[], None]:
+    """Check the options, and return the function that segments the volume."""
+    # fmt: on
+    refuse_dry_run()
+    for module in ("cc3d", "fastremap"):
+        check_extra("segmentation", "segment-affinity", module)
+    if options["threshold"] > options["max_threshold"]:
+        msg = (
+            f"--threshold {options['threshold']:g} is above --max-threshold "
+            f"{options['max_threshold']:g}; raise --max-threshold"
+        )
+        raise OptionError(msg)
+    working = working_from(options)
+
+    def act() -> None:
+        job = _segmentation(source, target, options)
+        first = {} if options["from_hierarchy"] else job.hierarchy_steps()
+        if show_steps:
+            echo(command_line(first | job.segment_steps()))
+            return
+        runs = {f"{job.name}.run": job.segment_steps()}
+        if first:
+            runs = {"hierarchy.run": first, **runs}
+        for name, steps in runs.items():
+            _run(f"{job.work}/{name}", _parts(steps), working(), options)
+
+    return act
+
+
+def _run(url: str, parts: Sequence[Part], working: Any, options: dict[str, Any]) -> None:
+    """Carry out a run on this machine; end the command if it is not complete."""
+    from chunkflow_py.cli.run_pipelines import run_here, step_pipelines
+    from chunkflow_py.cli.worker_report import report_exit
+    from chunkflow_py.run.run_directory import RunDirectory
+
+    context = click.get_current_context()
+    with worker_fails_in_order():
+        steps = step_pipelines(parts, None, mip=0, device_class="same")
+        code, message = run_here(
+            RunDirectory.parse(url), steps, working, context.find_root().params | options
+        )
+    if code:
+        report_exit(code, message)
+        context.exit(code)
+
+
+def _segmentation(source: str, target: str, options: dict[str, Any]) -> AffinitySegmentation:
+    """Return the steps for the options of the command line.
+
+    Raises:
+        OptionError: the size of the tasks is missing.
+        ChunkError: SRC does not contain affinities.
+    """
+    from chunkflow_py.segmentation.agglomeration.hierarchy_store import read_settings
+    from chunkflow_py.store import open_store
+    from chunkflow_py.volume import open_volume
+    from chunkflow_py.volume.location import Location
+
+    mip = options["mip"]
+    volume = open_volume(source, mip)
+    earlier, size = options["from_hierarchy"], options["task_size"]
+    if earlier is not None:
+        settings = read_settings(open_store(f"{Location.parse(earlier).store_url}/hierarchy"))
+        settings.check_volume(volume.bounds, source)
+        size = size or settings.size
+        options["max_threshold"] = settings.max_threshold
+    if size is None:
+        msg = "segment-affinity needs the size of the tasks; add --task-size Z Y X (voxels)"
+        raise OptionError(msg)
+    work = earlier or options["work_path"] or f"{Location.parse(target).store_url}.segment"
+    fragments = (
+        "--fragments", options["fragments"], "--aff-threshold-low",
+        str(options["aff_threshold_low"]), "--aff-threshold-high",
+        str(options["aff_threshold_high"]),
+    )  # fmt: skip
+    saving: tuple[str, ...] = ()
+    if options["block_size"] is not None:
+        saving += ("--block-size", *_zyx(options["block_size"]))
+    if options["encoding"] is not None:
+        saving += ("--encoding", options["encoding"])
+    return AffinitySegmentation(
+        source, target, Location.parse(work).store_url, volume.bounds, size, mip,
+        options["affinity_order"], fragments, options["threshold"], options["max_threshold"],
+        options["min_size"], options["min_affinity"], saving,
+    )  # fmt: skip

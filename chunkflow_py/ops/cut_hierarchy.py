@@ -1,0 +1,129 @@
+"""Make the table of segment ids at a threshold.
+
+Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
+  --fragment-table-path fragment-ids --table-path segment-ids --threshold 0.7
+
+This is a step of segment-affinity, between merge-regions and relabel. The table lists the ids of
+fragments, as fragment-affinity has made them, and the ids of their segments. Any threshold up to
+the --max-threshold of measure-contacts gives exactly the segmentation of the greedy algorithm on
+the whole volume. With --min-size, small segments are then united with their best neighbours.
+
+One task handles the whole volume. In a run, make cut-hierarchy a step with a single task:
+`then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 cut-hierarchy ...`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.errors import OptionError
+from chunkflow_py.ops.options.agglomeration_options import FRACTION, THRESHOLD_HELP, graph_option
+from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.store_protocol import Access
+
+SECTION = "segment"
+
+
+@dataclass
+class HierarchyCutter(OperatorBase):
+    """Writes the table of fragment ids and segment ids.
+
+    Attributes:
+        hierarchy_path: URL of the hierarchy.
+        graph_path: URL of the graph, whose contacts are needed for small segments.
+        fragment_table_path: URL of the table of solve-labels: old fragment id, fragment id.
+        table_path: URL of a folder or prefix to write the table to.
+        threshold: segments are merged while 1 - mean affinity is at most this.
+        min_size: segments of fewer voxels are united with another one; 0 for none.
+        min_affinity: least mean affinity of a small segment to that other one.
+        access: access options of the stores.
+    """
+
+    hierarchy_path: str
+    graph_path: str
+    fragment_table_path: str
+    table_path: str
+    threshold: float
+    min_size: int = 0
+    min_affinity: float = 0.0
+    access: Access | None = None
+
+    @property
+    @hook
+    def origins(self) -> tuple[str, ...]:
+        """URLs of the hierarchy and of the fragment table, and of the contacts if needed."""
+        places = (place_of(self.hierarchy_path), place_of(self.fragment_table_path))
+        contacts = f"{place_of(self.graph_path)}/contacts"
+        return (*places, contacts) if self.min_size > 1 else places
+
+    @property
+    @hook
+    def destination(self) -> str:
+        """URL of the table that is written."""
+        return place_of(self.table_path)
+
+    @hook
+    def prepare(self, outline: Any) -> None:
+        """Check that the pipeline has only one task.
+
+        Raises:
+            OptionError: the pipeline has several tasks.
+        """
+        count = len(outline.boxes or ())
+        if count > 1:
+            msg = (
+                f"cut-hierarchy needs a pipeline with one task, but this pipeline has {count} "
+                "tasks; begin the pipeline with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
+            )
+            raise OptionError(msg)
+
+    def __call__(self, task: Task) -> Task:
+        """Write the table of segment ids."""
+        from chunkflow_py.segmentation.agglomeration.graph_levels import write_segment_table
+        from chunkflow_py.store import open_store
+        from chunkflow_py.store.recording_store import RecordingStore
+        from chunkflow_py.store.store_protocol import Access
+
+        access = self.access or Access()
+        places = (self.hierarchy_path, self.fragment_table_path, self.graph_path)
+        hierarchy, fragments, graph = (open_store(place_of(each), access) for each in places)
+        table = RecordingStore(open_store(self.destination, access))
+        write_segment_table(
+            hierarchy, graph, fragments, table, self.threshold, self.min_size, self.min_affinity
+        )
+        task.written += table.written
+        return task
+
+
+@operator("write")
+@click.option("--hierarchy-path", required=True, metavar="URL",
+              help="Hierarchy that merge-regions has written.")  # fmt: skip
+@graph_option()
+@click.option("--fragment-table-path", required=True, metavar="URL",
+              help="Table that solve-labels has written for the fragments.")  # fmt: skip
+@click.option("--table-path", "-t", required=True, metavar="URL",
+              help="Folder or prefix to write the table to.")  # fmt: skip
+@click.option("--threshold", type=FRACTION, default=0.7, show_default=True, help=THRESHOLD_HELP)
+@click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Unite segments of fewer voxels with their best neighbours.")  # fmt: skip
+@click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
+              help="Leave a small segment alone if its best mean affinity is lower.")  # fmt: skip
+@access_options()
+def command(
+    hierarchy_path: str, graph_path: str, fragment_table_path: str, table_path: str,
+    threshold: float, min_size: int, min_affinity: float, **options: Any,
+) -> HierarchyCutter:  # fmt: skip
+    """Return the operator, which opens its stores when it runs."""
+    return HierarchyCutter(
+        hierarchy_path, graph_path, fragment_table_path, table_path, threshold, min_size,
+        min_affinity, access_from(options),
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+r"""Sum the affinities between fragments, and merge what lies inside a task.
+
+Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 256 256 \
+  --respect-stop load-volume --volume-path affinity.zarr --expand-margin-size auto \
+  --output-name affinity load-volume --volume-path fragments.zarr --expand-margin-size auto \
+  relabel --table-path fragment-ids measure-contacts --affinity-name affinity \
+  --task-size 64 256 256 --graph-path graph
+
+This is a step of segment-affinity, between solve-labels and merge-regions. Two regions are merged
+if each is the other's best contact and no voxel outside of the task can change that. What remains
+open is stored for merge-regions, and the contacts of the fragments for cut-hierarchy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.errors import OptionError
+from chunkflow_py.ops.options.agglomeration_options import (
+    channel_order_option,
+    graph_option,
+    max_threshold_option,
+    task_size_option,
+)
+from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemName, input_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import ChannelOrder
+    from chunkflow_py.store.store_protocol import Access
+
+SECTION = "segment"
+
+
+@dataclass
+class ContactMeasurer(OperatorBase):
+    """Stores the contacts of the fragments of every task, and the graph that its merges leave.
+
+    Attributes:
+        graph_path: URL of a folder or prefix for the graph.
+        task_size: size of the tasks, voxels, zyx.
+        max_threshold: regions are merged while 1 - mean affinity is at most this.
+        channel_order: order of the channels of the affinities.
+        input_name, affinity_name: names of the fragments and of the affinities.
+        access: access options of the store.
+    """
+
+    graph_path: str
+    task_size: Zyx
+    max_threshold: float
+    channel_order: ChannelOrder = "xyz"
+    input_name: str = "chunk"
+    affinity_name: str = "affinity"
+    access: Access | None = None
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
+
+    @property
+    @hook
+    def destinations(self) -> tuple[str, ...]:
+        """URLs of the folders or prefixes to which contacts and graphs are written."""
+        return tuple(f"{place_of(self.graph_path)}/{name}" for name in ("contacts", "level-0"))
+
+    @hook
+    def prepare(self, outline: Any) -> None:
+        """Check that tasks have boxes.
+
+        Raises:
+            OptionError: the tasks have no boxes.
+        """
+        if not outline.has_tasks:
+            msg = (
+                "measure-contacts stores the contacts in the boxes of tasks, but no task has a "
+                "box; put generate-tasks in front of the loaders"
+            )
+            raise OptionError(msg)
+
+    @hook
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return *box* and one voxel around it."""
+        return box.grow((1, 1, 1)).intersection(domain)
+
+    def __call__(self, task: Task) -> Task:
+        """Store the contacts and the graph of a task.
+
+        Raises:
+            GeometryError: the box of the task is no box of the grid, or a margin is missing.
+            ChunkError: a chunk contains something else than fragments or affinities.
+        """
+        from chunkflow_py.segmentation.agglomeration.edge_affinities import integer_type
+        from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings, GraphStore
+        from chunkflow_py.segmentation.agglomeration.region_merging import merge_box
+        from chunkflow_py.segmentation.agglomeration.task_fragments import contacts_in
+        from chunkflow_py.store import open_store
+        from chunkflow_py.store.recording_store import RecordingStore
+        from chunkflow_py.store.store_protocol import Access
+
+        fragments, affinity = task.chunk(self.input_name), task.chunk(self.affinity_name)
+        box = fragments.domain if task.bbox is None else task.bbox.intersection(fragments.domain)
+        z, y, x = self.task_size
+        dtype = integer_type(affinity.dtype)
+        settings = GraphSettings(str(fragments.domain), (z, y, x), dtype, self.max_threshold)
+        settings.check(box, 0)
+        contacts = contacts_in(fragments, affinity, box, self.channel_order)
+        merges, graph = merge_box(contacts.graph, settings.least)
+        store = RecordingStore(open_store(place_of(self.graph_path), self.access or Access()))
+        written = GraphStore(store, settings)
+        written.write_contacts(box, contacts.counted, contacts.ids, contacts.sizes)
+        written.write_level(box, 0, merges, graph)
+        task.written += store.written
+        return task
+
+
+@operator("write")
+@graph_option()
+@task_size_option()
+@max_threshold_option()
+@channel_order_option()
+@input_option(help="Name of the fragments.")
+@click.option("--affinity-name", type=ItemName("in"), default="affinity", show_default=True,
+              help="Name of the affinities.")  # fmt: skip
+@access_options()
+def command(
+    graph_path: str, task_size: Zyx, max_threshold: float, affinity_order: str, input_name: str,
+    affinity_name: str, **options: Any,
+) -> ContactMeasurer:  # fmt: skip
+    """Return the operator, which opens its store for each task."""
+    return ContactMeasurer(
+        graph_path, task_size, max_threshold, cast("ChannelOrder", affinity_order), input_name,
+        affinity_name, access_from(options),
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+r"""Merge the regions of eight neighbouring boxes into those of a larger box.
+
+Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 128 512 512 \
+  --respect-stop merge-regions --graph-path graph --level 1 --task-size 64 256 256
+
+This is a step of segment-affinity, after measure-contacts. Level 1 combines the boxes of 2 x 2 x 2
+tasks, level 2 those of level 1, and so on. At the last level, whose only box is the whole volume,
+--hierarchy-path stores the hierarchy of all merges for cut-hierarchy.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.errors import OptionError
+from chunkflow_py.ops.options.agglomeration_options import graph_option, task_size_option
+from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.store_protocol import Access
+
+SECTION = "segment"
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RegionMerger(OperatorBase):
+    """Merges the regions in the boxes of a level.
+
+    Attributes:
+        graph_path: URL of the graph that measure-contacts has written.
+        level: number of the level.
+        task_size: size of the tasks of measure-contacts, voxels, zyx.
+        hierarchy_path: for the last level, URL of a folder or prefix for the hierarchy.
+        access: access options of the store.
+    """
+
+    graph_path: str
+    level: int
+    task_size: Zyx
+    hierarchy_path: str | None = None
+    access: Access | None = None
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
+
+    @property
+    @hook
+    def origins(self) -> tuple[str, ...]:
+        """URLs of the levels that are read: the one below, or all for the hierarchy."""
+        first = self.level - 1 if self.hierarchy_path is None else 0
+        return tuple(f"{place_of(self.graph_path)}/level-{k}" for k in range(first, self.level))
+
+    @property
+    @hook
+    def destinations(self) -> tuple[str, ...]:
+        """URLs to which the graph of the level and the hierarchy are written."""
+        level = f"{place_of(self.graph_path)}/level-{self.level}"
+        hierarchy = self.hierarchy_path
+        return (level,) if hierarchy is None else (level, place_of(hierarchy))
+
+    @hook
+    def prepare(self, outline: Any) -> None:
+        """Check that tasks have boxes.
+
+        Raises:
+            OptionError: the tasks have no boxes.
+        """
+        if not outline.has_tasks:
+            msg = (
+                "merge-regions merges the regions in the boxes of tasks, but no task has a box; "
+                "put generate-tasks in front of it"
+            )
+            raise OptionError(msg)
+
+    def __call__(self, task: Task) -> Task:
+        """Merge the regions in the box of a task.
+
+        Raises:
+            GeometryError: the box of the task is no box of the level.
+            VolumeError: an object of the level below is missing or damaged.
+        """
+        from chunkflow_py.segmentation.agglomeration.graph_levels import (
+            merge_level,
+            write_all_merges,
+        )
+        from chunkflow_py.segmentation.agglomeration.graph_store import GraphStore
+        from chunkflow_py.store import open_store
+        from chunkflow_py.store.recording_store import RecordingStore
+        from chunkflow_py.store.store_protocol import Access
+
+        if task.region is None:
+            msg = "merge-regions needs tasks with boxes; put generate-tasks in front of it"
+            raise OptionError(msg)
+        access = self.access or Access()
+        store = RecordingStore(open_store(place_of(self.graph_path), access))
+        graphs, box = GraphStore(store), task.region.bbox
+        summary = merge_level(graphs, box, self.level, self.task_size)
+        logger.info("level %d, box %s: %s", self.level, box, summary)
+        task.written += store.written
+        if self.hierarchy_path is not None:
+            hierarchy = RecordingStore(open_store(place_of(self.hierarchy_path), access))
+            write_all_merges(graphs, hierarchy, self.level)
+            task.written += hierarchy.written
+        return task
+
+
+@operator("write")
+@graph_option()
+@click.option("--level", type=click.IntRange(min=1), required=True,
+              help="Number of the level; its boxes are 2^level tasks long.")  # fmt: skip
+@task_size_option()
+@click.option("--hierarchy-path", metavar="URL",
+              help="Folder or prefix for the hierarchy of all merges; give it for the last level, "
+                   "whose only box is the whole volume.")  # fmt: skip
+@access_options()
+def command(
+    graph_path: str, level: int, task_size: Zyx, hierarchy_path: str | None, **options: Any
+) -> RegionMerger:
+    """Return the operator, which opens its store for each task."""
+    return RegionMerger(graph_path, level, task_size, hierarchy_path, access_from(options))

@@ -1,0 +1,93 @@
+"""Options that the steps of exact agglomeration share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.ops.options.volume_options import together
+from chunkflow_py.pipeline.params import Decorator, zyx_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
+
+FRACTION = click.FloatRange(0, 1)
+THRESHOLD_HELP = "Merge segments while 1 - mean affinity is at most this value."
+
+
+def fragment_options() -> Decorator:
+    """Declare the options of the fragments; `fragments_from` reads them."""
+    return together(
+        click.option(
+            "--fragments",
+            type=click.Choice(["distance", "affinity"]),
+            default="distance",
+            show_default=True,
+            help="Grow fragments from the middle of cells, or join each voxel with its best "
+            "neighbour.",
+        ),
+        click.option(
+            "--aff-threshold-low",
+            type=FRACTION,
+            default=0.4,
+            show_default=True,
+            help="Join no voxels of lower affinity; with --fragments affinity, a voxel without an "
+            "affinity of this value is background.",
+        ),
+        click.option(
+            "--aff-threshold-high",
+            type=FRACTION,
+            default=0.5,
+            show_default=True,
+            help="A voxel of at least this mean affinity is inside a cell; with --fragments "
+            "affinity, join all voxels of at least this affinity.",
+        ),
+    )
+
+
+def fragments_from(options: dict[str, Any]) -> FragmentOptions:
+    """Remove the `fragment_options` from *options*, and return them."""
+    from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
+
+    names = ("fragments", "aff_threshold_low", "aff_threshold_high")
+    return FragmentOptions(*(options.pop(name) for name in names))
+
+
+def channel_order_option() -> Decorator:
+    """Declare ``--affinity-order``."""
+    return click.option(
+        "--affinity-order",
+        type=click.Choice(["xyz", "zyx"]),
+        default="xyz",
+        show_default=True,
+        help="Order of the channels of the affinities.",
+    )
+
+
+def graph_option() -> Decorator:
+    """Declare ``--graph-path``."""
+    return click.option(
+        "--graph-path", "-g", required=True, metavar="URL", help="Folder or prefix of the graph."
+    )
+
+
+def task_size_option() -> Decorator:
+    """Declare ``--task-size`` for the size of the tasks of measure-contacts."""
+    return zyx_option(
+        "--task-size",
+        required=True,
+        minimum=1,
+        help="Size of the tasks of measure-contacts, voxels, zyx.",
+    )
+
+
+def max_threshold_option() -> Decorator:
+    """Declare ``--max-threshold``."""
+    return click.option(
+        "--max-threshold",
+        type=FRACTION,
+        default=0.95,
+        show_default=True,
+        help="Highest threshold at which the segmentation can be read from the hierarchy.",
+    )

@@ -1,0 +1,175 @@
+"""Contacts: for each pair of touching regions, sum, count and tie of the edges between them.
+
+The mean affinity of a contact is sum / count. Means are compared exactly, by `mean_keys`. Sums of
+uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16 affinities fit for
+up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger volumes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.segmentation.agglomeration.edge_affinities import MOST_EDGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import BoundingBox
+
+_EDGES_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Contacts:
+    """A table of contacts, one row for each pair of regions.
+
+    Attributes:
+        first, second: ids of the two regions, uint64.
+        total: sum of the affinities of the edges between them, int64.
+        count: number of these edges, int64.
+        tie: lowest index of these edges, int64; see `edge_affinities`.
+    """
+
+    first: NDArray[np.uint64]
+    second: NDArray[np.uint64]
+    total: NDArray[np.int64]
+    count: NDArray[np.int64]
+    tie: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.first)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def rows(self, which: Any) -> Contacts:
+        """Return some rows: a mask, positions or a slice."""
+        return Contacts(*(column[which] for column in self.columns().values()))
+
+    @classmethod
+    def none(cls) -> Contacts:
+        """Return a table without rows."""
+        ids, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
+        return cls(ids, ids, numbers, numbers, numbers)
+
+    @classmethod
+    def joined(cls, tables: Iterable[Contacts]) -> Contacts:
+        """Return the rows of all tables, one after the other."""
+        tables = [cls.none(), *tables]
+        names = [each.name for each in fields(cls)]
+        return cls(*(np.concatenate([getattr(each, name) for each in tables]) for name in names))
+
+    def summed(self, *, is_directed: bool = False) -> Contacts:
+        """Return one row for each pair, in ascending order, the smaller id first.
+
+        Rows whose two ids are equal are left out.
+
+        Args:
+            is_directed: keep the order of the two ids of a row, and sum the rows of both orders
+                separately.
+
+        Raises:
+            ChunkError: a contact has more than `MOST_EDGES` edges.
+        """
+        apart = self.first != self.second
+        table = self if apart.all() else self.rows(apart)
+        if not len(table):
+            return self.none()
+        low, high = table.first, table.second
+        if not is_directed:
+            low, high = np.minimum(low, high), np.maximum(low, high)
+        order = np.lexsort((high, low))
+        low, high = low[order], high[order]
+        new = np.ones(len(low), bool)
+        new[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
+        starts = np.flatnonzero(new)
+        count = np.add.reduceat(table.count[order], starts)
+        if count.max() > MOST_EDGES:
+            at = int(count.argmax())
+            msg = (
+                f"regions {low[starts][at]} and {high[starts][at]} share {count.max()} voxel "
+                f"faces, but at most {MOST_EDGES} are supported; raise --aff-threshold-high, so that "
+                "fragments are smaller"
+            )
+            raise ChunkError(msg)
+        return Contacts(
+            low[starts],
+            high[starts],
+            np.add.reduceat(table.total[order], starts),
+            count,
+            np.minimum.reduceat(table.tie[order], starts),
+        )
+
+
+def contacts_of(
+    fragments: NDArray[np.uint64],
+    edges: NDArray[Any],
+    start: Iterable[int],
+    domain: BoundingBox,
+    axes: Iterable[int] = (0, 1, 2),
+    *,
+    is_directed: bool = False,
+) -> Contacts:
+    """Return the contacts of the fragments in a box, as `Contacts.summed` does.
+
+    Args:
+        fragments: (z, y, x) ids, 0 for background, which has no contacts.
+        edges: (3, z, y, x) affinities as integers, at the same voxels; plane 0 of each channel is
+            not read.
+        start: global position of the first voxel, zyx.
+        domain: bounds of the volume.
+        axes: axes along which contacts are counted.
+        is_directed: whether `Contacts.first` is always the fragment of the lower voxel, so that two
+            fragments can have two rows.
+    """
+    row, rows = int(domain.size.x), int(domain.size.x) * int(domain.size.y)
+    at = [int(a) - int(b) for a, b in zip(start, domain.start, strict=True)]
+    offset = at[0] * rows + at[1] * row + at[2]
+    tables = []
+    planes = max(1, _EDGES_AT_ONCE // max(1, fragments[:1].size))
+    for low in range(0, len(fragments), planes):
+        for axis in axes:
+            first = max(0, low - 1) if axis == 0 else low
+            labels, values = fragments[first : low + planes], edges[axis, first : low + planes]
+            upper = tuple(slice(1, None) if a == axis else slice(None) for a in range(3))
+            lower = tuple(slice(None, -1) if a == axis else slice(None) for a in range(3))
+            one, two = labels[lower], labels[upper]
+            z, y, x = np.nonzero((one != two) & (one != 0) & (two != 0))
+            if not len(z):
+                continue
+            voxel = (z + first) * rows + y * row + x + (offset + (rows, row, 1)[axis])
+            table = Contacts(
+                one[z, y, x],
+                two[z, y, x],
+                values[upper][z, y, x].astype(np.int64),
+                np.ones(len(z), np.int64),
+                3 * voxel + axis,
+            )
+            tables.append(table.summed(is_directed=is_directed))
+    return Contacts.joined(tables).summed(is_directed=is_directed)
+
+
+def mean_keys(
+    total: NDArray[np.int64], count: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return two integers for each mean total / count, which order means exactly.
+
+    The first is the integer part, and the second is the fraction in units of 2**-62, rounded down.
+    Two different fractions with denominators below 2**31 differ by more than 2**-62, so their keys
+    differ; equal means have equal keys.
+
+    Args:
+        total: sums, at least 0.
+        count: numbers of summands, 1 to 2**31 - 1.
+    """
+    whole, rest = np.divmod(total, count)
+    high, rest = np.divmod(rest << 31, count)
+    return whole, (high << 31) | ((rest << 31) // count)

@@ -1,0 +1,147 @@
+"""Levels of a stored graph: from the boxes of tasks to the hierarchy, and to tables of segments."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.segmentation.agglomeration.contacts import Contacts
+from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean, scale_of
+from chunkflow_py.segmentation.agglomeration.graph_store import GraphStore
+from chunkflow_py.segmentation.agglomeration.hierarchy import Segments, absorbed, cut
+from chunkflow_py.segmentation.agglomeration.hierarchy_store import (
+    read_hierarchy,
+    write_hierarchy,
+)
+from chunkflow_py.segmentation.agglomeration.region_merging import Merges, combined, merge_box
+from chunkflow_py.segmentation.labels.label_table import LabelTable, write_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings
+    from chunkflow_py.store.store_protocol import Store
+
+logger = logging.getLogger(__name__)
+
+
+def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx) -> str:
+    """Merge the regions in a box of a level.
+
+    Args:
+        graphs: store of the graph.
+        box: the box.
+        level: number of its level.
+        task_size: size of the tasks of measure-contacts, voxels, zyx.
+
+    Returns:
+        A summary: numbers of regions, contacts and merges.
+
+    Raises:
+        GeometryError: the box is no box of the level.
+        VolumeError: an object of the level below is missing or damaged.
+    """
+    settings = graphs.settings_at(box.start, level - 1, task_size)
+    settings.check(box, level)
+    children = settings.children(box, level)
+    with ThreadPoolExecutor(graphs.store.connections, "graph") as threads:
+        found = list(threads.map(lambda child: graphs.read_graph(child, level - 1), children))
+    graph = combined(dict(zip(children, found, strict=True)), box)
+    merges, left = merge_box(graph, settings.least)
+    graphs.write_level(box, level, merges, left)
+    return (
+        f"{len(graph.inside)} contacts, {len(merges)} merges, {len(left.inside)} contacts left open"
+    )
+
+
+def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
+    """Write the hierarchy: the merges of all boxes, in the order of the greedy algorithm.
+
+    Args:
+        graphs: store of the graph, after the merges of the last level.
+        hierarchy: store of the hierarchy.
+        level: number of the last level.
+
+    Raises:
+        OptionError: the volume has further levels.
+        VolumeError: the merges of a box are missing or damaged.
+    """
+    settings = graphs.known_settings
+    if level != settings.last_level:
+        msg = (
+            f"--hierarchy-path was given at level {level}, but the last level of the volume "
+            f"{settings.domain} with --task-size {settings.size.as_option} is "
+            f"{settings.last_level}; give it there"
+        )
+        raise OptionError(msg)
+    with ThreadPoolExecutor(graphs.store.connections, "graph") as threads:
+        merges = Merges.joined(
+            merges
+            for each in range(level + 1)
+            for merges in threads.map(
+                lambda box, at=each: graphs.read_merges(box, at), settings.grid(each)
+            )
+        )
+    write_hierarchy(hierarchy, merges, settings)
+
+
+def write_segment_table(
+    hierarchy: Store,
+    graph: Store,
+    fragments: Store,
+    table: Store,
+    threshold: float,
+    min_size: int = 0,
+    min_affinity: float = 0.0,
+) -> None:
+    """Write the table of the ids that fragment-affinity has made, and their segments.
+
+    Args:
+        hierarchy: store of the hierarchy.
+        graph: store of the graph, whose contacts are read if there is a *min_size*.
+        fragments: store of the table that solve-labels has written for the fragments.
+        table: store of the table to write.
+        threshold: segments are merged while 1 - mean affinity is at most this.
+        min_size: segments of fewer voxels are united with their best neighbours; 0 for none.
+        min_affinity: least mean affinity of a small segment to that neighbour, in [0, 1].
+
+    Raises:
+        OptionError: the threshold is above that of the hierarchy.
+        VolumeError: the hierarchy or the fragment table is missing or damaged.
+    """
+    merges, settings = read_hierarchy(hierarchy, threshold)
+    pairs = cut(merges, least_mean(threshold, settings.dtype))
+    if min_size > 1:
+        pairs = absorbed(
+            pairs, *_fragments(graph, settings), min_size,
+            Fraction(str(min_affinity)) * scale_of(settings.dtype),
+        )  # fmt: skip
+    old = LabelTable(fragments).entries()
+    segments = Segments(pairs)
+    changes = segments.changes
+    own = np.stack((old[:, 0], segments(old[:, 1])), axis=1)
+    rows = np.concatenate((own, changes))
+    write_table(table, rows[np.argsort(rows[:, 0], kind="stable")])
+    logger.info(
+        "threshold %g: %d merges, and %d of small segments", threshold, len(changes),
+        len(pairs) - len(merges),
+    )  # fmt: skip
+
+
+def _fragments(
+    graph: Store, settings: GraphSettings
+) -> tuple[Contacts, tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+    """Return all contacts of fragments, and the ids and sizes of the fragments."""
+    graphs = GraphStore(graph, settings)
+    with ThreadPoolExecutor(graph.connections, "graph") as threads:
+        parts = list(threads.map(graphs.read_contacts, settings.grid(0)))
+    contacts = Contacts.joined(table for table, _, _ in parts).summed()
+    ids = np.concatenate([each for _, each, _ in parts])
+    sizes = np.concatenate([each for _, _, each in parts])
+    return contacts, (ids, sizes)

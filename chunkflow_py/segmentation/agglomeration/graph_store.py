@@ -1,0 +1,340 @@
+"""Storage of contacts, open graphs and merges, one object for each box.
+
+```
+URL/contacts/BOX.npz    contacts of fragments that a task counts, and sizes of its fragments
+URL/level-0/BOX.npz     merges in the box of a task, and the graph that they leave open
+URL/level-1/BOX.npz     the same for a box of 2 x 2 x 2 tasks; and so on, up to the whole volume
+```
+
+The objects are npz files without pickles. Each contains the `GraphSettings` as JSON in UTF-8, which
+must be equal in all objects.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
+from chunkflow_py.segmentation.agglomeration.contacts import Contacts
+from chunkflow_py.segmentation.agglomeration.edge_affinities import MOST_EDGES, least_mean
+from chunkflow_py.segmentation.agglomeration.region_merging import FACES, Merges, OpenGraph
+from chunkflow_py.segmentation.labels.links import decoded, encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.store.store_protocol import Store
+
+FORMAT = "chunkflow graph 1"
+_CONTACTS = tuple(Contacts.none().columns())
+_OPEN = ("face", "cut", "cut_face", "fragments", "regions")
+_MOST_BYTES = 1 << 34  # of the arrays of one object
+
+
+@dataclass(frozen=True)
+class GraphSettings:
+    """What all objects of a graph have in common.
+
+    Attributes:
+        domain: bounds of the volume, as text.
+        task_size: size of the task boxes, voxels, zyx.
+        dtype: type of the affinities as integers, ``uint8`` or ``uint16``.
+        max_threshold: regions were merged while 1 - mean affinity was at most this.
+    """
+
+    domain: str
+    task_size: tuple[int, int, int]
+    dtype: str
+    max_threshold: float
+
+    @property
+    def box(self) -> BoundingBox:
+        """Bounds of the volume."""
+        return BoundingBox.parse(self.domain)
+
+    @property
+    def size(self) -> Zyx:
+        """Size of the task boxes, voxels, zyx."""
+        return Zyx(*self.task_size)
+
+    def check_volume(self, bounds: BoundingBox, url: str) -> None:
+        """Check that the graph may belong to a volume.
+
+        Args:
+            bounds: bounds of the volume.
+            url: address of the volume.
+
+        Raises:
+            OptionError: the graph belongs to a volume with other bounds.
+        """
+        if str(bounds) != self.domain:
+            msg = (
+                f"the hierarchy is that of a volume with the bounds {self.domain}, but {url} has "
+                f"{bounds} (zyx, voxels); give the volume from which the hierarchy was made"
+            )
+            raise OptionError(msg)
+
+    @property
+    def least(self) -> Fraction:
+        """Smallest mean affinity of two regions that were merged, in integer units."""
+        return least_mean(self.max_threshold, self.dtype)
+
+    def grid(self, level: int) -> BoxGrid:
+        """Return the boxes of a level."""
+        size = self.size * 2**level
+        return BoxGrid.covering(self.box, size, respect_stop=True)
+
+    @property
+    def last_level(self) -> int:
+        """Number of the first level, from 1, whose only box is the whole volume."""
+        return max(1, *((each - 1).bit_length() for each in self.grid(0).count))
+
+    def check(self, box: BoundingBox, level: int) -> None:
+        """Check that a box belongs to a level.
+
+        Raises:
+            GeometryError: it does not.
+        """
+        grid = self.grid(level)
+        cell = grid.cell_of(box.start)
+        nearest = None if cell is None else grid.box(cell)
+        if nearest != box:
+            size = self.size * 2**level
+            msg = (
+                f"task {box} is no box of level {level}, whose boxes of {size} (zyx, voxels) begin "
+                f"at the first voxel of the volume {self.domain}; the box at this place is "
+                f"{nearest}: give generate-tasks --volume-path, --chunk-size {size.as_option} and "
+                "--respect-stop"
+            )
+            raise GeometryError(msg)
+
+    def children(self, box: BoundingBox, level: int) -> list[BoundingBox]:
+        """Return the boxes of the next lower level that *box*, a box of *level*, consists of."""
+        cell = self.grid(level).cell_of(box.start)
+        lower = self.grid(level - 1)
+        if cell is None:
+            return []
+        cells = product(
+            *(range(2 * k, min(2 * k + 2, n)) for k, n in zip(cell, lower.count, strict=True))
+        )
+        return [lower.box(each) for each in cells]
+
+    def to_json(self) -> str:
+        """Return the settings as JSON."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: bytes, address: str) -> GraphSettings:
+        """Parse what `to_json` returns.
+
+        Raises:
+            VolumeError: *text* is something else.
+        """
+        settings = None
+        with suppress(ValueError, KeyError, TypeError, AttributeError, ChunkflowError):
+            values = parse_json(text)
+            names = {each.name for each in fields(cls)}
+            if values.pop("format") == FORMAT and set(values) == names:
+                read = cls(**{**values, "task_size": tuple(map(int, values["task_size"]))})
+                good = len(read.task_size) == 3 and min(read.task_size) > 0 and read.least >= 0
+                if good and read.dtype in ("uint8", "uint16") and not read.box.is_empty:
+                    settings = read
+        if settings is None:
+            msg = (
+                f"{address} was not written by measure-contacts or merge-regions of this version; "
+                "run these steps again"
+            )
+            raise VolumeError(msg)
+        return settings
+
+
+class GraphStore:
+    """Reads and writes the objects of a graph.
+
+    Args:
+        store: store of the graph.
+        settings: settings that all objects must have; ``None`` for those of the first object read.
+    """
+
+    def __init__(self, store: Store, settings: GraphSettings | None = None) -> None:
+        self.store = store
+        self.settings = settings
+
+    @property
+    def known_settings(self) -> GraphSettings:
+        """The settings that all objects have.
+
+        Raises:
+            VolumeError: nothing was read yet.
+        """
+        if self.settings is None:
+            msg = f"the settings of the graph in {self.store.url} are not known yet"
+            raise VolumeError(msg)
+        return self.settings
+
+    def settings_at(self, start: Zyx, level: int, task_size: Zyx) -> GraphSettings:
+        """Return the settings of the object of the box of *level* that begins at *start*.
+
+        Raises:
+            VolumeError: there is no such object, or its tasks had another size than *task_size*.
+        """
+        prefix = f"level-{level}/"
+        keys = [key for key in self.store.list(prefix) if key.endswith(".npz")]
+        for key in keys:
+            if BoundingBox.parse(key.removeprefix(prefix).removesuffix(".npz")).start == start:
+                self._get(key)
+        if self.settings is None:
+            msg = (
+                f"{self._address(prefix)} has no box that begins at {start} (zyx, voxels); run "
+                "measure-contacts and the lower levels of merge-regions first, and give "
+                "generate-tasks --volume-path and --respect-stop"
+            )
+            raise VolumeError(msg)
+        if self.settings.task_size != tuple(task_size):
+            size = self.settings.size
+            msg = (
+                f"{self.store.url} contains the contacts of tasks of {size} (zyx, voxels), but "
+                f"--task-size is {task_size}; give --task-size {size.as_option}"
+            )
+            raise VolumeError(msg)
+        return self.settings
+
+    def write_contacts(
+        self,
+        box: BoundingBox,
+        contacts: Contacts,
+        ids: NDArray[np.uint64],
+        sizes: NDArray[np.int64],
+    ) -> None:
+        """Write the fragment contacts of a task, and the numbers of voxels of its fragments.
+
+        Args:
+            box: box of the task.
+            contacts: contacts in the box and across its lower faces.
+            ids: fragments in the box.
+            sizes: their voxels in the box.
+        """
+        self._put(_key(box, None), {**contacts.columns(), "ids": ids, "sizes": sizes})
+
+    def read_contacts(
+        self, box: BoundingBox
+    ) -> tuple[Contacts, NDArray[np.uint64], NDArray[np.int64]]:
+        """Return what `write_contacts` has written."""
+        key = _key(box, None)
+        found = self._get(key, *_CONTACTS, "ids", "sizes")
+        ids, sizes = checked_columns(
+            self._address(key), uint64=[found["ids"]], int64=[found["sizes"]]
+        )
+        return contact_columns(found, self._address(key)), ids, sizes
+
+    def write_level(self, box: BoundingBox, level: int, merges: Merges, graph: OpenGraph) -> None:
+        """Write the merges in a box, and the graph that they leave open."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, table in (
+            ("merges", merges.contacts), ("inside", graph.inside), ("crossing", graph.crossing)
+        ):  # fmt: skip
+            arrays |= {f"{name}_{key}": column for key, column in table.columns().items()}
+        arrays |= {name: getattr(graph, name) for name in _OPEN}
+        self._put(_key(box, level), arrays)
+
+    def read_merges(self, box: BoundingBox, level: int) -> Merges:
+        """Return the merges in a box."""
+        key = _key(box, level)
+        found = self._get(key, *(f"merges_{each}" for each in _CONTACTS))
+        return Merges(contact_columns(found, self._address(key), "merges_"))
+
+    def read_graph(self, box: BoundingBox, level: int) -> OpenGraph:
+        """Return the graph that a box has left open."""
+        key = _key(box, level)
+        tables = [f"{table}_{each}" for table in ("inside", "crossing") for each in _CONTACTS]
+        found, address = self._get(key, *tables, *_OPEN), self._address(key)
+        inside = contact_columns(found, address, "inside_")
+        crossing = contact_columns(found, address, "crossing_")
+        cut, cut_face = checked_columns(address, uint64=[found["cut"]], uint8=[found["cut_face"]])
+        names = checked_columns(address, uint64=[found["fragments"], found["regions"]])
+        (face,) = checked_columns(address, uint8=[found["face"]])
+        ascends = (names[0][1:] > names[0][:-1]).all() if len(names[0]) else True
+        if len(face) != len(crossing) or max(face.max(initial=0), cut_face.max(initial=0)) >= FACES:
+            raise _damage(address, "a row has no face")
+        if not ascends or not np.isin(np.concatenate((crossing.first, cut)), names[0]).all():
+            raise _damage(address, "a fragment has no region")
+        return OpenGraph(inside, crossing, face, cut, cut_face, *names)
+
+    def _address(self, key: str) -> str:
+        return f"{self.store.url.rstrip('/')}/{key}"
+
+    def _put(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        about = np.frombuffer(self.known_settings.to_json().encode(), np.uint8)
+        self.store.put(key, encoded(**arrays, about=about))
+
+    def _get(self, key: str, *names: str) -> dict[str, NDArray[Any]]:
+        """Return some arrays of an object, in this order.
+
+        Raises:
+            VolumeError: the object is missing or damaged, or has other settings.
+        """
+        address = self._address(key)
+        arrays = decoded(self.store.get(key), address, *names, "about", most=_MOST_BYTES)
+        settings = GraphSettings.from_json(arrays.pop("about").tobytes(), address)
+        if self.settings is None:
+            self.settings = settings
+        if settings != self.settings:
+            msg = (
+                f"{address} has the settings {settings.to_json()}, which differ from "
+                f"{self.settings.to_json()}; remove the graph, and run measure-contacts and "
+                "merge-regions again with the same options"
+            )
+            raise VolumeError(msg)
+        return arrays
+
+
+def contact_columns(arrays: Mapping[str, NDArray[Any]], address: str, prefix: str = "") -> Contacts:
+    """Return the table of contacts whose columns are *arrays*, after checking them.
+
+    Raises:
+        VolumeError: the columns have other types or different lengths, or a count or sum is not
+            possible.
+    """
+    columns = [arrays[f"{prefix}{each}"] for each in _CONTACTS]
+    table = Contacts(*checked_columns(address, uint64=columns[:2], int64=columns[2:]))
+    if len(table):
+        counts = table.count.min() >= 1 and table.count.max() <= MOST_EDGES
+        if not counts or min(table.total.min(), table.tie.min()) < 0:
+            raise _damage(address, "a contact has an impossible count, sum or tie")
+    return table
+
+
+def checked_columns(address: str, **by_type: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return columns of an object, after checking their types and that their lengths are equal.
+
+    Raises:
+        VolumeError: a column has another type or length.
+    """
+    every = [column for columns in by_type.values() for column in columns]
+    good = all(
+        column.ndim == 1 and column.dtype == dtype
+        for dtype, columns in by_type.items()
+        for column in columns
+    )
+    if not good or len({len(column) for column in every}) != 1:
+        raise _damage(address, "its columns differ in length, or have wrong types")
+    return every
+
+
+def _damage(address: str, why: str) -> VolumeError:
+    return VolumeError(f"{address} is damaged: {why}; run the task that writes it again")
+
+
+def _key(box: BoundingBox, level: int | None) -> str:
+    return f"{'contacts' if level is None else f'level-{level}'}/{box}.npz"

@@ -1,0 +1,186 @@
+"""Fragments and contacts of one task, from chunks with margins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import ChunkError, GeometryError, OptionError, needs_extra
+from chunkflow_py.segmentation.agglomeration.contacts import Contacts
+from chunkflow_py.segmentation.agglomeration.edge_affinities import (
+    ChannelOrder,
+    as_edges,
+    check_sums,
+    least_edge,
+)
+from chunkflow_py.segmentation.agglomeration.edge_fragments import (
+    ChosenEdges,
+    FragmentMethod,
+    FragmentRule,
+    components,
+)
+from chunkflow_py.segmentation.agglomeration.region_merging import OpenGraph
+from chunkflow_py.segmentation.labels.components import single_channel
+from chunkflow_py.segmentation.labels.numbering import global_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+
+
+@dataclass(frozen=True)
+class FragmentOptions:
+    """Options of the rule by which voxels choose edges; see `edge_fragments.FragmentRule`.
+
+    Attributes:
+        method: ``distance`` or ``affinity``.
+        low, high: thresholds of the affinities, in [0, 1].
+    """
+
+    method: FragmentMethod
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Check the thresholds.
+
+        Raises:
+            OptionError: a threshold is outside of [0, 1], or the low one is above the high one.
+        """
+        for name, value in (("low", self.low), ("high", self.high)):
+            if not 0 <= value <= 1:
+                msg = f"--aff-threshold-{name} {value:g} is an affinity, so it must be in [0, 1]"
+                raise OptionError(msg)
+        if self.low > self.high:
+            msg = (
+                f"--aff-threshold-low {self.low:g} is above --aff-threshold-high {self.high:g}; "
+                "exchange the two"
+            )
+            raise OptionError(msg)
+
+    def rule(self, dtype: DTypeLike, voxel_size_nm: Iterable[float]) -> FragmentRule:
+        """Return the rule for affinities of type *dtype*; voxel sizes along zyx, in nm."""
+        sizes = tuple(voxel_size_nm)
+        z, y, x = (max(1, round((size / min(sizes)) ** 2)) for size in sizes)
+        return FragmentRule(
+            self.method, least_edge(self.low, dtype), least_edge(self.high, dtype),
+            weights=(z, y, x),
+        )  # fmt: skip
+
+    def required_input(
+        self, box: BoundingBox, domain: BoundingBox, voxel_size_nm: Iterable[float]
+    ) -> BoundingBox:
+        """Return the box whose affinities decide about the edges of the voxels in *box*.
+
+        It includes what decides about the lower neighbours, because an edge is chosen by either of
+        its voxels.
+        """
+        halo = self.rule("uint8", voxel_size_nm).halo
+        around = BoundingBox(box.start - halo - 1, box.stop + halo)
+        return around.intersection(domain)
+
+
+def fragments_in(
+    chunk: Chunk, box: BoundingBox, options: FragmentOptions, order: ChannelOrder = "xyz"
+) -> tuple[Chunk, ChosenEdges]:
+    """Return the fragments in the box of a task, and the chosen edges of its voxels.
+
+    Args:
+        chunk: affinities, (3, z, y, x); must contain `FragmentOptions.required_input` of *box*.
+        box: box of the task.
+        options: rule by which voxels choose edges.
+        order: order of the channels.
+
+    Returns:
+        A chunk (z, y, x) of kind segmentation, uint64: 1 + the number of the first voxel of a
+        fragment in the box, in raster order of the volume; 0 for background.
+
+    Raises:
+        GeometryError: a part of the margin is missing.
+        ChunkError: the chunk does not contain affinities.
+    """
+    needed = options.required_input(box, chunk.domain, chunk.voxel_size_nm)
+    if not chunk.bbox.contains(needed):
+        msg = (
+            f"the fragments in {box} depend on the affinities in {needed}, but only {chunk.bbox} "
+            "was loaded (zyx, voxels); add --expand-margin-size auto to the loader"
+        )
+        raise GeometryError(msg)
+    edges = as_edges(chunk.cut(needed).array, order)
+    check_sums(chunk.domain, edges.dtype)
+    rule = options.rule(edges.dtype, chunk.voxel_size_nm)
+    joins, background = rule.choose(edges)
+    own = box.slices(needed.start)
+    chosen = ChosenEdges(joins[(slice(None), *own)], background[own])
+    with needs_extra("segmentation", "fragment-affinity"):
+        labels = components(chosen)
+    ids = global_ids(labels, box, box, chunk.domain)
+    return chunk.cut(box).with_array(ids, kind="segmentation"), chosen
+
+
+@dataclass(frozen=True)
+class TaskContacts:
+    """Contacts and sizes of the fragments of one task.
+
+    Attributes:
+        graph: graph of the box, before the first merge.
+        counted: contacts in the box and across its lower faces, so that each contact of the volume
+            is counted by one task.
+        ids: fragments in the box.
+        sizes: their numbers of voxels in the box.
+    """
+
+    graph: OpenGraph
+    counted: Contacts
+    ids: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
+
+
+def contacts_in(
+    fragments: Chunk, affinity: Chunk, box: BoundingBox, order: ChannelOrder = "xyz"
+) -> TaskContacts:
+    """Return the contacts of the fragments in the box of a task.
+
+    Args:
+        fragments: fragments, (z, y, x); must contain one voxel around *box* in the volume.
+        affinity: affinities, (3, z, y, x), likewise.
+        box: box of the task.
+        order: order of the channels of the affinities.
+
+    Raises:
+        GeometryError: the margin of one voxel is missing.
+        ChunkError: the two volumes have different bounds, or contain something else.
+    """
+    domain = fragments.domain
+    if affinity.domain != domain:
+        msg = (
+            f"the affinities have the bounds {affinity.domain}, but the fragments have {domain} "
+            "(zyx, voxels); use the volume from which the fragments were made"
+        )
+        raise ChunkError(msg)
+    around = box.grow(Zyx(1, 1, 1)).intersection(domain)
+    for name, chunk in (("fragments", fragments), ("affinities", affinity)):
+        if not chunk.bbox.contains(around):
+            msg = (
+                f"the contacts in {box} need the {name} in {around}, but only {chunk.bbox} was "
+                "loaded (zyx, voxels); add --expand-margin-size auto to the loader"
+            )
+            raise GeometryError(msg)
+    labels = single_channel(fragments.cut(around).array)
+    if labels.dtype != np.uint64:
+        msg = f"the fragments are {labels.dtype}, not uint64; make them with fragment-affinity"
+        raise ChunkError(msg)
+    edges = as_edges(affinity.cut(around).array, order)
+    check_sums(domain, edges.dtype)
+    graph = OpenGraph.of_box(labels, edges, box, domain)
+    owned = graph.crossing.rows(graph.face % 2 == 0)
+    counted = Contacts.joined((graph.inside, owned)).summed()
+    ids, sizes = np.unique(labels[box.slices(around.start)], return_counts=True)
+    used = ids != 0
+    return TaskContacts(graph, counted, ids[used], sizes[used].astype(np.int64))
