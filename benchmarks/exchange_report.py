@@ -62,7 +62,7 @@ def _counts(case: Case) -> list[Line]:
         text = f"{record['peak_bytes'] / 1e6:.3g} MB"
         if "planned_peak_bytes" in record:
             text += f"; planned: at most {record['planned_peak_bytes'] / 1e6:.3g} MB"
-        result.append(Line(case.name, f"most bytes stored at a time, {name}", text))
+        result.append(Line(case.name, f"most bytes stored at the same time, {name}", text))
     return [*result, _same_bytes(case)]
 
 
@@ -126,7 +126,7 @@ def _ratio(
 
 def _remaining(case: Case) -> Line:
     latency_ms = 1e3 * case.settings["latency_s"]
-    what = f"share of the saved time that remains with {latency_ms:.0f} ms a request"
+    what = f"share of the saved time that remains with {latency_ms:.0f} ms per request"
     if reason := case.missing((BARE, SMALL, BUCKET)):
         return not_measured(case.name, what, "", reason)
     bare, local, bucket = (case.median(name, "wall_s") for name in (BARE, SMALL, BUCKET))
@@ -143,7 +143,7 @@ def _exchanged(case: Case, name: str) -> list[Line]:
     if "requests" in record:
         count = sum(record["requests"].values()) / record["tasks"]
         each = ", ".join(f"{number} {method}" for method, number in record["requests"].items())
-        text += f"; {count:.1f} requests a task ({each})"
+        text += f"; {count:.1f} requests per task ({each})"
     result = [Line(case.name, f"bytes exchanged, {name}", text)]
     if name == BUCKET:
         what = "bytes written against the estimate of plan"
@@ -165,7 +165,7 @@ def _costs(case: Case) -> list[Line]:
         share = median(
             record["exchange_s"][part][1] / record["forward_s"] for record in case.records[SMALL]
         )
-        what = f"processor time of {part}, of the forward"
+        what = f"processor time of {part}, share of the time in the network"
         if part in ("digests of inputs", "copies"):
             result.append(at_most(case.name, what, share, COST_LIMIT, "%"))
         else:

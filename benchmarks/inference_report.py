@@ -78,11 +78,11 @@ def network_lines(case: Case, report: Report) -> list[Line]:
                 ratio = case.median(peer, "wall_s") / case.median(name, "wall_s")
                 text += f", {ratio:.2f} x {peer}"
             bare = case.median(name, "bare_forward_s") * case.median(name, "patches")
-            text += f", bare forwards {bare:.3g} s"
+            text += f", bare forward passes {bare:.3g} s"
         result.append(Line(case.name, f"wall time, {TITLES.get(name, name)}", text))
     for name, error in case.errors.items():
         result.append(not_measured(case.name, f"wall time, {TITLES.get(name, name)}", "", error))
-    what = "time outside the network's forward"
+    what = "time outside the network's forward pass"
     if case.ours:
         shares = {
             name: median(
@@ -130,9 +130,9 @@ def _bound_lines(case: Case, report: Report, dtype: str) -> list[Line]:
     result = [
         Line(
             case.name,
-            f"multiplication in the forward, {dtype}",
-            f"{reached / 1e9:.0f} GFLOP/s, {reached / rate:.0%} of the machine's "
-            f"({own.removeprefix('ours ')})",
+            f"multiplication in the forward pass, {dtype}",
+            f"{reached / 1e9:.0f} GFLOP/s, {reached / rate:.0%} of the machine's speed for large "
+            f"matrices ({own.removeprefix('ours ')})",
         )
     ]
     if case.peers():
@@ -141,7 +141,7 @@ def _bound_lines(case: Case, report: Report, dtype: str) -> list[Line]:
         result.append(
             Line(
                 case.name,
-                f"speed if {dtype} were nothing but large matrix products",
+                f"speed if the forward pass were nothing but large matrix products, {dtype}",
                 f"{most:.2f} x {peer}",
             )
         )
@@ -199,7 +199,7 @@ def identity_lines(case: Case) -> list[Line]:
 
 def forecast_lines(case: Case) -> list[Line]:
     """Return how far the forecast of peak memory was from what was measured, at worst."""
-    what = "forecast of peak memory against the measured one"
+    what = "estimated peak memory against the measured one"
     ratios = {
         name: max((r["forecast_bytes"] / r["peak_bytes"] for r in records), key=_distance)
         for name, records in case.records.items()
@@ -209,7 +209,7 @@ def forecast_lines(case: Case) -> list[Line]:
         if not case.ours:
             return []
         words = f"within {FORECAST_LIMIT:.0%}"
-        return [not_measured(case.name, what, words, "there is no forecast")]
+        return [not_measured(case.name, what, words, "there is no estimate")]
     name = max(ratios, key=lambda n: _distance(ratios[n]))
     peak = max(case.values(name, "peak_bytes"))
     note = f" of {peak / 1e9:.2f} GB ({name.removeprefix('ours ')})"
@@ -225,7 +225,7 @@ def workspace_lines(report: Report) -> list[Line]:
     names = [name for name, case in report["cases"].items() if case["kind"] == "workspace"]
     if len(names) != 2:
         return []
-    what = "workspace beyond input and output, deep chunk against shallow one"
+    what = "workspace of the deep chunk against that of the shallow one"
     words = f"within {WORKSPACE_LIMIT:.0%}"
     section = "workspace"
     needs = {}
@@ -258,7 +258,10 @@ def error_lines(report: Report) -> list[Line]:
                 result.append(not_measured(section, variant, limit, error["error"]))
                 continue
             largest = error["largest"]
-            note = f" largest, {error['percentile_999']:.1e} 99.9 %, {error['mean']:.1e} mean"
+            note = (
+                f" (largest), {error['percentile_999']:.1e} (99.9th percentile), "
+                f"{error['mean']:.1e} (mean)"
+            )
             if exact:
                 line = at_most(section, variant, largest, FLOAT32_ERROR_LIMIT, "", note)
             else:
@@ -270,7 +273,7 @@ def error_lines(report: Report) -> list[Line]:
 def gpu_lines(report: Report) -> list[Line]:
     """Return the lines of the GPU, or that there was none."""
     gpu = report["gpu"]
-    outside, busy = "time outside the forward, ten chunks", "GPU busy, ten chunks"
+    outside, busy = "time outside the forward pass, ten chunks", "GPU busy, ten chunks"
     if not gpu:
         return []
     if not gpu.get("runs"):

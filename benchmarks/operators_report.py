@@ -36,7 +36,7 @@ def _rate(case: Case, contestant: str) -> str:
 
 
 def _compared(case: Case) -> Iterator[Line]:
-    section = f"beside {VERSION}"
+    section = f"compared with {VERSION}"
     if "ours" not in case.records:
         yield not_measured(section, case.name, "none slower", case.missing(("ours",)))
         return
@@ -52,10 +52,10 @@ def _compared(case: Case) -> Iterator[Line]:
 
 
 def _alone(case: Case) -> Line:
-    section = f"what {VERSION} has not"
+    section = f"not available in {VERSION}"
     missing = case.missing(("ours",))
     said = missing or _rate(case, "ours")
-    return Line(section, case.name, f"{said}; {case.settings['note']}")
+    return Line(section, case.name, f"{said}; {VERSION}: {case.settings['note']}")
 
 
 def gains(report: Report, most: int = 10) -> str:

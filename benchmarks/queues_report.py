@@ -149,6 +149,6 @@ def _sleep(case: Case) -> list[Line]:
         share = case.median(name, "at_work")
         records = case.records[name]
         speed = median(case.settings["seconds"] * r["tasks"] / r["wall_s"] for r in records)
-        note = f", {speed:.2f} tasks at a time with start and end of the run included"
+        note = f"; {speed:.2f} tasks at the same time, over the whole run"
         result.append(at_least(case.name, what, share, SCALING_TARGET, "%", note))
     return result

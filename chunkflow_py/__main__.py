@@ -1,4 +1,4 @@
-"""``python -m chunkflow_py`` is ``chunkflow``."""
+"""Entry point: ``python -m chunkflow_py`` runs the command ``chunkflow``."""
 
 import sys
 

@@ -42,8 +42,8 @@ class Pipeline(base.Pipeline):
     Args:
         operators: operators in order; the first may be a source, such as
             ``ops.generate_tasks(…)``.
-        source: source of the tasks, instead of the first of *operators*; without one, the pipeline
-            runs once.
+        source: source of the tasks, if it is not the first of *operators*. Without a source, the
+            pipeline runs once.
         ahead: number of tasks to prefetch per stage (read, compute, write); 0 runs all stages
             in one thread; ``None`` chooses 1 if memory suffices, else 0.
         dry_run: omit the operators that save.
@@ -51,7 +51,7 @@ class Pipeline(base.Pipeline):
         listener: receiver of progress events.
 
     Raises:
-        OptionError: a source is not the first operator.
+        OptionError: a source comes after another operator.
     """
 
     def __init__(
@@ -84,12 +84,11 @@ class Pipeline(base.Pipeline):
         """Estimate tasks, bytes, memory, time and cost, without creating anything.
 
         Args:
-            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Unless
-                ``module`` is set, there is no pilot run, and memory and time are estimated as far
-                as possible.
+            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without ``module``,
+                there is no pilot run; memory and time are then estimated as far as possible.
 
         Raises:
-            OptionError: an operator was not made by a command, so its options are unknown.
+            OptionError: an operator was not made with ``ops.NAME(…)``, so its options are unknown.
         """
         from chunkflow_py.planning.planner import plan_run
         from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
@@ -109,16 +108,17 @@ class Pipeline(base.Pipeline):
         Args:
             run: address of the run directory (default: beside the output).
             queue: URL of the queue (default: SQLite in the run directory, if that is a folder).
-            step: name of the step (default: that of its main operator).
-            device_class: ``same``: refuse workers that would compute other bytes than the first;
-                ``any``: accept all workers; results then agree only within a tolerance.
+            step: name of the step (default: the name of its main operator).
+            device_class: ``same``: refuse workers whose output bytes would differ from those of
+                the first worker; ``any``: accept all workers; results then agree only within a
+                tolerance.
             options: further arguments of `chunkflow_py.run.submit.submit`.
 
         Returns:
             The submitted run; pass its ``address`` to ``chunkflow work``.
 
         Raises:
-            OptionError: an operator was not made by a command, so workers cannot make it.
+            OptionError: an operator was not made with ``ops.NAME(…)``, so workers cannot make it.
             ChunkflowError: the pipeline, the store or the queue is not usable.
         """
         from chunkflow_py.cli.run_pipelines import step_pipelines
@@ -153,24 +153,24 @@ def predict(
     num_output_channels: int | None = None,
     **options: Any,
 ) -> NDArray[Any] | dict[str, NDArray[Any]]:
-    """Run a network over overlapping patches of an image in memory, and blend them.
+    """Run a network over overlapping patches of an image in memory, and blend the results.
 
-    For volumes larger than memory use `Pipeline` with ``ops.inference``.
+    For volumes larger than memory, use `Pipeline` with ``ops.inference``.
 
     Args:
-        image: array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume, which
-            is read whole. Integers are divided by the maximum of their dtype, unless
+        image: array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume. The
+            whole volume is read. Integers are divided by the maximum of their dtype, unless
             ``normalize`` is given.
-        network: module, which is copied, or path of a network (see docs/own-model.md).
-        patch_size: input patch, voxels, zyx.
-        overlap: overlap of output patches, voxels, zyx (default: that of ``inference``).
+        network: module (a copy of it is used), or path of a network (see docs/own-model.md).
+        patch_size: size of the input patch, voxels, zyx.
+        overlap: overlap of output patches, voxels, zyx (default: the default of ``inference``).
         weights: path of a weight file.
-        num_output_channels: output channels of the network (default: for a module, the channels
-            that it returns for a patch of zeros; otherwise 3).
+        num_output_channels: number of output channels of the network (default: for a module, the
+            number that it returns for a patch of zeros; otherwise 3).
         options: further options of the command ``inference``, such as ``output_kind="affinity"``.
 
     Returns:
-        (c, z, y, x), float32 unless ``output_dtype`` is given; for a network with several
+        An array (c, z, y, x), float32 unless ``output_dtype`` is given; for a network with several
         outputs, a dict of such arrays.
 
     Raises:
@@ -219,8 +219,8 @@ def write_volume(
     """Write an array in memory as a new volume.
 
     Args:
-        array: array (z, y, x) or (c, z, y, x), or a chunk, which has a position, voxel size and
-            kind.
+        array: array (z, y, x) or (c, z, y, x), or a chunk. The position, voxel size and kind of a
+            chunk are used.
         url: address, such as ``out.zarr``, ``zarr://…``, ``precomputed://…`` or ``h5://…``; see
             docs/volumes.md.
         voxel_size: voxel size, nanometres, zyx; required for an array.

@@ -5,9 +5,9 @@ output chunks   |---------|---------|---------|      of any size
 input of each |-------------|                        covers all patches that touch the chunk
 ```
 
-The patch grid is anchored to the domain, as in a pipeline over the same volume. So the
-output depends neither on the chunks nor on the scheduler (within one compute profile, see
-docs/inference.md).
+The patch grid is anchored to the domain, as in a pipeline over the same volume. Within one compute
+profile (see docs/inference.md), the output therefore depends neither on the chunks nor on the
+scheduler.
 
 Example:
     >>> from chunkflow_py import open_volume
@@ -64,20 +64,20 @@ def inference(
 
     Args:
         source: a volume, or a dask array (z, y, x) or (c, z, y, x); its bounds are the domain.
-        network: an `Inferencer` that has not been entered, or options of the command ``inference``,
-            such as ``-m net.py -w net.pt -s 20 256 256``.
-        chunks: size of an output chunk, in voxels, zyx (default: the write unit of a volume, the
-            chunk size of an array). Larger chunks reduce repeated computation at their borders.
-        channels: channels of a volume to read (default: all).
-        time: time index of a volume to read.
+        network: an `Inferencer` that is not open (no ``with`` block has entered it), or options of
+            the command ``inference``, such as ``-m net.py -w net.pt -s 20 256 256``.
+        chunks: size of an output chunk, in voxels, zyx (default: for a volume, its write unit; for
+            an array, its chunk size). Larger chunks reduce repeated computation at their borders.
+        channels: channels to read from a volume (default: all).
+        time: time index to read from a volume.
         voxel_offset: position of an array's first voxel in the volume, in voxels, zyx.
         voxel_size_nm: voxel size of an array, in nanometres, zyx.
         kind: kind of an array's voxels, such as ``image``.
 
     Returns:
         An array (c, z, y, x) of the output dtype; for a network with several outputs, a dict from
-        the name of each output to its array. The first voxel of the array is the first voxel of the
-        domain or, with ``--pad none``, the first voxel of the output.
+        the name of each output to its array. The array covers the domain; with ``--pad none``, it
+        covers only the part of the domain that the output patches cover.
 
     Raises:
         OptionError: the result would depend on the chunks, or options contradict each other.
@@ -162,7 +162,7 @@ def release_networks() -> None:
 
 
 class _VolumeReader:
-    """Lazy parts of a volume, each read by the task that needs it."""
+    """Lazy parts of a volume; each part is read by the dask task that needs it."""
 
     def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
         from chunkflow_py.volume.dask_array import VolumeArray
@@ -247,7 +247,7 @@ def _run(
     kind: Kind | None,
     target: BoundingBox,
 ) -> NDArray[Any] | dict[str, NDArray[Any]]:
-    """Return the output in the box *target*, from its required input *part* in the box *box*."""
+    """Return the output in *target*, computed from *part*, the input voxels that fill *box*."""
     chunk = Chunk(np.asarray(part), box.start, voxel_size_nm, kind, domain)
     result = network.loaded()(chunk, bbox=target)
     if isinstance(result, dict):

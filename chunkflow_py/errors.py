@@ -8,20 +8,20 @@ ChunkflowError
 ├── MissingChunkError (KeyError)        a name that no earlier operator has made
 ├── VolumeError (OSError)               a volume or file that cannot be read or written
 │   ├── VolumeNotFoundError (FileNotFoundError)
-│   ├── VolumeRefusedError (PermissionError)    no credentials, or they do not suffice
+│   ├── VolumeRefusedError (PermissionError)    credentials are missing or insufficient
 │   └── VolumeUnreachableError (TransientError) the network or the store is down, or overloaded
 ├── ModelError (RuntimeError)           a network that cannot be loaded or run
 │   ├── NonFiniteError                  a network that returned NaN or infinity
 │   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
-├── QueueError (OSError)                a queue that cannot be reached or refuses
+├── QueueError (OSError)                a queue that cannot be reached, or refuses a request
 │   ├── LeaseLostError                  a lost lease: another worker may execute the task
 │   └── QueueUnreachableError (TransientError)  the network or the queue is down, or overloaded
 ├── TransientError (OSError)            a temporary failure; all retries are spent
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
 └── OperatorError (RuntimeError)        an exception of an operator, with operator and task
 
-Each message states the two values that disagree, with their names, axes and units, then what to
-change and the nearest value that works.
+Each message states the two values that disagree, with their names, axes and units. It then says
+what to change, and gives the nearest value that works.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ChunkError(ChunkflowError, ValueError):
 
 
 class MissingChunkError(ChunkflowError, KeyError):
-    """A task has no item of this name."""
+    """A task has no chunk, or other result of an operator, with this name."""
 
 
 class VolumeError(ChunkflowError, OSError):
@@ -122,7 +122,7 @@ class QueueUnreachableError(QueueError, TransientError):
 
 
 class LeaseLostError(QueueError):
-    """The lease of a task has ended: another worker may execute it, so work on it stops."""
+    """The lease of a task has ended: another worker may execute the task, so work here stops."""
 
 
 class MissingExtraError(ChunkflowError, ImportError):
@@ -165,7 +165,7 @@ def text_of(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Return the message of an exception, prefixed by its type if it is not ours."""
+    """Return the message of an exception, preceded by its type unless it is a `ChunkflowError`."""
     text = text_of(error)
     if isinstance(error, ChunkflowError):
         return text
@@ -173,11 +173,11 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error*, or wrap it if it would end the process, as SystemExit does.
+    """Return *error*; wrap it in a `ChunkflowError` if it would end the process (SystemExit).
 
     Args:
         error: any exception.
-        where: subject of the sentence, such as ``the source generate-tasks``.
+        where: subject of the message, such as ``the source generate-tasks``.
     """
     if isinstance(error, Exception):
         return error
@@ -195,7 +195,7 @@ def _place_in_plugin(cause: BaseException) -> str:
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Turn a failed import into an error that names the pip command.
+    """Turn a failed import into an error that states how to install the library with pip.
 
     Args:
         extra: name of the extra of this package that contains the library.
@@ -218,12 +218,12 @@ def check_extra(extra: str, purpose: str, *modules: str) -> None:
     """Check that optional libraries are installed, without importing them.
 
     Args:
-        extra: name of the extra of this package that contains them.
+        extra: name of the extra of this package that contains the libraries.
         purpose: subject of the message; see `needs_extra`.
-        modules: names by which they are imported, without a dot.
+        modules: top-level modules of the libraries (names without a dot).
 
     Raises:
-        MissingExtraError: one of them is not installed.
+        MissingExtraError: one of the libraries is not installed.
     """
     with needs_extra(extra, purpose):
         for module in modules:

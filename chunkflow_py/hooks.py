@@ -1,7 +1,7 @@
-"""Hooks, with which operators describe their boxes, voxels, outputs and memory.
+"""Hooks: methods and attributes that describe the boxes, voxels, outputs and memory of operators.
 
-`OperatorBase` documents all hooks of operators with their defaults, `SourceBase` those of sources.
-An operator inherits from one of them and marks the hooks that it overrides.
+`OperatorBase` documents the hooks of operators and their defaults; `SourceBase` documents the hooks
+of sources. An operator inherits from one of these classes and marks the hooks that it overrides.
 
 Each hook also has an older name, such as `HasHalo`: ``isinstance(operator, HasHalo)`` is true if
 the operator overrides ``required_input``.

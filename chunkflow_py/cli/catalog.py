@@ -1,8 +1,8 @@
 """Catalog of the operators and subcommands, found by file name without importing them.
 
 Each file of `chunkflow_py/ops` defines an operator, and each file of `chunkflow_py/cli/subcommands`
-a subcommand. The file name is the command name, the first line of the module docstring is the
-summary, and the decorator of the function ``command`` determines the section of the help. Other
+defines a subcommand. The file name is the command name, the first line of the module docstring is
+the summary, and the decorator of the function ``command`` determines the section of the help. Other
 packages may add operators (`chunkflow_py.cli.installed_operators`).
 """
 
@@ -116,7 +116,7 @@ def path_of(name: str) -> str:
 
 
 def by_section() -> dict[str, list[Entry]]:
-    """Return section title -> commands of the section, both in the order of `chunkflow --help`."""
+    """Return the commands of each section by its title, in the order of `chunkflow --help`."""
     sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
     for name in (*commands(), *more()):
         entry = describe(name)

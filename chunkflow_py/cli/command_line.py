@@ -1,4 +1,4 @@
-"""Parse command lines without executing them, such as the pipelines stored in a run."""
+"""Parse command lines, such as the pipelines stored in a run, without executing them."""
 
 from __future__ import annotations
 

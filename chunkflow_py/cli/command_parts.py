@@ -69,15 +69,15 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
     for command in commands[1:]:
         if isinstance(command, Source):
             msg = (
-                f"{command.name} makes the tasks of a pipeline, so it must come first; move "
-                f"{command.name} to the front, because it would discard the results of "
-                f"{commands[0].name}"
+                f"{command.name} makes the tasks of a pipeline, so it must come first; at this "
+                f"position, it would discard the results of {commands[0].name}; move "
+                f"{command.name} to the front"
             )
             raise OptionError(msg)
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a pipeline, including an operator that its source applies to tasks."""
+    """Yield the operators of a pipeline, including the one that its source applies, if any."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

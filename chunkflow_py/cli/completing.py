@@ -38,8 +38,8 @@ class CursorPosition:
         values: number of positional arguments that the command has before the cursor.
         given: options that the command has before the cursor.
         awaiting: option that needs a value at the cursor; ``None`` if no option does.
-        follows: whether the command is part of a pipeline; of the subcommands, only ``then`` may
-            follow it.
+        follows: whether the command is part of a pipeline. The only subcommand that may follow such
+            a command is ``then``.
         in_run: whether the pipeline follows `submit`, `run` or `plan`.
     """
 
@@ -58,7 +58,7 @@ class CursorPosition:
 
 
 def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition | None:
-    """Return where in the command line a cursor directly after *argv* is.
+    """Return the position of a cursor that is directly after *argv*.
 
     Return ``None`` if *argv* contains an unknown command.
 
@@ -184,7 +184,7 @@ class _Fish(shell_completion.FishComplete):
 
 
 def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    """Return *items* with ``--option=`` in front if *incomplete* has it.
+    """Return *items*, each preceded by ``--option=`` if *incomplete* begins with it.
 
     zsh and fish replace the whole argument at the cursor, not only the text after ``=``.
     """
@@ -195,9 +195,9 @@ def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[Compl
 
 
 class _Bash(shell_completion.BashComplete):
-    """Completion for bash that parses the typed line itself.
+    """Completion for bash; this class splits the typed line into arguments.
 
-    bash would also split the line at ``=`` and ``:``.
+    bash itself would also split the line at ``=`` and ``:``.
     """
 
     source_template: ClassVar[str] = """\
@@ -218,7 +218,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        """Return the completion script; unlike click, do not start bash to check the version."""
+        """Return the completion script; unlike click, do not start bash to check its version."""
         template: str = self.source_template
         return template % self.source_vars()
 

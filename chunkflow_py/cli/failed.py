@@ -33,7 +33,7 @@ class _TryAgain(click.ClickException):
 def failed(
     error: BaseException, *, debug: bool, kind: type[click.ClickException] = click.ClickException
 ) -> click.ClickException:
-    """Return an exception of type *kind*, for which click prints the message of *error*.
+    """Return an exception of type *kind* that makes click print the message of *error*.
 
     Args:
         error: error that ended the program.
@@ -56,7 +56,7 @@ def worker_fails_in_order() -> Iterator[None]:
     - 70: an unexpected error ended the worker, for example because worker processes die before they
       are ready; the worker may succeed on another machine.
 
-    Errors never lead to exit code 1, which means that the run is complete except for failed tasks.
+    Errors never lead to exit code 1: it means that the run is complete except for failed tasks.
     """
     from chunkflow_py.run.worker.worker_interruption import StopRequested, stops_on_signals
 

@@ -98,5 +98,5 @@ def gpu_use() -> list[GpuUse]:
 
 
 def _is_named(uuid: str, usable: list[str]) -> bool:
-    """Return whether *usable*, the entries of CUDA_VISIBLE_DEVICES, has a prefix of the UUID."""
+    """Return whether one of *usable*, from CUDA_VISIBLE_DEVICES, is a prefix of the UUID."""
     return any(each and uuid.startswith(each) for each in usable)

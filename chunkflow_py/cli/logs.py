@@ -32,8 +32,8 @@ class _StderrHandler(logging.Handler):
 
     Attributes:
         level_before: level of the logger of this package before `configure_logging`.
-        propagated_before: whether that logger passed its messages to the root logger before
-            `configure_logging`.
+        propagated_before: whether the logger of this package passed its messages to the root logger
+            before `configure_logging`.
         as_json: whether the handler writes JSON lines.
         common_fields: fields that every JSON line contains, such as the address of the run.
     """
@@ -68,11 +68,11 @@ class _StderrHandler(logging.Handler):
 
 
 class _FileHandler(logging.FileHandler):
-    """Handler that appends the log lines to a file; `restore_logging` finds it by this class."""
+    """Handler that appends the log lines to a file; `restore_logging` finds it by its class."""
 
 
 class _Lines(io.TextIOBase):
-    """Replacement of stderr that converts each line that other code prints into a JSON line.
+    """Replacement for stderr; converts each line that other code prints into a JSON line.
 
     Attributes:
         stream: the original stderr, to which the JSON lines are written.

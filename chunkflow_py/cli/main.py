@@ -73,8 +73,8 @@ class Ahead(click.ParamType["int | None"]):
 class OperatorGroup(Command, click.Group):
     """Group of all commands; finds commands by file name, and imports only those that are used.
 
-    The group writes the list of commands in ``--help``, completes command names and suggests names
-    for mistyped ones itself, because click would import every operator for these purposes.
+    The group itself lists the commands in ``--help``, completes their names and suggests names for
+    mistyped ones, because click would import every operator to do so.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -82,7 +82,7 @@ class OperatorGroup(Command, click.Group):
         return super().parse_args(ctx, args or ["--help"])
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of all commands, including those of other packages."""
+        """Return the names of all commands, including commands of other packages."""
         return [*catalog.commands(), *catalog.more()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -425,8 +425,8 @@ def main(args: Sequence[str] | None = None) -> None:
     and 143 after SIGTERM. `work` and `run` also exit with 70 and 75, which their help explains.
 
     Args:
-        args: command line without the program name (default: that of this process). A program that
-            passes *args* may catch SystemExit and continue.
+        args: command line without the program name (default: the arguments of this process). A
+            program that passes *args* may catch SystemExit and continue.
     """
     if COMPLETE in os.environ:
         from chunkflow_py.cli import completing

@@ -1,4 +1,4 @@
-"""Improve two usage errors: a value without its option, and one number instead of three."""
+"""Improve the messages of two mistakes: a value without option, one number instead of three."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def explained(
     error: click.MissingParameter | click.BadOptionUsage, tail: Sequence[str]
 ) -> click.UsageError:
-    """Return *error*, with a spelling that works added to its message if one is known.
+    """Return *error*; if a correct spelling is known, add it to the message.
 
     Args:
         error: error of click: a required option is missing, or an option has too few values.

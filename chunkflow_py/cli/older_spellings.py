@@ -81,7 +81,7 @@ def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[st
 
 
 def near_commands(typed: str, names: Collection[str]) -> list[str]:
-    """Return up to three of the commands *names* whose current or older name resembles *typed*."""
+    """Return up to three of *names* that resemble *typed*, or whose older names resemble it."""
     older = [COMMANDS[name] for name in get_close_matches(typed, COMMANDS, n=1, cutoff=0.8)]
     return list(dict.fromkeys([*older, *get_close_matches(typed, names, n=3, cutoff=0.6)]))[:3]
 
@@ -101,7 +101,7 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def _log_renamed(ctx: click.Context, old: str, new: str | None) -> None:
-    """Log, once per command line, that *old* is now called *new* or, if ``None``, not needed."""
+    """Log once per command line that *old* is now called *new*; ``None``: no longer needed."""
     logged: set[str] = ctx.meta.setdefault(_NOTICES, set())
     if old not in logged and not ctx.resilient_parsing:
         logged.add(old)

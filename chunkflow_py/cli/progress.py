@@ -7,9 +7,9 @@ events of a worker (its listener)        --> WorkerProgress ----+
 ```
 
 `PipelineProgress` and `WorkerProgress` count tasks in the same way. `PipelineProgress` learns from
-events which operators are running, `WorkerProgress` from snapshots of the worker processes. They
-estimate the remaining time differently, because a pipeline executes all its tasks itself, but a
-worker shares the tasks with other workers.
+events which operators are running; `WorkerProgress` learns this from snapshots of the worker
+processes. The two classes estimate the remaining time differently, because a pipeline executes all
+its tasks itself, but a worker shares the tasks with other workers.
 
 ```
 #######.............  35%  3 of 8 tasks, 1 skipped   1:02 elapsed, ends in 1:55, Tue 14:02
@@ -69,7 +69,7 @@ class Pace:
 
     @property
     def per_second(self) -> float | None:
-        """Increase of the quantity per second until now; ``None`` before the first increase.
+        """Recent increase of the quantity per second; ``None`` before the first increase.
 
         The value decreases while the quantity does not grow.
         """
@@ -126,7 +126,7 @@ class Progress(ABC):
             worker counts a task as failed when the worker gives the task up.
         voxels: number of voxels in the boxes of done and skipped tasks.
         written_bytes: bytes that done and skipped tasks stored; 0 for a pipeline without a ledger.
-        seconds: name of an operator -> seconds that it ran, summed over all tasks.
+        seconds: name of an operator -> seconds that the operator ran, summed over all tasks.
     """
 
     def __init__(self, total: int | None) -> None:
@@ -165,9 +165,9 @@ class Progress(ABC):
 
     @abstractmethod
     def outside_network(self) -> float | None:
-        """Return the share of the time, in [0, 1], in which no network ran.
+        """Return the share of the time, in [0, 1], in which no neural network ran.
 
-        ``None`` if the pipeline has no network, or nothing was measured yet.
+        ``None`` if the pipeline has no neural network, or nothing was measured yet.
         """
 
     @abstractmethod
@@ -216,13 +216,13 @@ class PipelineProgress(Progress):
             self._active[id(task), name] = activity
 
     def operator_progressed(self, name: str, task: Task, done: int, total: int) -> None:
-        """Record how many of its *total* units of work an operator has finished."""
+        """Record that an operator has finished *done* of its *total* units of work."""
         with self._lock:
             if activity := self._active.get((id(task), name)):
                 activity.done, activity.total = done, total
 
     def operator_finished(self, name: str, task: Task, seconds: float) -> None:
-        """Record that an operator has finished with a task, and add its seconds."""
+        """Record that an operator has finished with a task, and add the seconds that it took."""
         with self._lock:
             self._active.pop((id(task), name), None)
             self._finished[id(task)] = self._finished.get(id(task), 0) + 1
@@ -244,20 +244,20 @@ class PipelineProgress(Progress):
 
     @property
     def network_s(self) -> float | None:
-        """Seconds that the networks of the pipeline have run; ``None`` without a network."""
+        """Seconds that the neural networks of the pipeline have run; ``None`` if it has none."""
         if not self._networks:
             return None
         return sum(hooks.network_seconds for hooks in self._networks)
 
     def outside_network(self) -> float | None:
-        """Return the share of the elapsed time in which no network ran; ``None`` if unknown."""
+        """Return the share of the elapsed time without a running neural network, if known."""
         network_s = self.network_s
         if network_s is None or not self.elapsed_s:
             return None
         return max(0.0, 1 - network_s / self.elapsed_s)
 
     def share(self) -> float | None:
-        """Return the share of the work that is done, if all operators of a task count equally."""
+        """Return the share of the work that is done; all operators of a task count equally."""
         if not self.total or not self.operators:
             return None
         with self._lock:
@@ -342,7 +342,7 @@ class WorkerProgress(Progress):
         return voxels
 
     def recorded(self, number: int) -> None:
-        """Set the number of tasks of all workers that the ledger records."""
+        """Set *number*, the number of tasks in the ledger, recorded by any worker."""
         with self._lock:
             is_first = self._recorded is None
             self._recorded = number, self.ended
@@ -358,7 +358,7 @@ class WorkerProgress(Progress):
 
     @property
     def by_all(self) -> int | None:
-        """Number of tasks that all workers have recorded; ``None`` before the ledger is first read.
+        """Number of tasks that any worker has recorded; ``None`` before the ledger is first read.
 
         Includes the tasks that this worker has recorded since the ledger was last read.
         """
@@ -370,7 +370,7 @@ class WorkerProgress(Progress):
         return min(self.total, number + self.ended - own)
 
     def share(self) -> float | None:
-        """Return the share of the step's tasks that workers have recorded; ``None`` if unknown."""
+        """Return the share of the step's tasks that are recorded; ``None`` if unknown."""
         done = self.by_all
         return None if done is None or not self.total else done / self.total
 
@@ -383,7 +383,7 @@ class WorkerProgress(Progress):
         return left / pace if left and pace else None
 
     def outside_network(self) -> float | None:
-        """Return the share of the processes' time in which no network ran; ``None`` if unknown."""
+        """Return the share of the processes' time without a running neural network, if known."""
         processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:
@@ -407,7 +407,7 @@ class WorkerProgress(Progress):
 
 
 def task_voxels(task: Task) -> int | None:
-    """Return the number of voxels in a task's box or, if it has none, in its largest chunk."""
+    """Return the number of voxels in a task's box; without a box, in the task's largest chunk."""
     if task.bbox is not None:
         return task.bbox.size.product()
     boxes = [getattr(item, "bbox", None) for item in task.items.values()]
@@ -482,6 +482,6 @@ def duration(seconds: float) -> str:
 
 
 def end_in(seconds: float) -> str:
-    """Return the text ``ends in`` with a time in *seconds*, and the local time of the end."""
+    """Return a text such as ``ends in 1:55, Tue 14:02``; the end is *seconds* from now."""
     end = time.localtime(time.time() + seconds)
     return f"ends in {duration(seconds)}, {time.strftime('%a %H:%M', end)}"

@@ -132,7 +132,7 @@ class PipelineReport(ProgressReport, Listener):
         self.progress.operator_started(label, task)
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
-        """Show in the view how many of its *total* units of work an operator has finished."""
+        """Show that an operator has finished *done* of its *total* units of work."""
         self.progress.operator_progressed(label, task, done, total)
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
@@ -177,8 +177,8 @@ class PipelineReport(ProgressReport, Listener):
     def table(self) -> str:
         """Return a table of the seconds that each operator ran, summed over all tasks.
 
-        The sum over all operators may exceed the elapsed time, because stages overlap. The seconds
-        of a single operator may exceed it if the operator works on several tasks simultaneously.
+        The sum over all operators may exceed the elapsed time, because stages overlap. Even a
+        single operator may exceed the elapsed time, if it works on several tasks simultaneously.
         """
         progress = self.progress
         rows = dict(progress.seconds)
@@ -187,7 +187,7 @@ class PipelineReport(ProgressReport, Listener):
         return "\n".join(table_lines(rows, progress) + self._traffic_lines())
 
     def _traffic_lines(self) -> list[str]:
-        """Return lines on each loader: bytes read, decoded and needed, and its missing blocks."""
+        """Return lines about each loader: bytes read, decoded and needed, and missing blocks."""
         lines = []
         for operator in self.progress.operators:
             traffic = operator.hooks.traffic
@@ -210,7 +210,7 @@ class PipelineReport(ProgressReport, Listener):
         return lines
 
     def print_failure(self, task: Task, *, debug: bool) -> None:
-        """Print the error of a failed task, and the numbers of tasks that were done and not run."""
+        """Print the error of a failed task, and the numbers of tasks that were done or not run."""
         # The message is the last output: erase the view, and print no table after it.
         self._shown.close()
         self.show_table = False
@@ -226,7 +226,7 @@ class PipelineReport(ProgressReport, Listener):
 
 
 def task_times(seconds: Mapping[str, float], voxels: int | None) -> str:
-    """Return one line with the seconds of a task, in total and for each operator, and its speed."""
+    """Return one line with the seconds of a task, in total and per operator, and with its speed."""
     total = sum(seconds.values())
     parts = ", ".join(f"{name} {each:.2f}" for name, each in seconds.items())
     speed = f", {voxel_speed(voxels / total)}" if voxels and total else ""
@@ -234,7 +234,7 @@ def task_times(seconds: Mapping[str, float], voxels: int | None) -> str:
 
 
 def table_lines(seconds: Mapping[str, float], progress: Progress) -> list[str]:
-    """Return the lines of a table of the seconds of each operator; the last line counts the tasks.
+    """Return the lines of a table of each operator's seconds; the last line counts the tasks.
 
     Args:
         seconds: name of an operator -> seconds.

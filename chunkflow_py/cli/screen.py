@@ -14,7 +14,7 @@ appears above the view. The view is drawn with a single write, which newer termi
 (mode 2026), so the view does not flicker.
 
 The control sequences are those of ECMA-48. ``?7`` (wrap lines) and ``?2026`` (atomic updates) are
-private modes, which terminals that do not support them ignore.
+private modes; terminals without these modes ignore the sequences.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def above_view() -> AbstractContextManager[None]:
 
 
 def erase_view() -> None:
-    """Erase the view, if one is shown, without waiting for locks, before the process is ended."""
+    """Erase the view, if any, without waiting for locks; for use before the process is ended."""
     if _shown:
         with suppress(OSError):
             os.write(2, _ERASE.encode())

@@ -40,11 +40,11 @@ class WorkerReport(ProgressReport, WorkerListener):
             options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 
     Attributes:
-        progress: numbers of tasks and voxels of the current step that have ended.
+        progress: number of ended tasks of the current step, and of their voxels.
     """
 
     def __init__(self, run_directory: RunDirectory, options: dict[str, Any]) -> None:
-        """Store the options; entering the report shows the view and serves the metrics."""
+        """Store the options; entering the context starts the metrics server, if there is one."""
         is_verbose, progress = options["verbose"], options["progress"]
         super().__init__(
             show_progress=is_verbose if progress is None else progress, show_table=is_verbose
@@ -134,7 +134,7 @@ class WorkerReport(ProgressReport, WorkerListener):
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
         """Update view and metrics with a new snapshot of the worker, at most every `SNAPSHOT_S` s.
 
-        If *is_last*, take the snapshot in any case.
+        If *is_last* is true, the snapshot is always taken.
         """
         now = time.monotonic()
         if now < self._next_snapshot and not is_last:

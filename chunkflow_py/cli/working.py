@@ -51,8 +51,9 @@ _OPTIONS = (
     click.option("--max-tasks", type=click.IntRange(min=1),
                  help="Stop after this number of tasks.  [default: no limit]"),
     click.option("--walltime", type=SecondsOr("auto"),
-                 help="Seconds after which this machine ends the worker; start no task that would "
-                      "take longer. auto: time limit of the Slurm job.  [default: no limit]"),
+                 help="Seconds after which this machine ends the worker; a task that would not end "
+                      "in time is not started. auto: time limit of the Slurm job.  [default: no "
+                      "limit]"),
     click.option("--idle-exit", type=_SECONDS,
                  help="Stop after receiving no task for this many seconds.  [default: never]"),
     click.option("--max-cost", type=_SECONDS,
@@ -110,7 +111,7 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
-    """Check the options of `working_options`, and return a function that returns worker settings.
+    """Check the options of `working_options`; return a function that makes the worker settings.
 
     Raises:
         OptionError: only one of --max-cost and --cost-per-hour is given.

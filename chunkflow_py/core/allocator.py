@@ -66,10 +66,11 @@ def sleep_while_waiting() -> None:
     """Make idle OpenMP threads sleep instead of spinning.
 
     Call this function before PyTorch is imported, as the command line does. A spinning thread
-    occupies a core that threads which read or compress need, and the next operation waits for all
-    OpenMP threads: with one other process on the same cores, blending took 6 to 12 s instead of 0.6
-    to 0.9 s. Without other processes, sleeping has no measurable cost.
-    Environment variables that are already set (GOMP_SPINCOUNT, OMP_WAIT_POLICY) take precedence.
+    occupies a core that other threads need for reading and compressing. The next operation waits
+    for all OpenMP threads, so it becomes slow: with one other process on the same cores, blending
+    took 6 to 12 s instead of 0.6 to 0.9 s. Without other processes, sleeping has no measurable
+    cost. Environment variables that are already set (GOMP_SPINCOUNT, OMP_WAIT_POLICY) take
+    precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -81,7 +82,7 @@ def apart_from_heap() -> Iterator[None]:
 
     Use this for the first forward pass of a network, in which libraries make small allocations that
     are never freed. Between large temporary buffers, these allocations would fragment the heap.
-    Measured with RSUNet, the process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not
+    Measured with RSUNet: the process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not
     thread-safe.
     """
     if not _kept:

@@ -24,7 +24,7 @@ def check_no_nan(array: NDArray[Any]) -> None:
     """Raise an error if a voxel is NaN, which cannot be compared with a threshold.
 
     Raises:
-        ChunkError: voxels are NaN; the message contains the number of these voxels.
+        ChunkError: a voxel is NaN; the message states how many voxels are NaN.
     """
     if array.dtype.kind != "f" or not np.isnan(array.min(initial=0)):  # NaN if one of them is
         return
@@ -88,7 +88,7 @@ class Chunk(NDArrayOperatorsMixin):
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z),
             ``logit``, ``vector`` (channels are x, y, z), ``embedding``, or ``None`` when unknown.
-        domain: box of the volume that the chunk was cut from (default: the box of the chunk).
+        domain: bounds of the volume that the chunk was cut from (default: the box of the chunk).
     """
 
     __slots__ = ("array", "domain", "kind", "voxel_offset", "voxel_size_nm")
@@ -104,7 +104,7 @@ class Chunk(NDArrayOperatorsMixin):
         """Wrap *array* without copying it, unless its byte order is not the machine's.
 
         Raises:
-            ChunkError: the array is not 3D or 4D, the kind is unknown, or a voxel size is not
+            ChunkError: the array is not 3D or 4D, the kind is unknown, or the voxel size is not
                 three positive numbers.
             GeometryError: the chunk exceeds *domain*.
         """
@@ -166,7 +166,7 @@ class Chunk(NDArrayOperatorsMixin):
         *,
         kind: Kind | Literal["same"] | None = "same",
     ) -> Chunk:
-        """Return a chunk of the voxels in *array*, with voxel size and position of this chunk.
+        """Return a chunk of the voxels in *array*, with the position and voxel size of this chunk.
 
         Args:
             array: (z, y, x) or (c, z, y, x); the extent may differ only if *voxel_offset* is given.

@@ -6,9 +6,10 @@ exceed the expected size. No other module of this package calls a decompressor.
 
 | format                           | how the decoded size is limited                              |
 |----------------------------------|--------------------------------------------------------------|
-| bz2, xz; gzip, zlib with zlib    | the decoder stops after the expected number of bytes         |
+| bz2, xz, gzip members            | the decoder stops after the expected number of bytes         |
 | brotli, lzf, zlib                | the output buffer has the expected size                      |
-| blosc, gzip with libdeflate, lz4 | the length stored in the data is checked before decoding     |
+| blosc, gzip, lz4                 | the length stored in the data is checked before decoding     |
+| gzip, zlib without imagecodecs   | the decoder stops after the expected number of bytes         |
 | zstd                             | the stored length is checked; without it, the output buffer  |
 |                                  | has the expected size                                        |
 | npy, npz                         | the lengths and the headers of the array files are checked   |
@@ -52,8 +53,8 @@ _header_lock = threading.Lock()
 def packed_most(size: int) -> int:
     """Return the largest size, in bytes, to which *size* bytes of voxels may be encoded.
 
-    Most compressors enlarge noise only slightly. Compressed segmentation with one voxel per object
-    and JPEG of noise enlarge the data most.
+    Most compressors enlarge noise only slightly. Two encodings enlarge data most: compressed
+    segmentation with one voxel per object, and JPEG of noise.
     """
     return 4 * size + (1 << 20)
 
@@ -130,7 +131,7 @@ def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = Fals
         data = stream.unused_data
         if alone or not data:
             return b"".join(parts)
-    msg = f"the data have more than the {_STREAMS} streams allowed"
+    msg = f"the data have more streams than the {_STREAMS} allowed"
     raise ValueError(msg)
 
 
@@ -145,7 +146,7 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
     Raises:
         TooLargeError: the decoded data are larger.
-        ValueError: a filter has a dictionary of more than 128 MiB; that of every preset is smaller.
+        ValueError: a filter has a dictionary of more than 128 MiB (every preset has a smaller one).
         Exception: the data are damaged.
     """
     if format_ != lzma.FORMAT_RAW:

@@ -45,7 +45,7 @@ class FailPointError(RuntimeError):
 
 
 def reached(point: Point) -> None:
-    """Perform the action that a test has set for *point*, now that execution has reached it."""
+    """Perform the action, if any, that a test has set for *point*."""
     if point not in _points():
         return
     _passed[point] += 1

@@ -233,7 +233,10 @@ class BoundingBox:
 
 
 def same_size_nm(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether two voxel sizes agree to 0.1 %; (1, 1, 1) nm (unknown) agrees with any."""
+    """Return whether two voxel sizes agree to 0.1 %.
+
+    (1, 1, 1) nm stands for an unknown size and agrees with every size.
+    """
     if (1, 1, 1) in (tuple(first), tuple(second)):
         return True
     return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(first, second, strict=True))

@@ -1,14 +1,14 @@
 """Safe reading of untrusted HDF5 files; no other module reads their content.
 
-An HDF5 file may refer to other files of the machine: to read voxels from (external storage, virtual
-datasets), or as parts of its tree (external links). The HDF5 library follows such references when
-it reads or writes. It also loads a plugin for an unknown filter, and its filters allocate as much
-memory as the compressed bytes of a block request. Therefore, this module
+An HDF5 file may refer to other files of the machine. Its voxels may come from these files (external
+storage, virtual datasets), and so may parts of its tree (external links). The HDF5 library follows
+such references when it reads or writes. The library also loads plugins for unknown filters, and its
+filters allocate whatever amount of memory a compressed block asks for. Therefore, this module
 
-* follows a name link by link (`item_at`), and never out of the file;
+* follows a path link by link (`item_at`), and never out of the file;
 * accepts only datasets that store their own voxels, in blocks of a limited size;
-* accepts only filters with a limit on their output, and decompresses blocks by `decoding`, up to
-  the size of a block;
+* accepts only filters whose output can be limited, and decompresses each block with `decoding`, to
+  at most its expected size;
 * reads an attribute only if it is small.
 
 `pack` and `unpack` convert small files, such as points and synapses, to and from bytes.
@@ -165,7 +165,7 @@ def read(
         out: array to fill (default: a new array).
 
     Raises:
-        VolumeError: a block is damaged, or decodes to more than its size.
+        VolumeError: a block is damaged, or decodes to more than its expected size.
     """
     import numpy as np
 
@@ -212,8 +212,8 @@ def attribute(
     """
     import h5py
 
-    # The library must read an attribute to find its size. Those in the object header are small; for
-    # the others, the size of the heap gives their total size.
+    # The library must read an attribute to find its size. Attributes in the object header are
+    # small; for the others, the size of the heap gives their total size.
     total = h5py.h5o.get_info(owner.id).meta_size.attr.heap_size
     if total > _ATTRIBUTES_BYTES:
         msg = (
@@ -247,9 +247,9 @@ def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -
     """Return an attribute of variable length, such as a text written by h5py.
 
     Such an attribute holds the length of the text and its position in a heap of the file. HDF5 has
-    no function for the length; it allocates that many bytes and then reads the whole heap.
-    Therefore, the length is taken from the bytes that HDF5 reads to find the attribute, and large
-    reads raise an error.
+    no function that returns this length. To read the text, it allocates that many bytes and reads
+    the whole heap. Therefore, this function takes the length from the bytes that HDF5 reads when it
+    looks for the attribute, and large reads raise an error.
 
     Raises:
         _LargeTextError: the text or its heap is too large, or its length is unknown.
@@ -273,12 +273,12 @@ def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -
 
 
 def _lengths_of(name: str, parts: Iterable[bytes]) -> list[int]:
-    """Return the lengths of texts declared by attribute messages of this name.
+    """Return the lengths of texts that the attribute messages of this name declare.
 
-    A message is a version, a flag, the sizes of name, type and space (2 bytes each), in version 3
-    an encoding, then name, type, space and value; in version 1, each is padded to 8 bytes. A value
-    of variable length begins with its length (4 bytes). See the HDF5 file format specification,
-    "The Attribute Message" and "Global Heap".
+    A message consists of a version, a flag, the sizes of name, type and space (2 bytes each), an
+    encoding (only in version 3), name, type, space and value. In version 1, name, type and space
+    are each padded to 8 bytes. A value of variable length begins with its length (4 bytes). See the
+    HDF5 file format specification, "The Attribute Message" and "Global Heap".
     """
     stored, found = name.encode() + b"\0", []
     for part in parts:
@@ -300,7 +300,7 @@ class _LargeTextError(Exception):
 
 
 class _WatchedFile:
-    """A file for HDF5 that notes which parts are read, and refuses to read much at once."""
+    """A file for HDF5 that records which parts are read, and refuses large reads."""
 
     def __init__(self, raw: io.FileIO | io.BytesIO) -> None:
         """Wrap a file that is open for reading."""
@@ -409,7 +409,7 @@ class _Blocks:
         """Choose a decoder for lzf; the decoder of h5py trusts the size that a block declares."""
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
-            with needs_extra("image", f"{self._what}, whose blocks are larger than {most} bytes"):
+            with needs_extra("image", f"{self._what}, with blocks of more than {most} bytes,"):
                 from imagecodecs import lzf_decode
         try:
             from imagecodecs import lzf_decode  # noqa: F401

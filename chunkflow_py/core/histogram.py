@@ -2,7 +2,7 @@
 
 The histograms of the parts of a volume add up to the histogram of the whole volume. For integers,
 counts, mean, standard deviation and percentiles do not depend on how the volume is divided. With
-bins, the counts do not depend on it either, and mean and standard deviation agree up to rounding.
+bins, counts do not depend on the division either; mean and standard deviation agree up to rounding.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Histogram:
         return len(self.counts)
 
     def whole(self) -> Histogram:
-        """Return a single histogram for all sections together, per channel."""
+        """Return the histogram of all sections together, for each channel."""
         counts = self.counts.sum(axis=1, keepdims=True)
         moments = None if self.moments is None else _joined(self.moments)
         return replace(self, counts=counts, moments=moments)
 
     def section(self, index: int) -> Histogram:
-        """Return the histogram of section number *index*, per channel."""
+        """Return the histogram of section number *index*, for each channel."""
         moments = None if self.moments is None else self.moments[:, index : index + 1]
         counts = self.counts[:, index : index + 1]
         return replace(self, counts=counts, moments=moments, not_finite=0)
@@ -98,7 +98,7 @@ class Histogram:
         ).trimmed()
 
     def trimmed(self) -> Histogram:
-        """Return the histogram without the values at both ends that no voxel has."""
+        """Return the histogram without empty entries at both ends; with *bins*, keep them."""
         if self.bins is not None:
             return self
         present = np.flatnonzero(self.counts.any(axis=(0, 1)))
@@ -108,8 +108,9 @@ class Histogram:
     def statistics(self, percentiles: Iterable[float] = PERCENTILES) -> list[dict[str, Any]]:
         """Return count, mean, std, min, max and percentiles of each channel, over all sections.
 
-        Percentiles are interpolated linearly, as `numpy.percentile` does: exact for integers, to
-        the width of a bin for floats. For a channel without voxels, only ``count`` is returned.
+        Percentiles are interpolated linearly, as `numpy.percentile` does. They are exact or, with
+        *bins*, exact to the width of a bin. For a channel without voxels, only ``count`` is
+        returned.
         """
         whole, wanted = self.whole(), tuple(percentiles)
         if whole.bins is None or whole.moments is None:
@@ -134,10 +135,11 @@ def histogram_of(
         bins: required for floating point and for integers in a wide range (default: count each
             value).
         mask: (z, y, x); voxels where the mask is false are not counted (default: count all).
-        per_section: count each section (z) separately instead of all together.
+        per_section: count each section (z) separately instead of all sections together.
 
     Raises:
-        ChunkError: without *bins*, voxels are floating point or range over more than 65 536 values.
+        ChunkError: *bins* are not given, and voxels are floating point or range over more than
+            65 536 values.
     """
     array = array.view(np.uint8) if array.dtype == bool else array
     channels = array[None] if array.ndim == 3 else array
@@ -156,9 +158,9 @@ def histogram_of(
         number = highest - lowest + 1
         if number > _MOST_VALUES:
             msg = (
-                f"voxels of type {array.dtype} range from {lowest} to {highest}, more than the "
-                f"{_MOST_VALUES} values that can be counted one by one; give the range of the "
-                "bins with --range LOW HIGH"
+                f"voxels of type {array.dtype} range from {lowest} to {highest}, which is more "
+                f"than the {_MOST_VALUES} values that can be counted one by one; give the range of "
+                "the bins with --range LOW HIGH"
             )
             raise ChunkError(msg)
     counts = value_counts(channels, lowest, number, mask, per_section=per_section)
@@ -178,9 +180,10 @@ def value_counts(
     Args:
         channels: (c, z, y, x), integers.
         lowest: the first value to count.
-        number: number of values to count (default: all values of the type from 0 on).
+        number: number of values to count (default: as many as there are from 0 to the largest value
+            of the dtype).
         mask: (z, y, x); voxels where the mask is false are not counted.
-        per_section: count each section (z) separately instead of all together.
+        per_section: count each section (z) separately instead of all sections together.
 
     Returns:
         Counts of shape (c, z, number), or (c, 1, number) if sections are counted together.
@@ -237,7 +240,7 @@ def _in_bins(
 
 
 def _joined(moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Join moments (c, s, 5) to those of the whole, (c, 1, 5); Chan, Golub and LeVeque 1983."""
+    """Combine the moments of all sections, (c, s, 5) to (c, 1, 5); Chan, Golub, LeVeque 1983."""
     number, mean, squares, least, largest = np.moveaxis(moments, 2, 0)
     total = number.sum(axis=1)
     some = np.maximum(total, 1)
@@ -293,7 +296,7 @@ def _of_bins(
     reached = np.cumsum(counts)
 
     def ranked(rank: int) -> float:
-        """Return the value of the voxel of this rank, exact to the width of a bin."""
+        """Return the value of the voxel with this rank, exact to the width of a bin."""
         if rank in (0, number - 1):
             return float(moments.least if rank == 0 else moments.largest)
         place = int(np.searchsorted(reached, rank, side="right"))

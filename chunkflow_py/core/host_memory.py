@@ -30,7 +30,7 @@ class OperatorMemory:
 
     Attributes:
         size: extent of the largest chunk that the operator makes for a task, voxels, zyx; ``None``
-            if that is the extent of its first input.
+            if this chunk is as large as the first input.
         work: bytes that the operator needs in addition to chunks while it works on one task.
         held: purpose -> bytes that the operator keeps for all tasks together.
         complete: whether the estimate covers all memory of the operator.
@@ -59,7 +59,7 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the total memory that this process may use, including its present use.
+    """Return the total memory that this process may use, including what it uses already.
 
     The limit is the kernel's MemAvailable, or the limit of the container or job (control groups,
     version 1 and 2) if that is lower. Cached file pages do not count as used.
@@ -89,7 +89,7 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
 
 
 def check_fits(size: int, what: str) -> None:
-    """Check, before an array is allocated, that it fits in memory; file headers may be wrong.
+    """Check that an array fits in memory before it is allocated; a file may state a wrong size.
 
     Args:
         size: bytes of the array.

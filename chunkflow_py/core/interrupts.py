@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that a worker handles: `STOP`, without SIGHUP if it runs under nohup."""
+    """Return the signals that a worker handles: `STOP`, except SIGHUP if it runs under nohup."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in STOP if not (is_ignored and number == signal.SIGHUP)]
 
@@ -67,7 +67,7 @@ def restore_signals(before: dict[int, Any]) -> None:
 
 
 def leave_within(seconds: float, leave: Callable[[], None]) -> None:
-    """Call *leave*, which ends this process, after *seconds*, unless `stay` is called before."""
+    """Call *leave*, which ends this process, after *seconds*; `stay` cancels the call."""
     timer = threading.Timer(seconds, leave)
     timer.daemon = True
     timer.start()
@@ -95,7 +95,7 @@ def leave_closed_terminal(*_: object) -> None:
 
 
 def starts_worker(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments of the command line begin with a subcommand that drains."""
+    """Return whether the arguments of the command line begin with one of the `WORKERS`."""
     remaining = iter(arguments)
     for argument in remaining:
         if not argument.startswith("-"):
@@ -106,9 +106,9 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 
 
 def keep_signals() -> None:
-    """Record the first signal that asks this process to stop; the second ends it at once.
+    """Record the first signal that asks this process to stop; the second ends the process at once.
 
-    The handlers stay until the process ends; code that installs other handlers must restore these.
+    The handlers stay until the process ends; code that installs other handlers must restore them.
     At exit, after Python has removed its handlers, the signals are ignored.
     """
     for number in on_stop_signals(_keep):
@@ -142,7 +142,7 @@ def _keep(number: int) -> None:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Raise `Interrupted` for ctrl-C in the block, and leave KeyboardInterrupts raised by code.
+    """Raise `Interrupted` for ctrl-C in the block, but keep KeyboardInterrupts that code raises.
 
     Has no effect outside the main thread, or where another handler is installed.
     """

@@ -1,8 +1,8 @@
 """Scale of probability and affinity maps: the largest value of an integer type stands for 1.
 
-The value of an option that is a fraction of the full scale, in [0, 1], is multiplied by
-`full_scale`. The value of an option in the unit of the voxels is compared with the voxels directly,
-after `check_threshold`.
+Options give values in one of two units. A fraction of the full scale, in [0, 1], is multiplied by
+`full_scale`. A value in the unit of the voxels is compared with the voxels directly, after
+`check_threshold`.
 """
 
 from __future__ import annotations

@@ -85,26 +85,27 @@ _EXPAND = (
     "expand both sides with --expand-margin-size, then remove the margin on one side with "
     "crop-margin --margin-size"
 )
-_SKIPPED = "make tasks only inside the mask with generate-tasks --mask URL"
+_SKIPPED = "use generate-tasks --mask URL, which makes tasks only inside the mask"
 
 # command -> removed option -> what to do instead
 OPTIONS_INSTEAD = {
     "generate-tasks": dict.fromkeys(
         ("--overlap", "-o"),
-        "tasks do not overlap: remove it, and read a margin around tasks with --expand-margin-size",
+        "tasks do not overlap: remove this option, and read a margin around tasks with "
+        "--expand-margin-size",
     ),
     "inference": {
-        "--original-num-output-channels": "give the number of channels that the network returns "
-        "with --num-output-channels",
+        "--original-num-output-channels": "use --num-output-channels for the number of channels "
+        "that the network returns",
         "--output-key": "let the network return one tensor, or write a model file whose "
         "PatchInferencer returns only that tensor, and give --framework universal",
     },
     "load-h5": {
-        "--zero-filling": "skip tasks that have no file with skip-task-by-file --mode missing"
+        "--zero-filling": "use skip-task-by-file --mode missing to skip tasks without a file"
     },
     "load-precomputed": dict.fromkeys(("--expand-direction", "-d"), _EXPAND),
     "mask": dict.fromkeys(("--check-all-zero", "--skip-to"), _SKIPPED),
-    "mesh-manifest": {"-i": "give the number of the task itself with --prefix"},
+    "mesh-manifest": {"-i": "select the task by the first digits of its object ids, with --prefix"},
 }
 
 # removed command -> what to do instead
@@ -113,13 +114,13 @@ INSTEAD = {
     "load-volume -v URL",
     "czann-inference": "export the network to ONNX or to a BioImage package and give that to "
     "inference --convnet-model",
-    "remap-segmentation": "give objects ids that are unique in the volume when you label them: "
+    "remap-segmentation": "assign ids that are unique in the volume when you label the objects: "
     "connected-components --global-ids or agglomerate --global-ids",
     "napari-pixel-classifier": "train a classifier in napari, and call it from your own file: "
     "plugin -f my_classifier.py (see docs/extending.md)",
 }
 
-# Given as the weight file if the load_model of a model file takes an argument that it ignores.
+# Weight file to pass to load_model of a model file if load_model ignores its argument.
 NO_FILE = "none"
 
 # Plugin folders of chunkflow 1.x: `plugin -f aws/cloud-watch` is now the command cloud-watch.

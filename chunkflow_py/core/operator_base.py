@@ -51,7 +51,7 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 class _HookValue:
-    """An attribute that overrides a hook; an assignment to the object replaces its value."""
+    """An attribute that overrides a hook; the value may be assigned for each object."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         self.values = values
@@ -82,7 +82,7 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
     """Declare the hooks of a function that is an operator: ``@with_hooks(keeps_voxels=True)``.
 
     Raises:
-        TypeError: no hook has one of the names.
+        TypeError: one of the names is not the name of a hook.
     """
     _check("with_hooks", set(values), set(), OperatorBase.hook_names)
 
@@ -108,7 +108,7 @@ if not TYPE_CHECKING:
 
 
 class WritersByPlace(Protocol):
-    """Finds the task of a plan that writes a voxel; see `chunkflow_py.run.task_boxes`."""
+    """Lookup of the task that writes a voxel; see `chunkflow_py.run.task_boxes`."""
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
         """Return the number of the task that writes *voxel* (of the operator's input), if any."""
@@ -153,7 +153,8 @@ class HookBase:
         """Check the hooks that the class and its base classes override.
 
         Args:
-            adds_hooks: whether the public names of this class are the hooks of its subclasses.
+            adds_hooks: whether the public names of this class are hooks, which subclasses may
+                override.
             settings: class arguments of other base classes.
         """
         super().__init_subclass__(**settings)
@@ -189,9 +190,9 @@ class HookBase:
 class OperatorBase(HookBase, adds_hooks=True):
     """Base class of operators: every hook, with the default for operators that do not override it.
 
-    If an operator does not override certain hooks, the pipeline makes an assumption. If an operator
-    overrides such a hook and returns ``None``, "unknown", the pipeline makes no assumption.
-    `declares` distinguishes the two cases.
+    For some hooks, the pipeline makes an assumption if an operator does not override them. If an
+    operator overrides such a hook and returns ``None`` for "unknown", the pipeline makes no
+    assumption. `declares` distinguishes the two cases.
     """
 
     # --- before the first task, in the order of the pipeline --------------------------------------
@@ -204,9 +205,10 @@ class OperatorBase(HookBase, adds_hooks=True):
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Receive the function (task box, domain) -> input box that the later operators need.
+        """Receive *required*, which returns the input box that the later operators need.
 
-        Called after `prepare`, if the pipeline uses ``--expand-margin-size auto``.
+        The arguments of *required* are the box of a task and the domain. Called after `prepare`, if
+        the pipeline uses ``--expand-margin-size auto``.
         """
 
     def create_output(self) -> str | None:
@@ -223,7 +225,7 @@ class OperatorBase(HookBase, adds_hooks=True):
     # --- boxes ------------------------------------------------------------------------------------
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box that the output box *box* needs; *domain*: bounds of the volume."""
+        """Return the input box needed for the output in *box*, in a volume with bounds *domain*."""
         del domain
         return box
 
@@ -332,7 +334,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of the output if the first input has those of *read*."""
+        """Return dtype, channels and kind of the output for a first input like *read*."""
         del read
         return None
 
@@ -370,12 +372,12 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def destination(self) -> str | None:
-        """Address to which the operator alone writes, in the form of `origin`."""
+        """Address that the operator writes to, if there is only one, in the form of `origin`."""
         return None
 
     @default_value
     def destinations(self) -> tuple[str, ...]:
-        """All addresses to which the operator writes, in the form of `origin`."""
+        """All addresses that the operator writes to, in the form of `origin`."""
         return () if self.destination is None else (self.destination,)
 
     def stores(self) -> tuple[Output, ...] | None:
@@ -386,17 +388,17 @@ class OperatorBase(HookBase, adds_hooks=True):
         return None
 
     def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover] | None:
-        """Yield objects that are already stored in the boxes of *tasks*, after `create_output`.
+        """Yield objects that are already stored in the boxes of *tasks*.
 
-        If this returns ``None``, the pipeline looks for files at `destinations` that are named
-        after boxes.
+        Called after `create_output`. If this hook returns ``None``, the pipeline looks at
+        `destinations` for files that are named after boxes.
         """
         del tasks
         return None
 
     @default_value
     def kept(self) -> str | None:
-        """Address of the output that shows the operator which tasks are finished, to skip them.
+        """Address of the output by which the operator recognises finished tasks, to skip them.
 
         ``None`` if a marker file stands for all outputs of a task; empty if the operator does not
         skip finished tasks.
@@ -478,7 +480,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Files that workers need besides volumes: path as the user gives it -> code or data."""
+        """Files other than volumes that workers need: path as the user gives it -> code or data."""
         return {}
 
     @default_value
@@ -501,7 +503,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def patch_counts(self) -> dict[str, int]:
-        """For a network in a run: patches computed and found so far, and bytes of their exchange.
+        """For a network in a run: counts of patches, and of bytes that tasks exchanged, so far.
 
         The names are those of `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
         """
@@ -509,7 +511,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def traffic(self) -> Traffic | None:
-        """Totals of all reads of the operator since its start, such as bytes, if it counts them."""
+        """Totals of the operator's reads so far, such as bytes; ``None`` if it does not count."""
         return None
 
 

@@ -1,7 +1,7 @@
 """`Outline`: the facts about tasks and volumes that operators get before the first task.
 
 The functions of this module transform the boxes of all tasks, given as a grid or a list, from one
-operator to the next. `BoxIndex` finds boxes by their place.
+operator to the next. `BoxIndex` finds boxes by their location.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Outline:
         boxes: the boxes of all tasks, in voxels of the operator's first input; ``None`` if
             unknown (a pipeline without a source, or one fed by a queue).
         domain: bounds of the volume that the operator's first input comes from, if known.
-        has_tasks: whether tasks have boxes when they reach the operator, even if these are not
-            known yet.
+        has_tasks: whether tasks have boxes when they reach the operator, even if these boxes are
+            not known yet.
         voxels: dtype, channels and kind of the operator's first input, if known.
         times: length of the time axis of the volume of *domain*, if it has one.
         voxel_size_nm: voxel size of the operator's first input, nanometres, zyx, if known.
@@ -109,7 +109,7 @@ def coarser_nm(size_nm: tuple[float, float, float], factor: Zyx) -> tuple[float,
 
 
 class BoxIndex:
-    """Finds boxes of tasks by place; a box is named by its position in the grid or list.
+    """Finds the boxes of tasks by their location, and returns their positions in the grid or list.
 
     Args:
         boxes: grid or list of boxes.

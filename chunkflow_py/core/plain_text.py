@@ -1,4 +1,4 @@
-"""Makes untrusted text safe for a terminal, a web page, a queue and a file.
+"""Make untrusted text safe for a terminal, a web page, a queue and a file.
 
 A ledger, a queue or the metadata of a volume may contain anything: terminal escape sequences,
 characters that reverse or hide the text beside them (`Trojan Source
@@ -29,9 +29,9 @@ _TABLE = _Table()
 def plain(text: str) -> str:
     """Return *text* with U+FFFD in place of each unprintable character.
 
-    Unprintable characters are control and format characters except line feed and tab, line and
-    paragraph separators, surrogates, and unassigned code points. Other kinds of spaces become a
-    plain space.
+    These characters are unprintable: control characters other than line feed and tab, format
+    characters, line and paragraph separators, surrogates, and unassigned code points. Other kinds
+    of spaces become a plain space.
     """
     return text if text.isprintable() else text.translate(_TABLE)
 

@@ -29,7 +29,7 @@ class Skeleton:
 
     Attributes:
         vertices_nm: (n, 3) float32, zyx, nanometres; voxel k reaches from k to k + 1 voxel sizes.
-        edges: (m, 2) uint32, indices of the vertices that they join.
+        edges: (m, 2) uint32, indices of the two vertices that each edge joins.
         radii_nm: (n,) float32, distance to the nearest surface; -1 where it is not known.
         types: (n,) uint8, the types of SWC: 0 undefined, 1 soma, 2 axon, 3 dendrite, ...
     """
@@ -92,7 +92,7 @@ class Skeleton:
 
         A merged vertex gets the largest radius and the largest type of its vertices. Vertices are
         sorted by position. Each edge has its lower index first; edges are sorted, without
-        duplicates. Therefore, the bytes of a skeleton do not depend on the order of assembly.
+        duplicates. Therefore, the bytes do not depend on the order in which parts were joined.
         """
         vertices, places = np.unique(self.vertices_nm, axis=0, return_inverse=True)
         places = places.ravel()

@@ -1,4 +1,4 @@
-"""`Task`: one region of the volume, its items and its outcome; `Output`: where tasks write."""
+"""`Task`: a region of the volume, its chunks and its outcome; `Output`: where tasks write."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Task:
     """A task on its way through a pipeline.
 
     Attributes:
-        region: the box (and time index) of the task, or ``None`` if it has none.
+        region: the box (and time index) of the task, or ``None`` if the task has no box.
         items: chunks and other results of operators, by name.
         seconds: operator label -> seconds spent on the task.
         outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
         lease: lease of the task's message, if the task came from a queue.
         written: records of the objects that operators have stored for the task.
         missing_blocks: number of blocks that are not stored, and were read as the fill value.
-        scale: size of a voxel of the current operator's input in voxels of *region*, zyx; set by
-            the pipeline around each operator.
+        scale: size of a voxel of the current operator's input, in voxels of *region*, zyx; the
+            pipeline sets it for each operator.
     """
 
     region: Region | None = None
@@ -87,7 +87,7 @@ class Task:
         return isinstance(self.outcome, OperatorError)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the item called *name*.
+        """Return the item (chunk or other result) called *name*.
 
         Raises:
             MissingChunkError: no earlier operator has made an item of this name.
@@ -103,7 +103,7 @@ class Task:
             raise MissingChunkError(msg) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Store *value* as the item called *name*."""
+        """Store *value* as the item (chunk or other result) called *name*."""
         self.items[name] = value
 
     def chunk(self, name: str) -> Chunk:
@@ -117,7 +117,7 @@ class Task:
         return self.item(name, Chunk)
 
     def item(self, name: str, kind: type[Kind]) -> Kind:
-        """Return the item called *name*, which must have type *kind*.
+        """Return the item (chunk or other result) called *name*, which must have type *kind*.
 
         Args:
             name: name of the item.
@@ -146,11 +146,11 @@ class Task:
 class Output:
     """A volume, file or set of objects that an operator writes for every task.
 
-    It is stored in the spec of a run, so that the records of tasks can be verified.
+    The spec of a run contains this description, so that the records of tasks can be verified.
 
     Attributes:
-        kind: ``volume`` for the write units of one level of a volume that the saved box touches;
-            ``file`` for one file per task, or one for all; ``objects`` for any number of objects,
+        kind: ``volume``: the write units that the saved box touches, in one level of a volume;
+            ``file``: one file per task, or one for all tasks; ``objects``: any number of objects,
             such as meshes.
         url: address of the volume, as `open_volume` accepts it; address of the file, with `BOX` in
             place of the task's box; or common start of the addresses of the objects.

@@ -1,4 +1,4 @@
-"""Stretch contrast by a histogram: find the limits to clip at, and apply a lookup table."""
+"""Stretch the contrast of an image: find clipping limits in a histogram, apply a lookup table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def clip_limits(
 ) -> tuple[int, int]:
     """Return the lower and upper intensity at which to clip.
 
-    A limit is the largest intensity up to which at most a given fraction of the voxels is counted,
-    as in igneous and chunkflow 1.x. Voxels of value 0 are background and are not counted.
+    The limit for a fraction is the largest intensity such that at most this fraction of the voxels
+    has this intensity or a lower one, as in igneous and chunkflow 1.x. Voxels of value 0 are
+    background and are not counted.
 
     Args:
         counts: number of voxels of each intensity 0, 1, 2, …
@@ -27,8 +28,8 @@ def clip_limits(
             last intensity of *counts*.
 
     Returns:
-        The two limits, in order if the fractions add up to less than 1; 0 and 0 if no voxel is
-        counted.
+        The lower and the upper limit, which are in this order if the two arguments add up to less
+        than 1. Both are 0 if no voxel is counted.
     """
     counted = np.cumsum(np.concatenate([[0], counts[1:]]))
     if counted[-1] == 0:
@@ -49,8 +50,8 @@ def stretch_table(
     Args:
         dtype: uint8 or uint16, dtype of the intensities and of the table.
         lower: intensity that becomes 0, before *minval* is applied.
-        upper: this intensity and all higher ones become *maxval*; if *upper* equals *lower*,
-            nothing changes.
+        upper: intensity that becomes *maxval*, as do all higher ones; if *upper* equals *lower*,
+            the table changes nothing.
         minval: smallest value of the result; smaller values are clipped to it.
         maxval: largest value of the result.
 
@@ -160,8 +161,8 @@ def stretched_inside(
         section: image of any shape, integers or floating point; not changed.
         low: new value of the second lowest intensity.
         high: new value of the second highest intensity.
-        out: array of the same shape for the result; a copy of the image if the two intensities do
-            not exist or are equal.
+        out: array of the same shape for the result. It becomes a copy of the image if the two
+            intensities do not exist or are equal.
     """
     first, last = _inner_extremes(section) if section.size else (0, 0)
     if not first < last:

@@ -69,7 +69,7 @@ class SectionLevels:
 
         Raises:
             VolumeNotFoundError: a section has no histogram; the message names the command that
-                counts it.
+                makes one.
             ChunkError: the histograms have another dtype or number of channels than the chunk, or
                 cover too small a part of a section.
             VolumeError: an object is damaged.
@@ -100,7 +100,7 @@ class SectionLevels:
             if key not in self._limits:
                 msg = (
                     f"section {key} has no histogram below {self.place}; run compute-statistics "
-                    f"--statistics-path {self.place} over it"
+                    f"--statistics-path {self.place} on this section"
                 )
                 raise VolumeNotFoundError(msg)
         return [self._limits[key] for key in keys]

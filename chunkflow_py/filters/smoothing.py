@@ -36,7 +36,8 @@ def gaussian_radius(sigma: float) -> int:
 def gaussian_weights(sigma: float) -> NDArray[np.float64]:
     """Return the weights of the voxels at distance 0, 1, 2, … from the centre.
 
-    w(k) = exp(-k² / 2σ²) / Σ, cut off at 4σ, as in `scipy.ndimage.gaussian_filter`.
+    The weights are proportional to exp(-k² / 2σ²) at distance k, are cut off at 4σ, and add up to 1
+    over both sides, as in `scipy.ndimage.gaussian_filter`.
     """
     distance = np.arange(gaussian_radius(sigma) + 1)
     weights = np.exp(-0.5 * np.square(distance / sigma)) if sigma else np.ones(1)
@@ -44,7 +45,7 @@ def gaussian_weights(sigma: float) -> NDArray[np.float64]:
 
 
 def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
-    """Blur a volume with a Gaussian; voxels beyond its edges are mirrored.
+    """Blur a volume with a Gaussian; beyond its edges, the volume is mirrored.
 
     Args:
         array: (z, y, x), real; integers of at most 32 bits.

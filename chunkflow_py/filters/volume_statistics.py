@@ -37,7 +37,8 @@ def count_chunk(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype; each channel is counted separately.
         region: region to count, inside the chunk and the mask.
-        mask: (z, y, x) or (1, z, y, x); voxels where it is 0 are not counted (default: all are).
+        mask: (z, y, x) or (1, z, y, x); voxels where the mask is 0 are not counted (default: count
+            all).
         bins: bins for floating point voxels; see `histogram_of`.
         per_section: whether to make one histogram per section (z), or one for all sections.
 
@@ -86,7 +87,7 @@ def _compact(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @dataclass
 class VolumeStatistics:
-    """Reads the histograms that compute-statistics stored below one URL.
+    """Reader of the histograms that compute-statistics stored below one URL.
 
     Attributes:
         url: address of the folder or prefix.
@@ -105,11 +106,11 @@ class VolumeStatistics:
         return self.counts.regions()
 
     def sections(self, start: int, stop: int) -> dict[int, tuple[Histogram, float, str]]:
-        """Return histogram, coverage in [0, 1] and dtype of each counted section, by z.
+        """Return the histogram, coverage (0 to 1) and dtype of each counted section, by z.
 
         Args:
-            start: first section, voxels.
-            stop: end of the sections, exclusive.
+            start: z of the first section.
+            stop: z after the last section.
 
         Raises:
             VolumeError: an object is damaged.
@@ -137,11 +138,12 @@ class VolumeStatistics:
         return {z: (sums[z], _section_coverage(z, touched, domain), dtype) for z in sums}
 
     def whole(self) -> tuple[Histogram, dict[str, Any]]:
-        """Return the histogram of all tasks together, and a dict that describes the count.
+        """Return the histogram of all tasks together, and how the voxels were counted.
 
         Returns:
-            The histogram, and a dict: the settings of the count, plus ``tasks`` (number of tasks)
-            and ``coverage`` (fraction of the domain that was counted, 0 to 1; ``None`` if unknown).
+            The histogram, and a dict with the settings of `count_chunk`, ``tasks`` (number of
+            tasks) and ``coverage`` (fraction of the domain that was counted, 0 to 1; ``None`` if
+            unknown).
 
         Raises:
             VolumeNotFoundError: nothing was counted.
@@ -159,8 +161,8 @@ class VolumeStatistics:
             raise ChunkError(msg)
         if len(domains) > 1:
             logger.warning(
-                "the tasks below %s read volumes with %d different bounds; their sum may not "
-                "describe one volume",
+                "the tasks below %s read volumes with %d different bounds; the sum of their counts "
+                "may not describe one volume",
                 *(self.counts.place, len(domains)),
             )
         domain = domains.pop() if len(domains) == 1 else None

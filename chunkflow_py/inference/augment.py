@@ -1,8 +1,9 @@
-"""Test-time augmentation: the mean over flips and transposes of a patch, mapped back.
+"""Test-time augmentation: average the network's outputs over flips and transposes of a patch.
 
-A probability belongs to one voxel and is mapped back with it. An affinity belongs to two: channel
-d at voxel v links v to its lower neighbour v-1 along axis d. In a patch flipped along d, the lower
-neighbour is the former upper one, so after flipping back the value is one voxel too low:
+Each output is mapped back to the original orientation. A probability belongs to one voxel and moves
+with this voxel. An affinity belongs to two voxels: channel d at voxel v links v to its lower
+neighbour v-1 along axis d. In a patch flipped along d, the lower neighbour is the former upper
+neighbour, so after flipping back, the value is one voxel too low:
 
 ```
 links of the patch          0 - 1 - 2 - 3        affinity   .  a  b  c     at 0 1 2 3
@@ -15,8 +16,8 @@ The lowest plane (.) receives no value from a flipped run, so its mean is over t
 transpose of y and x swaps the channels y and x.
 
 A vector belongs to one voxel and has a direction, such as towards the centre of a cell. In a patch
-flipped along d, its component along d has the opposite sign and is negated when it is mapped back;
-a transpose of y and x swaps the components y and x.
+flipped along d, the component along d has the opposite sign, so it is negated when the output is
+mapped back. A transpose of y and x swaps the components y and x.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class Symmetry(NamedTuple):
     def undo(self, output: torch.Tensor, kind: str | None = None) -> torch.Tensor:
         """Map the network's *output* for a transformed patch back to the original orientation.
 
-        For affinities and vectors, a transpose also swaps the channels of y and x; for vectors, a
-        flip negates the component along its axis. Affinities along a flipped axis are still one
-        voxel too low; `augmented` moves them.
+        For affinities and vectors, a transpose also swaps the channels of y and x. For vectors, a
+        flip negates the component along the flipped axis. Affinities along a flipped axis are
+        still one voxel too low; `augmented` moves them.
 
         Args:
             output: (n, c, z, y, x); not changed.
@@ -166,6 +167,6 @@ def _check(output: torch.Tensor, kind: str | None) -> None:
     if kind in _WITH_AXES and output.shape[1] < 3:
         msg = (
             f"--augment with --output-kind {kind} needs the channels x, y and z, but the network "
-            f"returned {output.shape[1]}; give another --output-kind"
+            f"returned {output.shape[1]} channel(s); give another --output-kind"
         )
         raise OptionError(msg)

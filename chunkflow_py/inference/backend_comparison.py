@@ -147,9 +147,9 @@ class BackendTrial:
         name: name of the backend.
         seconds: median time of a forward pass in seconds, with the requested dtype; ``None`` if
             the backend did not run.
-        error: largest difference from the result of PyTorch, both in float32, divided by the
-            largest absolute value of that result if this value is above 1; ``None`` if the backend
-            did not run.
+        error: largest difference from the result of PyTorch, both computed in float32. If PyTorch's
+            result has absolute values above 1, the difference is divided by the largest of them.
+            ``None`` if the backend did not run.
         reason: why the backend cannot be chosen; empty if it can be.
     """
 
@@ -191,8 +191,8 @@ def choose_backend(
     Only one backend at a time is in memory. If two backends are equally fast, the first is chosen.
 
     Args:
-        make: called with the name of a backend and a dtype, returns the backend. If the call
-            raises an error, the backend is not chosen, and its trial records the error.
+        make: function (name of a backend, dtype) that returns the backend. If the function raises
+            an error, the backend is not chosen, and its trial records the error.
         names: names of the backends to try. The first must be PyTorch, with which the results of
             the others are compared.
         patches: non-empty batches (n, c, z, y, x) float32, on the device.
@@ -228,7 +228,7 @@ def choose_backend(
 
 
 def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
-    """Return the fastest usable trial; of trials within 2 %, the first.
+    """Return the fastest usable trial; if trials differ by at most 2 %, return the first of them.
 
     Raises:
         ModelError: no trial is usable.
@@ -248,7 +248,7 @@ def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
 def example_patches(
     shape: Sequence[int], *, number: int = 2, seed: int = 0, device: torch.device | None = None
 ) -> list[torch.Tensor]:
-    """Return synthetic batches with blobs, edges and noise, values in [0, 1].
+    """Return synthetic batches of blobs, edges and noise, with values in [0, 1].
 
     Args:
         shape: shape of a batch, (n, c, z, y, x).
@@ -274,7 +274,7 @@ def _measure(
     dtype: str,
     wanted: list[torch.Tensor],
 ) -> BackendTrial:
-    """Measure one backend; if *wanted* is empty, store the results of this backend in it."""
+    """Measure one backend; if *wanted* is empty, add the results of this backend to *wanted*."""
     error = 0.0
 
     def compare(index: int, found: torch.Tensor) -> None:
@@ -311,8 +311,8 @@ def seconds_per_batch(
         backend: backend to measure.
         batches: batches to run in turn, each at least once.
         most: number of forward passes; if there are more batches, one pass for each batch.
-        enough_s: stop when the passes have taken this many seconds, but not before the third pass
-            and one pass for each batch; 0 for no limit.
+        enough_s: stop when the passes have taken this many seconds, but run at least three passes,
+            and at least one for each batch; 0 for no limit.
         on_output: called once for each batch, with its index and output.
     """
     seconds: list[float] = []

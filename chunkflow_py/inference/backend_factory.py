@@ -60,9 +60,9 @@ def create_backend(
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
-    ``universal`` runs Python code with a ``PatchInferencer``. It hands any other model (a built-in
-    name, a TorchScript or exported program, Python code with only ``InstantiatedModel``) to
-    ``pytorch``.
+    The framework ``universal`` runs Python code that defines ``PatchInferencer``. Any other model
+    runs as ``pytorch``: a built-in network, a TorchScript or exported program, or Python code that
+    defines only ``InstantiatedModel``.
 
     Python code of a model runs with all permissions of the user.
 
@@ -91,13 +91,13 @@ def create_backend(
         outputs: names of the outputs to join, in order: keys of the dict that the network
             returns, or positions in its tuple.
         output_channels: channels of each of *outputs*.
-        window: (z, y, x) float32 of the output patch size; ``universal`` multiplies by it.
+        window: (z, y, x) float32 of the output patch size; ``universal`` multiplies patches by it.
         trust_weights: unpickle any object in the weight file, which can run code.
         in_memory: the network itself, which is copied; *model* is then only its name.
         patches: non-empty batches for ``auto`` to measure with (default: synthetic ones).
 
     Raises:
-        OptionError: an option is invalid, or does not work with the others or on this machine.
+        OptionError: an option is invalid, or does not work with other options or on this machine.
         ModelError: the model or its weights cannot be read, or do not match.
         MissingExtraError: the library of the backend is not installed.
     """
@@ -295,7 +295,7 @@ def _is_inferencer(module: ModuleType) -> bool:
 
 def _check_torch(backend: str, what: str) -> None:
     if backend not in {"torch", "auto"}:
-        msg = f"--backend {backend} cannot run {what}; choose --backend torch, or leave it out"
+        msg = f"--backend {backend} cannot run {what}; choose torch, or leave --backend out"
         raise OptionError(msg)
 
 
@@ -303,5 +303,5 @@ def _check_choice(option: str, value: object, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         listed = ", ".join(map(str, choices))
         near = difflib.get_close_matches(str(value), map(str, choices), n=1, cutoff=0.0)[0]
-        msg = f"{option} {value!r} is not one of {listed}; nearest is {near!r}"
+        msg = f"{option} {value!r} is not one of {listed}; the nearest is {near!r}"
         raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""Blend patches: sum them, weighted, in a strip, and return each row as soon as it is complete.
+"""Blend patches: add up weighted patches in a strip, and return each row once it is complete.
 
 Patches arrive in the order of the grid: z slowest, then y, then x. The row of patches that is being
 summed is held in one strip, which has the size of a patch along z and y, and the size of the box
@@ -47,7 +47,7 @@ class BlendedRegion(NamedTuple):
         box: box of these voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
         weights: (z, y, x) float32, Σ w; must not be changed. With *share*, Σ w of the patches that
-            have values, and a positive number where no patch has.
+            have values, and a positive number where no patch has values.
         share: (z, y, x) float32 in [0, 1], the part of Σ w that belongs to patches with values;
             ``None`` if it is 1 everywhere or was not requested.
     """
@@ -66,9 +66,9 @@ class Blender:
     Args:
         window: (z, y, x) float32, weights of an output patch; sums are computed on its device.
         channels: number of channels of the network's output.
-        shares: average only the patches that have values and return their share of the weights,
-            instead of averaging zeros as well. An activation after blending needs this, because
-            it is not linear in the mean.
+        shares: average only the patches that have values, and also return their share of the
+            weights. If false, patches without values are averaged as zeros. An activation after
+            blending needs the shares, because the activation is not linear in the mean.
     """
 
     def __init__(self, window: torch.Tensor, channels: int, *, shares: bool = False) -> None:
@@ -113,7 +113,7 @@ class Blender:
             self._open(row)
 
     def add(self, patch: BoundingBox, values: torch.Tensor | None, *, weighted: bool) -> None:
-        """Add one patch; call `advance` for it before.
+        """Add one patch; call `advance` with this patch first.
 
         Args:
             patch: output box of the patch.
@@ -146,7 +146,7 @@ class Blender:
                     into.copy_(part)
 
     def _parts(self, patch: BoundingBox) -> Iterator[tuple[bool, tuple[slice, slice, slice]]]:
-        """Yield the boxes that make up a patch, and whether this patch is the first on each.
+        """Yield the boxes that make up a patch, and for each, whether no earlier patch covers it.
 
         ```
         z   +-----------------+       1  planes that the previous layer touched
@@ -206,7 +206,7 @@ class Blender:
         self._row = index
 
     def _put_by(self, planes: int, first: int, lines: int) -> None:
-        """Store planes from *planes* on for the next layer; move the remaining lines up."""
+        """Store the planes from number *planes* on for the next layer; move remaining lines up."""
         height, length, _ = self._window.shape
         if planes < height:
             self._carry[:, : height - planes, first : first + lines] = self._strip[
@@ -220,7 +220,7 @@ class Blender:
     # --- the weights ---------------------------------------------------------------------------
 
     def _weights_on(self, box: BoundingBox) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return weights and share of a region; Σ w depends only on its place among the patches."""
+        """Return the weights and share of a region, which depend on its place among the patches."""
         touching = tuple(
             tuple(start - low for start in starts if low - size < start < high)
             for starts, size, low, high in zip(
@@ -260,7 +260,7 @@ class Blender:
 
 
 def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
-    """Return the intersection of [start, start + size) with [0, extent), in both coordinates."""
+    """Return where [start, start + size) and [0, extent) overlap, in coordinates of each."""
     low, high = max(start, 0), min(start + size, extent)
     return slice(low, high), slice(low - start, high - start)
 

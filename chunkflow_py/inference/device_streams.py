@@ -86,7 +86,7 @@ class Mark:
         """Make the current stream wait for the mark, without blocking the host."""
 
     def wait(self) -> None:
-        """Block the host until the mark is reached; do not block if it was never recorded."""
+        """Block the host until the mark is reached; return at once if it was never recorded."""
 
 
 class _CudaMark(Mark):
@@ -148,7 +148,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this device the current one of the calling thread, so its marks belong to it."""
+        """Make this the current device of the calling thread, so that the thread's marks use it."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""
@@ -167,7 +167,7 @@ class Device:
         return Stopwatch(self.torch)
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised host tensor, pinned for CUDA, so copies can overlap work."""
+        """Return an uninitialised host tensor, pinned for CUDA so that copies can overlap."""
         return torch.empty(shape, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:

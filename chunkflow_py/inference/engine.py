@@ -65,7 +65,7 @@ class Engine:
     Attributes:
         device: operations of the network's device.
         patches_run: number of patches that the network has run on.
-        patches_skipped: number of patches that were not computed, being empty or masked.
+        patches_skipped: number of patches that were not computed, because they are empty or masked.
         patches_found: number of patches that another task had computed.
     """
 
@@ -87,8 +87,8 @@ class Engine:
             device: operations of the device (default: those of the backend's device).
 
         Raises:
-            OptionError: augmentation, an activation or patches in float16, with a network that
-                returns patches already multiplied by the window.
+            OptionError: augmentation, an activation or float16 patches are requested, but the
+                network returns patches that are already multiplied by the window.
         """
         for option, given in (
             ("--augment", settings.augment),
@@ -129,21 +129,21 @@ class Engine:
 
     @property
     def forward_seconds(self) -> float:
-        """Seconds of all forward passes; waits for the current one."""
+        """Total time of all forward passes in seconds; waits for the current pass to end."""
         return self._clock.seconds()
 
     @property
     def network_seconds(self) -> float:
-        """Seconds of finished forward passes, without waiting for the current one."""
+        """Total time of finished forward passes in seconds; does not wait for the current pass."""
         return self._clock.so_far()
 
     @property
     def batch_size(self) -> int:
-        """Number of patches of one forward pass; smaller than the setting after `lower_batch`."""
+        """Number of patches in one forward pass; ``lower_batch`` may lower it below the setting."""
         return self._at_once
 
     def mean_forward_s(self) -> float:
-        """Return the mean time of the network for one patch, seconds; 0 before the first one."""
+        """Return the mean time of the network for one patch, seconds; 0 before the first patch."""
         return self.network_seconds / max(1, self.patches_run)
 
     @property
@@ -159,8 +159,8 @@ class Engine:
     def depends_on_batch(self) -> bool:
         """Return whether the output of a patch depends on its place in a batch or on other patches.
 
-        One patch is put at all places of a batch, then at the first and at the last place with
-        zeros and with noise around it; the outputs are compared bit by bit.
+        The same patch is run at all places of a batch, and then at the first and at the last place
+        with zeros or noise at the other places. The outputs are compared bit by bit.
         """
         return bool(self._thread.submit(self._depends_on_batch).result())
 
@@ -221,29 +221,33 @@ class Engine:
         on_progress: Callable[[int, int], None] | None = None,
         exchange: TaskExchange | None = None,
     ) -> Future[Any]:
-        """Start the computation and return its future; the next box may be started before it ends.
+        """Start to compute a box, and return a future of the result.
+
+        The next box may be started before this future is done.
 
         Args:
-            array: (z, y, x) or (c, z, y, x), any real dtype; must not change until the end.
+            array: (z, y, x) or (c, z, y, x), any real dtype; must not change until the future is
+                done.
             box: position of *array*, global voxels.
             output_box: box to compute (default: all that the grid covers).
             domain: bounds of the volume that *array* was cut from (default: *box*).
             grid: patch grid to use (default: the grid of the settings on *domain*).
-            wanted: returns, for the output box of a patch, whether to run the network on it; its
-                output is zero otherwise.
+            wanted: function (output box of a patch) that returns whether to run the network on the
+                patch. The output of other patches is zero.
             wrap: function to apply to the result.
             stop: event that stops the computation after the current batch.
             on_progress: called as (patches done, all patches), in another thread.
             exchange: exchange of patches with other tasks.
 
         Returns:
-            The future of (c, z, y, x) of the output dtype, on *output_box*. It may raise ModelError
-            (the network failed or returned the wrong shape) or NonFiniteError (NaN, infinity).
+            The future of an array (c, z, y, x) of the output dtype, on *output_box*. The future may
+            raise ModelError (the network failed or returned the wrong shape) or NonFiniteError
+            (NaN, infinity).
 
         Raises:
             ChunkError: *array* does not have the configured number of input channels.
             GeometryError: *output_box* is not within the box that the grid covers, or *box* does
-                not contain its required input.
+                not contain the input that *output_box* needs.
         """
         settings = self.settings
         grid = settings.grid(box if domain is None else domain) if grid is None else grid
@@ -315,7 +319,7 @@ class Engine:
     def _values(
         self, step: Step, outputs: torch.Tensor | None, exchange: TaskExchange | None
     ) -> torch.Tensor | None:
-        """Return the output of a patch; with a part, values outside the task are arbitrary."""
+        """Return the output of a patch; if it is a part, values outside the task are arbitrary."""
         part = step.part
         if part is None or exchange is None:
             return None if step.place is None or outputs is None else outputs[step.place]
@@ -354,7 +358,7 @@ class Engine:
     # --- network -------------------------------------------------------------------------------
 
     def _forward(self, batch: torch.Tensor, used: int) -> torch.Tensor:
-        """Return (n, c, z, y, x) of the output patch size for the patches in use."""
+        """Return the output of the first *used* patches of *batch*, (n, c, z, y, x)."""
         with self._clock.running():
             output = self._fitting(batch)
         output = self._finished(output[:used])

@@ -1,4 +1,4 @@
-"""Settings of the inference engine, which decide the output together with network and data."""
+"""Settings of the inference engine; together with network and data, they decide the output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PatchPrecision = Literal["float32", "float16"]
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of the inference engine, which decide the output together with network and data.
+    """Settings of the inference engine; together with network and data, they decide the output.
 
     Attributes:
         geometry: patch sizes and overlap.
@@ -52,10 +52,10 @@ class EngineSettings:
             channels of each output separately.
         activate: when to apply the activation: ``before`` blending, to each patch, or ``after``
             blending, to the mean of the patches.
-        patch_precision: dtype to which the output of every patch is rounded before blending, after
-            cropping, augmentation and an activation before blending. ``float32`` changes no value;
-            ``float16`` rounds half to even, keeps 11 bits of mantissa, and halves the bytes of the
-            patches that tasks exchange.
+        patch_precision: dtype to which the output of every patch is rounded just before blending
+            (after cropping and augmentation, and after an activation of the patch). ``float32``
+            changes no value; ``float16`` rounds half to even, keeps 11 bits of mantissa, and halves
+            the bytes of the patches that tasks exchange.
         augment: average the output over 16 flips and transposes of each patch.
         mask_myelin_threshold: if given, the last channel is a myelin map. The other channels
             become zero where the map is at least this value, and the map itself is dropped.
@@ -182,7 +182,7 @@ class EngineSettings:
 
     @property
     def patch_itemsize(self) -> int:
-        """Largest number of bytes of one value of a patch that tasks exchange."""
+        """Bytes of one value of an exchanged patch, at most."""
         return 2 if self.patch_precision == "float16" else 4
 
     @property

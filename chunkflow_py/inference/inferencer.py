@@ -68,16 +68,17 @@ class Inferencer(OperatorBase):
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
         patch_divisor: shifts (zyx, voxels) to which the network is equivariant; needed only if the
             network does not declare them.
-        mask: returns, for a chunk's box and voxel size, a function that decides for the output
-            box of a patch whether to run the network on it; its output is zero otherwise.
-        warn_of_dtype: warn if integers of more than 8 bits are divided by the maximum of their
-            type by default.
+        mask: function (box of a chunk, voxel size) that returns a second function. The second
+            function takes the output box of a patch and returns whether to run the network on the
+            patch. The output of other patches is zero.
+        warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
+            maximum of their type.
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; images
             that differ by more than 10 % are refused.
         statistics: path of the statistics file of the normalisation, if there is one.
         origins: addresses that are read besides the chunks; the pipeline must not write there.
-        report_precision: with the first chunk, log the compute profile and, unless the network
-            runs by PyTorch in plain float32, its error against PyTorch in float32.
+        report_precision: log the compute profile with the first chunk. Unless PyTorch runs the
+            network in plain float32, also log the error against PyTorch in float32.
         on_progress: called as (patches done, all patches).
         part_store: where tasks exchange patches; ``None`` if each task computes all its patches.
         task_time: time index of the current task, assigned by the pipeline.
@@ -109,7 +110,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the patch grid starts at the volume's corner, not at each chunk's."""
+        """Whether the patch grid starts at the corner of the volume, not of each chunk."""
         return self.placement.grid != "chunk" and self.placement.patch_num is None
 
     @property
@@ -141,13 +142,13 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def network_seconds(self) -> float:
-        """Seconds of finished forward passes."""
+        """Total time of the finished forward passes in seconds."""
         return 0.0 if self.engine is None else self.engine.network_seconds
 
     @property
     @hook
     def patch_counts(self) -> dict[str, int]:
-        """Counts of patches, and of the parts of patches that tasks exchange; without zeros."""
+        """Counts of patches, and of the parts that tasks exchange; counts of zero are left out."""
         engine, exchange, store = self.engine, self._exchange, self.part_store
         if engine is None or store is None:
             return {}
@@ -224,10 +225,10 @@ class Inferencer(OperatorBase):
         return create_backend(**options | self.network | changes)
 
     def _estimate_memory(self, engine: Engine) -> None:
-        """Estimate the peak memory of one task, and refuse it if it does not fit.
+        """Estimate the peak memory of one task; raise an error if the task does not fit.
 
         Raises:
-            OptionError: it does not fit; the message names sizes that would.
+            OptionError: the task does not fit; the message names sizes that would fit.
         """
         sizes = self.placement.largest_task()
         memory = getattr(engine.backend, "memory", None)
@@ -278,10 +279,10 @@ class Inferencer(OperatorBase):
         """Refuse a pipeline that does not fit into memory.
 
         Args:
-            line_bytes: estimate for the whole pipeline, this network included.
+            line_bytes: estimated memory of the whole pipeline, this network included.
 
         Raises:
-            OptionError: the pipeline does not fit; the message names sizes that would.
+            OptionError: the pipeline does not fit; the message names sizes that would fit.
         """
         if self._workload is not None:
             others = max(0, line_bytes - estimate_memory(self._workload).host_bytes)
@@ -296,7 +297,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store the function that returns the box that later operators need for a task's box."""
+        """Store *required*, which returns the box that later operators need for a task's box."""
         self.placement.needed = required
 
     @hook
@@ -341,7 +342,7 @@ class Inferencer(OperatorBase):
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
-        """Start a call and return its future; the next chunk may be started before it ends."""
+        """Start a call and return its future; the next call may be started before this one ends."""
         if self.model_voxel_size_nm is not None:
             check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
@@ -440,7 +441,7 @@ class Inferencer(OperatorBase):
         return too_small(self.placement.outline.boxes, patch)
 
     def _part_bytes(self) -> int:
-        """Return the bytes of all parts that a task in the middle of the volume stores, at most."""
+        """Return the most bytes of parts that one task in the middle of the volume stores."""
         outline = self.placement.outline
         if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
             return 0
@@ -461,7 +462,7 @@ class Inferencer(OperatorBase):
         return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
 
     def _identity(self, engine: Engine, batch_size: int, store: PartStore) -> bytes:
-        """Return a digest of everything besides the input that the output of a patch depends on."""
+        """Return a digest of everything, except the input, that decides the output of a patch."""
         if batch_size in self._identities:
             return self._identities[batch_size]
         engine.wait_until_idle()  # until then it may be compiled, which changes the profile

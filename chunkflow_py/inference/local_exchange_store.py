@@ -19,7 +19,7 @@ MOST_BYTES = 512 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; the parts of a task are removed when it is done.
+    """A `PartStore` for the tasks of one process; parts for a task are removed when it is done.
 
     Args:
         most_bytes: limit of the bytes in memory; further objects become temporary files.
@@ -46,12 +46,14 @@ class LocalParts:
         self._lock = Lock()
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the producers of all objects for a consumer."""
+        """Return the names of the tasks that stored objects for the task *consumer*."""
         with self._lock:
             return tuple(self._objects.get(consumer, ()))
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return an object; ``None`` if there is none, or if it has more than *most* bytes.
+        """Return the object of *producer* for *consumer*, or ``None``.
+
+        ``None`` means that there is no such object, or that it has more than *most* bytes.
 
         Raises:
             VolumeError: a temporary file cannot be read.
@@ -64,7 +66,7 @@ class LocalParts:
         return None if content is None or len(content) > most else content
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], _: int) -> None:
-        """Store an object.
+        """Store the object of *producer* for *consumer*.
 
         Raises:
             VolumeError: a temporary file cannot be written, for example because the disk is full.
@@ -98,7 +100,7 @@ class LocalParts:
             return [name for name in consumers if name not in self._done]
 
     def done(self, consumer: str) -> None:
-        """Remove the objects for a consumer, which needs no further ones."""
+        """Remove the objects for *consumer*, which needs no objects any more."""
         with self._lock:
             self._done.add(consumer)
             for content in self._objects.pop(consumer, {}).values():

@@ -238,7 +238,7 @@ def engine_workspace(
 
 
 def _region(geometry: PatchGeometry, cover: Zyx) -> int:
-    """Return the most output voxels that are final once a row of patches is blended."""
+    """Return the largest number of output voxels that blending one row of patches completes."""
     return geometry.output_patch_size.z * geometry.output_patch_size.y * cover.x
 
 
@@ -296,7 +296,7 @@ def check_fits(
 def largest_batch(
     workload: Workload, host_available: int | None = None, device_available: int | None = None
 ) -> int:
-    """Return the largest batch size that should fit into memory; 0 if none should.
+    """Return the largest batch size that is expected to fit into memory; 0 if none is.
 
     The result is at most the batch size of *workload*. For the other arguments, see `check_fits`.
     """
@@ -310,8 +310,8 @@ def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
 
     Args:
         batch_size: batch size that did not fit into memory.
-        estimated: result of `largest_batch`, if known. The batch size returned is at most this
-            one, and at most half of *batch_size*.
+        estimated: result of `largest_batch`, if known. The batch size returned is at most
+            *estimated*, and at most half of *batch_size*.
     """
     if batch_size <= 1:
         return None
@@ -331,8 +331,7 @@ def lowered_batch(batch_size: int, smaller: int) -> str:
     """Return the warning for a run that continues with smaller batches."""
     return (
         f"--batch-size {batch_size} did not fit into memory; continuing with batches of {smaller}. "
-        "The compute profile has changed, so results may differ by rounding from those already "
-        "computed"
+        "The compute profile has changed, so results may differ by rounding from earlier results"
     )
 
 

@@ -162,7 +162,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, *known: torch.Tensor) -> None:
-        """Start at zero; the memory of the tensors *known* is not counted."""
+        """Start at zero; the memory of the tensors in *known* is not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = self.peak_bytes = 0
         self._known = {tensor.untyped_storage()._cdata for tensor in known}

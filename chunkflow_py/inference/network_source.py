@@ -1,4 +1,4 @@
-"""Load the network that a name, a file or a package refers to, and list the files it needs."""
+"""Load a network by its name, file or package, and list the files that the network needs."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class NetworkSource:
             network = models.create_model(self.model, *channels)
             logger.warning(
                 "NO WEIGHTS: --convnet-model %s without --convnet-weight-path runs with random "
-                "weights; its output is meaningless, use it only to measure speed",
+                "weights; its output is meaningless, so use it only to measure speed",
                 self.model,
             )
             return network

@@ -7,16 +7,16 @@
 | `zscore`     | (v - mean[c]) / std[c]                       | `mean`, `std`         |
 | `percentile` | (v - low[c]) / (high[c] - low[c]), unclipped | `percentiles`         |
 
-Statistics are those of the whole dataset, never of a chunk: a voxel has the same value in every
-patch. Their JSON file has one entry for each channel of the image, in units of the stored voxels
-(percentiles by linear interpolation, keys from "0" to "100"):
+Statistics are those of the whole dataset, never of a chunk, so a voxel has the same value in every
+patch. The statistics file is JSON, with one entry for each channel of the image, in units of the
+stored voxels. Percentiles are interpolated linearly, and have keys from "0" to "100":
 
     {"version": 1,
      "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}]}
 
 ``chunkflow sum-statistics URL --output FILE`` writes this file from the histograms that
-compute-statistics has stored; its count, min and max are ignored here. Keys that the method does
-not use may be missing. Any other key is an error, because it is probably misspelt.
+compute-statistics has stored. The keys count, min and max in this file are ignored here. Keys that
+the method does not use may be missing. Any other key is an error, because it is probably misspelt.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def create_normalizer(
 
 
 def dtype_warning(dtype: DTypeLike, sample_max: int | None = None) -> str | None:
-    """Return a warning if integers of more than 8 bits are normalised by default.
+    """Return a warning if the default normalisation does not suit integers of more than 8 bits.
 
     Args:
         dtype: dtype of the image.
@@ -199,7 +199,8 @@ class ChannelStatistics:
             where: channel and file, for messages.
 
         Raises:
-            OptionError: mean or standard deviation is missing, or the latter is not positive.
+            OptionError: mean or standard deviation is missing, or the standard deviation is not
+                positive.
         """
         if self.mean is None or self.std is None:
             lacking = "mean" if self.mean is None else "std"

@@ -71,7 +71,7 @@ class OutputWriter:
             self._free.put(torch.empty(0, dtype=torch.uint8))
 
     def put(self, region: BlendedRegion, target: torch.Tensor) -> Future[None] | None:
-        """Divide the sums of a region by the weights, convert them, and write them to *target*.
+        """Divide the sums of a region by the weights, and write the converted means to *target*.
 
         Args:
             region: region with complete sums, which are overwritten.
@@ -217,12 +217,12 @@ def non_finite(what: str, where: object, settings: EngineSettings) -> str:
     """Return the error message for values that are not finite."""
     if settings.patch_precision == "float16":
         return (
-            f"the network returned {what} that are NaN, infinite, or too large for "
-            f"--patch-precision float16, whose largest number is 65504, in {where}; use "
-            "--patch-precision float32, or check the weights, --normalize and --dtype"
+            f"in {where}, the network returned {what} that are NaN, infinite, or too large for "
+            "--patch-precision float16, whose largest number is 65504; use --patch-precision "
+            "float32, or check the weights, --normalize and --dtype"
         )
     return (
-        f"the network returned {what} that are NaN or infinite in {where}; check the weights, "
+        f"in {where}, the network returned {what} that are NaN or infinite; check the weights, "
         "--normalize and --dtype"
     )
 
@@ -256,7 +256,7 @@ class ResultMemory:
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Free idle memory now, and the memory of arrays that are in use when they are deleted."""
+        """Free idle memory now; free the memory of arrays in use when the arrays are deleted."""
         with self._lock:
             self._open = False
             self._idle.clear()

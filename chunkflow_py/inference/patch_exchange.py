@@ -1,4 +1,4 @@
-"""Patch exchange: the first task that computes a patch stores its output for its neighbours.
+"""Patch exchange: the first task that computes a patch stores the output for its neighbours.
 
 ```
 task A                |  task B                |  task C
@@ -6,18 +6,20 @@ task A                |  task B                |  task C
           (kept by A) |bbbbb  <- a part              A computes it, and stores the part in B
 ```
 
-A part is the network's output on the voxels that a patch shares with another task: exactly the
-values that this task would compute itself, after cropping, augmentation, an activation before
-blending and rounding. The other task uses the part instead of running the network, and blends it in
-the order of its patches, so the bytes of its result are the same with and without parts.
+A part is the network's output on the voxels that a patch shares with another task. These are
+exactly the values that the other task would blend: cropped, augmented, rounded, and activated if
+the activation comes before blending. The other task uses the part instead of running the network.
+It blends computed patches and parts in the order of the grid, so the bytes of its result are the
+same with and without parts.
 
-A part is found by a key, the digest of the patch's input as the network gets it and of the
-*identity* of the computation: network, weights, compute profile, batch size and so on. Whatever is
-missing, damaged, late or has another key is computed. A task never waits for another task.
+A part is found by its key. The key is the digest of the patch's input, as the network gets it, and
+of the *identity* of the computation: network, weights, compute profile, batch size and so on. If a
+part is missing, damaged, late or has another key, the task computes the patch itself. A task never
+waits for another task.
 
-The parts of one task (the producer) for another one (the consumer) are one object, which is written
-when the producer ends. Tasks of one process find the parts of a task that still runs, too. Objects
-are untrusted data: `PackedParts` checks them.
+The parts of one task (the producer) for another task (the consumer) are one object, which is
+written when the producer ends. Within one process, a task also finds the parts of a task that still
+runs. Objects are untrusted data: `PackedParts` checks them.
 """
 
 from __future__ import annotations
@@ -93,14 +95,14 @@ class PartsError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """The output of a patch on a box inside it.
+    """The output of a patch on a box inside the patch.
 
     Attributes:
         patch: first voxel of the output patch, global, zyx.
         box: box of the values, global voxels.
         key: digest of the patch's input and of the identity of the computation.
         values: (c, z, y, x), float32, bfloat16 or float16, on the host.
-        arrived: reached when *values* have been copied from the device.
+        arrived: mark that is reached when *values* have been copied from the device.
     """
 
     patch: Zyx
@@ -209,10 +211,10 @@ class PackedParts:
         return self.part(entry)
 
     def part(self, entry: PartEntry) -> Part:
-        """Return one part.
+        """Return the part that *entry* lists.
 
         Raises:
-            PartsError: its values are damaged.
+            PartsError: the values of the part are damaged.
         """
         content = memoryview(self._content)[entry.start : entry.stop]
         if digest_of(content) != entry.checksum:
@@ -231,7 +233,7 @@ class PartStore(Protocol):
         connections: useful number of concurrent reads; 0 if reading takes no time.
         most_bytes: limit of the bytes that the store itself keeps in memory.
         must_save_time: whether the exchange ends when it takes more time than it saves.
-        writes: what the store has written.
+        writes: number, bytes and time of the store's writes.
     """
 
     identity: str
@@ -241,33 +243,36 @@ class PartStore(Protocol):
     writes: Transfers
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the producers of all objects for a consumer."""
+        """Return the names of the tasks that stored objects for the task *consumer*."""
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return an object of at most *most* bytes; ``None`` if there is none."""
+        """Return the object of *producer* for *consumer*, or ``None``.
+
+        ``None`` means that there is no such object, or that it has more than *most* bytes.
+        """
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
         """Store an object, now or later, or not at all.
 
-        An object that will be stored later is already listed and read by this process.
+        This process can already list and read an object that will be stored later.
 
         Args:
             consumer: task that may use the object.
-            producer: task that made it.
+            producer: task that made the object.
             content: function that returns the object; called in any thread.
-            size: about how many bytes the object has.
+            size: approximate size of the object, bytes.
         """
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
         """Return those of *consumers* that are tasks and have not ended."""
 
     def done(self, consumer: str) -> None:
-        """Note that a task has used its parts; it may still fail and use them again."""
+        """Note that *consumer* has used its parts; it may still fail and then use them again."""
 
 
 @dataclass
 class ExchangeCounts:
-    """What an exchange has done so far.
+    """Counts of the parts that an exchange has used, refused and stored so far.
 
     Attributes:
         found: number of patches for which a part was used.
@@ -294,8 +299,8 @@ class PatchExchange:
         forward_s: returns the mean time of the network for one patch, seconds, or 0 if unknown.
 
     Attributes:
-        counts: what the exchange has done.
-        reads: objects that were read.
+        counts: counts of the parts that were used, refused and stored.
+        reads: number, bytes and time of the reads of objects.
         has_ended: whether later tasks exchange no patches, because exchanging them would take
             longer than computing them.
     """
@@ -352,8 +357,9 @@ class PatchExchange:
         Args:
             name: name of the task.
             target: box that the task computes.
-            identity: digest of everything besides the input that the values depend on.
-            neighbours: boxes that other tasks compute, by name; only tasks that may share a patch.
+            identity: digest of everything, except the input, that decides the values.
+            neighbours: boxes that the other tasks compute, by name of the task; only tasks that may
+                share a patch.
             grid: grid of the patches.
             is_current: returns whether the network still computes what *identity* describes;
                 otherwise, the task neither uses nor stores parts.
@@ -365,7 +371,7 @@ class PatchExchange:
     # --- for the exchange of one task -----------------------------------------------------------
 
     def submit(self, call: Callable[[], None]) -> Future[None]:
-        """Call in a thread, or at once if there are no threads."""
+        """Run *call* in a thread, or at once if there are no threads."""
         if self._threads is not None:
             return self._threads.submit(call)
         call()
@@ -374,7 +380,7 @@ class PatchExchange:
         return done
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the producers of objects for a consumer; none if the store fails."""
+        """Return the names of the tasks that stored objects for *consumer*; none on failure."""
         try:
             return self._store.producers(consumer)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
@@ -386,11 +392,11 @@ class PatchExchange:
             return ()
 
     def read(self, consumer: str, producer: str, parts: int, voxels: int) -> PackedParts | None:
-        """Read and check an object; ``None`` if it does not exist or cannot be used.
+        """Read and check an object; return ``None`` if it does not exist or cannot be used.
 
         Args:
             consumer: task that may use the object.
-            producer: task that made it.
+            producer: task that made the object.
             parts: number of parts in the object, at most.
             voxels: number of voxels of all parts, at most.
         """
@@ -420,7 +426,7 @@ class PatchExchange:
         )
 
     def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
-        """Return a copy of values on the host, and a mark that is reached when it is complete."""
+        """Return a copy of *values* on the host, and a `Mark` for the completion of the copy."""
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
         # A copy on the device, because the next forward pass overwrites the values.
@@ -456,16 +462,17 @@ class PatchExchange:
         self._staged.append((buffer, read))
 
     def kept(self, producer: str, consumer: str, patch: Zyx) -> Part | None:
-        """Return a part that a task of this process has kept for another one, if there is one."""
+        """Return the part that the task *producer* of this process keeps for *consumer*, if any."""
         task = self._tasks.get(producer)
         return None if task is None else task.kept(consumer, patch)
 
     def write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
         """Pass the parts of a task to the store, one object for each consumer.
 
-        The store may have to be asked for the consumers that still need parts, so this happens in a
-        thread, for which parts wait up to the limit of the store. Until then, other tasks of this
-        process get them from *task*.
+        This happens in a thread, because the store may first have to look up which consumers still
+        need parts. If the parts that wait for the thread would exceed the store's limit of bytes in
+        memory, the parts of *task* are not stored. Until a part is in the store, other tasks of
+        this process get it from *task*.
         """
         if self._passing is None:
             self._pass(task, consumers)
@@ -512,9 +519,9 @@ class PatchExchange:
             self._warn("done", f"cannot remove used parts of patches: {error}")
 
     def patience_s(self) -> float:
-        """Return how long a task may wait, in all, for parts that are being read, in seconds.
+        """Return the total time, in seconds, that a task may wait for parts that are being read.
 
-        This is about the time of one patch, so waiting costs at most as much as one patch.
+        This is the time that the network needs for one patch, but at least 0.5 s.
         """
         return max(_PATIENCE_S, self._forward_s())
 
@@ -571,8 +578,8 @@ def _measured(transfers: Transfers) -> str:
 class TaskExchange:
     """The exchange of one task; see `PatchExchange.task`.
 
-    `look`, `key`, `find` are called by the thread that loads patches, `keep` by the thread that
-    runs the network, and `finish` when all patches have been computed.
+    The thread that loads patches calls `look`, `key` and `find`; the thread that runs the network
+    calls `keep`. `finish` is called when all patches have been computed.
     """
 
     exchange: PatchExchange
@@ -595,7 +602,7 @@ class TaskExchange:
         return self._labelled(self.name)
 
     def shared(self, patch: BoundingBox) -> Iterable[str]:
-        """Return the neighbours that need the patch, too."""
+        """Return the names of the neighbouring tasks that also need the patch."""
         return [
             name
             for name, target in self.neighbours.items()
@@ -603,10 +610,10 @@ class TaskExchange:
         ]
 
     def look(self, patch: BoundingBox) -> None:
-        """Look for objects that have not been read, if there is a reason to expect some.
+        """Look for objects that have not been read, if there may be new ones.
 
-        The reasons are a new layer of patches, and the end of a task of this process, whose parts
-        are in the store from then on.
+        New objects are expected when a new layer of patches begins, and when a task of this process
+        has passed its parts to the store.
         """
         reasons = patch.start.z, self.exchange.tasks_passed
         if reasons == self._looked:
@@ -665,7 +672,7 @@ class TaskExchange:
         return None
 
     def _wait_for_reads(self) -> None:
-        """Wait for reads that have begun, once: all waits of a task together have a limit."""
+        """Wait for the reads that have begun; all waits of a task share one time limit."""
         if self._patience_s is None:
             self._patience_s = self.exchange.patience_s()
         start = monotonic()
@@ -691,7 +698,7 @@ class TaskExchange:
             parts[patch.start] = Part(patch.start, box, key, part, arrived)
 
     def kept(self, consumer: str, patch: Zyx) -> Part | None:
-        """Return the part of a patch that this task has kept for another one, if there is one."""
+        """Return the part of the patch at *patch* that this task keeps for *consumer*, if any."""
         return self._kept.get(consumer, {}).get(patch)
 
     def finish(self) -> None:

@@ -1,10 +1,10 @@
-"""Grid of patches: their positions, which depend on the domain alone, and their input.
+"""Grid of patches: their positions, which depend only on the domain, and their inputs.
 
 ```
 domain       |----------------------------------------|
 output patch |oooooooooo|                                 size P, at start + k·(P − overlap)
                      |oooooooooo|
-                                      |oooooooooo|        the last is moved back to the end
+                                      |oooooooooo|        the last patch is moved back to the end
 input patch mmm|------------|mmm                          grown by m = (I − P)/2, padded outside
 ```
 
@@ -41,8 +41,8 @@ class PatchGeometry:
 
     Attributes:
         input_patch_size: size of the network's input, voxels, zyx.
-        output_patch_size: size of the middle of its output that is used, centred in the input
-            patch, voxels, zyx.
+        output_patch_size: size of the part of the network's output that is used, voxels, zyx. This
+            part is centred in the input patch.
         output_patch_overlap: voxels that neighbouring output patches share, zyx.
     """
 
@@ -57,8 +57,8 @@ class PatchGeometry:
         Args:
             input_size: size of the input patch, voxels, zyx.
             output_size: size of the output patch, voxels, zyx (default: *input_size*).
-            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64; along
-                axes where that is not smaller than the output patch, a quarter of the patch).
+            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64; a
+                quarter of the output patch along axes where the patch is not larger than this).
 
         Raises:
             OptionError: the sizes are not compatible.
@@ -135,7 +135,8 @@ class PatchGrid:
         geometry: sizes of the patches.
         domain: bounds of the volume from which input voxels are read.
         pad: padding of input patches outside the domain: ``reflect`` (repeated mirroring),
-            ``edge``, ``zero``; ``none`` limits the output to voxels at least one margin inside.
+            ``edge`` or ``zero``. With ``none``, there is no padding, and the output is smaller than
+            the domain by one margin on each side.
         keep_stride: let the last patch reach into the padding instead of moving it back, so that
             all origins stay congruent modulo the network's pooling (``--grid padded``).
     """
@@ -209,9 +210,9 @@ class PatchGrid:
         return Zyx(len(z), len(y), len(x))
 
     def voxels_outside(self, box: BoundingBox) -> int:
-        """Return the voxels of the output patches that touch *box*, without those inside *box*.
+        """Return how many voxels the output patches that touch *box* have outside *box*.
 
-        A task that computes all its patches has this many voxels for other tasks, at most.
+        A task that computes all its patches has at most this many voxels for other tasks.
         """
         every = inside = 1  # products over the axes
         for axis, touched in enumerate(self.touching(box)):
@@ -222,7 +223,10 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Return the number of output patches that touch both boxes, and their voxels in *box*."""
+        """Return how many output patches touch both boxes, and how many voxels they have in *box*.
+
+        Voxels in which patches overlap are counted once for each patch.
+        """
         count = voxels = 1  # products over the axes
         for axis, (one, two) in enumerate(
             zip(self.touching(box), self.touching(other), strict=True)
@@ -234,7 +238,10 @@ class PatchGrid:
         return count, voxels
 
     def hull(self, box: BoundingBox) -> BoundingBox:
-        """Return the smallest box around the output patches that touch *box*, at least one."""
+        """Return the smallest box around the output patches that touch *box*.
+
+        At least one output patch must touch *box*.
+        """
         touched = self.touching(box)
         spans = list(zip(self.starts, touched, strict=True))
         low = Zyx.of(starts[hit[0]] for starts, hit in spans)
@@ -321,7 +328,7 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Return whether any two patches are shifted by a number not divisible by *divisor*.
+        """Return whether the shift between some patches is not a multiple of *divisor*.
 
         A network with pooling gives the same values only for shifts by multiples of its divisor.
         """

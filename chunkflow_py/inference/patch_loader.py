@@ -90,9 +90,10 @@ class PatchSource:
         box: position of *data*, global voxels.
         grid: grid of the patches, with their padding outside the domain.
         target: output box; the patches that touch it are loaded.
-        scale: called as (source, target), normalises voxels of *data* into (c, z, y, x) float32.
+        scale: function (source, target) that normalises voxels of *data* into (c, z, y, x) float32.
         skip_empty: skip patches whose input is zero everywhere.
-        wanted: returns, for the output box of a patch, whether to run it (default: all).
+        wanted: function (output box of a patch) that returns whether to run the network on the
+            patch (default: run it on all patches).
         exchange: exchange of patches with other tasks, if there is one.
     """
 
@@ -114,7 +115,10 @@ class PatchSource:
     def fill(
         self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
     ) -> None:
-        """Normalise *source* into *place*, (c, z, y, x), and clear *outside*; see `source`."""
+        """Normalise *source* into *place*, (c, z, y, x).
+
+        Voxels in the masks *outside*, which mark the zero padding, become 0; see `source`.
+        """
         _by_all_threads(self.scale, source, place)
         for axis, mask in enumerate(outside):
             place[(slice(None),) * (axis + 1) + (mask,)] = 0
@@ -130,8 +134,9 @@ class PatchSource:
         """Return the input voxels of an output patch, and masks of its zero padding.
 
         Returns:
-            Voxels of *data*, (c, z, y, x), as a view if the input patch is inside *box*; and for
-            each of z, y and x a mask of the positions in the zero padding (no masks for a view).
+            Voxels of *data*, (c, z, y, x), and for each of z, y and x a mask of the positions in
+            the zero padding. If the input patch is inside *box*, the voxels are a view, and the
+            list of masks is empty.
         """
         wanted = self.grid.input_box(patch)
         if self.box.contains(wanted):
@@ -190,9 +195,9 @@ class _StoppedError(Exception):
 
 
 class PatchLoader:
-    """Fills the batches of successive boxes; for a GPU in a separate thread, a few ahead.
+    """Fills the batches of one box after the other; for a GPU, a thread fills a few in advance.
 
-    On the CPU a batch is filled on request: a thread would only take a core from the network.
+    On the CPU, a batch is filled on request: a thread would only take a core from the network.
 
     ```
     thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network
@@ -229,7 +234,7 @@ class PatchLoader:
         return Batches(_taken(ready), stop, self._free)
 
     def close(self) -> None:
-        """End the thread; close every `Batches` before."""
+        """End the thread; every `Batches` must have been closed before."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -330,7 +335,7 @@ class Batches:
         self._batches, self._stop, self._free = batches, stop, free
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield each batch; its tensor is valid until the next one is requested.
+        """Yield each batch; its tensor is valid until the next batch is requested.
 
         Raises:
             Exception: any error that was raised while a batch was filled.

@@ -33,18 +33,18 @@ class Placement:
 
     Attributes:
         settings: engine settings.
-        grid: ``anchored``: starts at the corner of the domain; ``padded``: the same, and keeps the
-            stride at the end of the domain; ``chunk``: starts at the corner of each chunk, as in
-            chunkflow 1.x; ``auto``: anchored if the chunk contains the required input, else
-            ``chunk`` with a warning.
+        grid: ``anchored``: starts at the corner of the domain; ``padded``: like ``anchored``, but
+            keeps the stride at the end of the domain; ``chunk``: starts at the corner of each
+            chunk, as in chunkflow 1.x; ``auto``: ``anchored`` if the chunk contains the required
+            input, else ``chunk`` with a warning.
         output_margin: voxels to compute beyond the task's box on each side, zyx.
         output_crop_margin: legacy; voxels to drop on each side of the box that the patches cover,
             zyx.
         patch_num: legacy; number of patches that the chunk must contain, zyx.
         mask_output_chunk: legacy; keep the whole box that the patches cover, instead of dropping
             the overlap.
-        outline: `Outline` of all tasks, if known; gives the margin in messages.
-        needed: called as (box, domain), returns the box that later operators need, if known.
+        outline: `Outline` of all tasks, if known; decides the margin that messages suggest.
+        needed: function (box, domain) that returns the box that later operators need, if known.
         reported: keys of the messages that have been logged.
     """
 
@@ -91,11 +91,11 @@ class Placement:
         return Zyx(0, 0, 0) if self.mask_output_chunk else overlap
 
     def patches(self, domain: BoundingBox) -> PatchGrid:
-        """Return the patches that cover the volume *domain*, which all its tasks share."""
+        """Return the grid of patches that cover the volume *domain*; all tasks share this grid."""
         return self.settings.grid(domain)
 
     def target(self, bbox: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box to compute for a task: what the task and later operators need of it.
+        """Return the box to compute for a task: the voxels that the task and later operators need.
 
         Raises:
             GeometryError: the task does not intersect the box that the patches cover.

@@ -9,14 +9,14 @@ patches      |oooooooo|
 ```
 
 A patch touches the tasks that its intervals along z, y and x touch, and its part in a task is the
-product of the three overlaps. Therefore sums over all patches of a kind are products of sums over
-one axis, and millions of tasks are counted exactly, axis by axis.
+product of the three overlaps. Therefore, a sum over patches is a product of sums over single axes,
+and millions of tasks are counted exactly, axis by axis.
 
-The first of the tasks that a patch touches computes it and stores one part for each other one. The
-number of parts does not depend on the order of the tasks, but their bytes do: the first task keeps
-its own part, which may be the largest or the smallest. The amounts are exact for tasks that run
-strictly in the given order. More is written if workers compute a patch twice, because they work on
-neighbouring tasks at the same time, and less for tasks that are already recorded.
+The first of the tasks that a patch touches computes it and stores one part for each of the others.
+The number of parts does not depend on the order of the tasks, but their bytes do: the first task
+keeps its own part, which may be the largest or the smallest. The amounts are exact for tasks that
+run strictly in the given order. More is written if two workers compute the same patch, because they
+work on neighbouring tasks at the same time. Less is written if some tasks are already recorded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NEAR = 3  # layers and rows on each side of the middle whose peak is computed
 
 
 def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
-    """Return the bytes of one voxel of a part, at most.
+    """Return the largest number of bytes that one voxel of a part may take.
 
     Args:
         channels: number of channels of the network's output.
@@ -61,7 +61,7 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 
     Args:
         task_bytes: limit of the bytes that a task stores, see `PatchGrid.voxels_outside`.
-        tasks: number of tasks.
+        tasks: number of tasks whose parts may be in the store.
         most_bytes: limit of the bytes that the part store keeps in memory.
         writes_later: whether the store writes in a thread, as the store of a run does.
     """
@@ -71,7 +71,7 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 
 
 def too_small(boxes: Boxes, patch: Zyx) -> str:
-    """Return how tasks are smaller than a patch, as text; empty if they are not.
+    """Return a text that says along which axes tasks are smaller than a patch; empty if none.
 
     Such tasks exchange nothing: a patch touches more than two of them along an axis, so a task
     would exchange parts with more than its 26 neighbours. An axis along which the volume is not
@@ -102,7 +102,7 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 
 
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
-    """Return the slab of each layer of tasks along z in the checkerboard order.
+    """Return, for each layer of tasks along z, the number of its slab in the checkerboard order.
 
     Args:
         count: number of tasks along each axis, zyx.
@@ -118,8 +118,9 @@ class SharedPatches:
     """The patches of a grid and the tasks that they touch, along each axis.
 
     Attributes:
-        touched: for z, y and x, for each patch interval that touches a task: positions of the
-            touched tasks along the axis, and lengths of the overlaps in voxels.
+        touched: one list for each of z, y and x. Along this axis, the list has an entry for each
+            interval of patches that touches a task: the positions of the touched tasks and the
+            lengths of the overlaps in voxels.
     """
 
     touched: tuple[Touched, Touched, Touched]
@@ -132,8 +133,8 @@ class SharedPatches:
 
         Args:
             grid: grid of the patches.
-            targets: for z, y and x, first and last voxel + 1 of what each task computes, in
-                ascending order; ``None`` for tasks that compute nothing.
+            targets: for each of z, y and x, the half-open interval of voxels that each task
+                computes, in ascending order; ``None`` for tasks that compute nothing.
         """
         sizes = grid.geometry.output_patch_size
         z, y, x = (
@@ -153,7 +154,7 @@ class SharedPatches:
         return prod(len(axis) for axis in self.touched)
 
     def written_voxels(self, slab_of: Sequence[int] | None) -> int:
-        """Return the number of voxels of all parts that tasks write; tasks read as many.
+        """Return the number of voxels of all parts that tasks write; tasks read the same number.
 
         Args:
             slab_of: order of the tasks: ``None`` for the order of their numbers, else the slab of
@@ -171,26 +172,26 @@ class SharedPatches:
     def objects(self) -> int:
         """Number of objects, one for each pair of a producer and a consumer of parts.
 
-        The number is exact for the order of task numbers: two tasks are such a pair if their
-        positions are a pair along each axis, or are equal there. It is the same for other orders if
-        every task has, along each axis, a patch that touches no other task.
+        The number is exact for the order of task numbers. It is the same for other orders if every
+        task has, along each axis, a patch that touches no other task.
         """
+        # Two tasks are such a pair if, along each axis, their positions are a pair or are equal.
         pairs = [{(tasks[0][0], task) for tasks in axis for task, _ in tasks}
                  for axis in self.touched]  # fmt: skip
         return prod(map(len, pairs)) - prod(sum(a == b for a, b in axis) for axis in pairs)
 
     @cached_property
     def layers(self) -> int:
-        """Number of layers of patches of all tasks; a task looks for objects at each of them."""
+        """Number of layers of patches of all tasks; a task looks for objects at each layer."""
         z, y, x = self.touched
         rows = [len({task for tasks in axis for task, _ in tasks}) for axis in (y, x)]
         return sum(len(tasks) for tasks in z) * prod(rows)
 
     def peak_voxels(self, slab_of: Sequence[int] | None) -> int:
-        """Return the voxels of the parts that are stored at the same time, at their maximum.
+        """Return the largest number of voxels of parts that are stored at the same time.
 
-        Assumption: tasks run strictly in their order, and the parts for a task are removed when it
-        is recorded. The amount that is stored at a time is
+        Assumption: tasks run strictly in their order, and the parts for a task are removed when the
+        task is recorded. The amount that is stored at a time is
 
             sum of W(p, c) over producers p that are done and consumers c that are not,
 
@@ -233,8 +234,9 @@ class SharedPatches:
             kinds: for each axis, a function that returns the kind of a task, so that the order of
                 two tasks depends only on their kinds. Its second argument is the first task that
                 the same patch touches.
-            rank: returns what orders tasks in time, for the kinds of a task along z, y and x; of
-                several tasks of the same rank, the lowest one is the first.
+            rank: function (kinds of a task along z, y and x) that returns the rank of the task.
+                Tasks of a lower rank run first. Of several tasks with the same rank, the task with
+                the lowest number runs first.
         """
         groups: list[dict[tuple[Any, ...], list[int]]] = []
         for axis, kind in zip(self.touched, kinds, strict=True):
@@ -266,7 +268,7 @@ def _side(middle: int, task: int, first: int) -> int:  # noqa: ARG001
 
 
 def _layer(slab_of: Sequence[int], slab: int, task: int, first: int) -> tuple[int, int]:  # noqa: ARG001
-    """Return -1, 0 or 1 for a layer in an earlier slab, in *slab* or in a later one; its parity."""
+    """Return -1, 0 or 1 for a layer before, in or after *slab*, and the parity of the layer."""
     return (slab_of[task] > slab) - (slab_of[task] < slab), task % 2
 
 

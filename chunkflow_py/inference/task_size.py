@@ -12,8 +12,8 @@ Along an axis, size / stride + 1 patches touch a task whose boundaries are multi
 memory.
 
 If tasks exchange the patches that they share, no task computes voxels in vain, whatever its size.
-The smallest task is then chosen for which at least half of the output that it computes lies in its
-own box; smaller tasks would spend their time on the exchange.
+Then, the chosen task is the smallest one that computes at least half of its output in its own box.
+Smaller tasks would spend their time on the exchange.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TaskSizes:
             from the corner of each chunk, not from the corner of the volume.
         input_bytes: bytes of one input voxel, all channels together.
         exchange: whether tasks exchange the patches that they share. Tasks that are smaller than a
-            patch do not.
+            patch never do.
     """
 
     geometry: PatchGeometry
@@ -101,8 +101,8 @@ class TaskSizes:
         Without an exchange of patches, this is the size with the least amplification. With an
         exchange, at least half of the output that a task computes must lie in its own box; if no
         such size fits, this is the size with the largest share. Of several such sizes, the one that
-        needs least memory is returned. The size along y and x is the same, so it may exceed the
-        shorter axis of the volume.
+        needs the least memory is returned. Tasks are square in plane, so their size may exceed the
+        shorter of the axes y and x of the volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches.
@@ -209,5 +209,5 @@ class TaskSizes:
 
 
 def _badness(size: TaskSize) -> tuple[float, float, int]:
-    """Return what orders task sizes, the best first; roundoff must not make sizes differ."""
+    """Return a sort key for task sizes, best first; rounding errors must not decide the order."""
     return -min(size.kept, _KEPT), round(size.amplification, 9), size.memory_bytes

@@ -21,7 +21,7 @@ def quiet_torch() -> AbstractContextManager[None]:
 
 @contextmanager
 def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
-    """Silence the messages of some loggers that are below *level*, inside a ``with`` block.
+    """Silence messages below *level* of some loggers, inside a ``with`` block.
 
     Args:
         names: names of the loggers.

@@ -60,7 +60,7 @@ def check_voxel_size(
     at = "" if mip is None else f" (mip {mip})"
     msg = (
         f"the network was trained on voxels of {_text(model_nm)} nm (zyx), but the voxels of the "
-        f"data{at} are {_text(data_nm)} nm, which differs by more than {tolerance:.0%} ({off}); "
+        f"data{at} are {_text(data_nm)} nm; they differ by more than {tolerance:.0%} ({off}); "
         f"{_remedy(model_nm, data_nm, mip, list(levels), tolerance)}"
     )
     raise OptionError(msg)

@@ -1,6 +1,7 @@
 """Compute the facts about a run that the commands status, report and dashboard share.
 
-Status, report and dashboard answer the same questions; this module answers each in one place:
+Status, report and dashboard answer the same questions. For each question, this module has one
+answer:
 
 | question                                      | answer                                       |
 |-----------------------------------------------|----------------------------------------------|
@@ -10,8 +11,8 @@ Status, report and dashboard answer the same questions; this module answers each
 | Which attempts failed in the same way         | `ErrorGroups`: one group per kind and reason |
 | What are the totals over all records          | `StepFacts`: one pass, in constant memory    |
 
-To read the sums in the ledger, one read per segment of the ledger is enough. `StepFacts` reads
-every record, because only records contain boxes, workers and reasons.
+The sums in the ledger need only one read per segment of the ledger. `StepFacts` reads every record,
+because only records contain boxes, workers and reasons.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class StepStatus:
         hash: hash of the step; queue messages and records of the step contain this hash.
         tasks: number of all tasks of the step.
         totals: sums over the tasks that have ended and over the failed attempts.
-        closed: whether all tasks have ended and none was given up; the next step is then open.
-        taken_from: URL of the run whose output is used for this step; ``None``: this run executes
+        closed: whether all tasks have ended and none was given up; the next step may then begin.
+        taken_from: URL of the run whose output is used for this step; ``None`` if this run executes
             the step.
     """
 
@@ -83,7 +84,7 @@ class StepStatus:
 
     @property
     def tasks_per_s(self) -> float:
-        """Tasks that ended per second in the last minutes; 0 if no task ended or is left."""
+        """Number of tasks that ended per second, averaged over the last ten minutes."""
         return self.totals.recent if self.left else 0.0
 
     @property
@@ -104,7 +105,7 @@ def run_state(steps: Iterable[StepStatus]) -> str:
 
 
 def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
-    """Yield phrases about the patches of a step and their exchange; nothing without exchange.
+    """Yield phrases about the patches of a step and their exchange; none if nothing was counted.
 
     Args:
         patches: counts by name, see `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
@@ -135,8 +136,8 @@ class FailedTask:
         stage: name of the step that the task belongs to.
         number: number of the task in the plan.
         box: text of the task's box.
-        reason: why the task was given up; ``None``: the task will be tried again.
-        attempts: failed attempts, the oldest first; empty if they were not requested.
+        reason: reason why the task was given up; ``None`` if the task will be tried again.
+        attempts: failed attempts, the oldest first; empty if attempts were not requested.
     """
 
     stage: str
@@ -149,7 +150,7 @@ class FailedTask:
 def failed_tasks(
     step: str, ledger: Ledger, most: int, *, attempts: bool = True
 ) -> list[FailedTask]:
-    """Return the first tasks of a step that were given up, in the order of the ledger.
+    """Return the tasks of a step that were given up, in the order of the ledger.
 
     Args:
         step: name of the step.
@@ -172,7 +173,7 @@ def failed_tasks(
 
 
 def failing_tasks(step: str, ledger: Ledger, most: int) -> list[FailedTask]:
-    """Return at most *most* tasks with failed attempts that will be tried again."""
+    """Return up to *most* tasks that have failed attempts and will be tried again."""
     boxes = {failure.number: failure.box for failure in ledger.failures()}
     numbers = iter(boxes)
     failing: list[int] = []
@@ -195,8 +196,7 @@ class ErrorGroup:
 
     Attributes:
         kind: kind of the failures, such as ``permanent``; see `FailureKind`.
-        reason: reason of the failures, in which placeholders replace the box of the task and
-            numbers.
+        reason: reason of the failures. Placeholders replace numbers and the box of the task.
         count: number of attempts in the group.
         last: time of the last failure, in seconds since 1970.
         examples: some of the failed attempts, the latest first.
@@ -212,9 +212,9 @@ class ErrorGroup:
 class ErrorGroups:
     """Failed attempts, grouped by kind and reason.
 
-    Two reasons belong to one group if they differ only in the box of the task and in numbers. If
-    there are `REASONS` groups, attempts with further reasons are counted in one more group for each
-    kind.
+    Two reasons belong to one group if they differ only in numbers and in the box of the task. Once
+    there are `REASONS` groups, attempts with new reasons are counted in one additional group for
+    each kind.
     """
 
     def __init__(self, failures: Iterable[FailedAttempt] = ()) -> None:
@@ -234,7 +234,7 @@ class ErrorGroups:
         self._count(ErrorGroup(failure.kind, reason, 1, failure.when, [failure]))
 
     def update(self, other: ErrorGroups) -> None:
-        """Add all attempts of *other*."""
+        """Add all attempts of the groups *other* to these groups."""
         for group in other.ranked():
             self._count(group)
 
@@ -272,7 +272,8 @@ class OverTime:
     Attributes:
         width_s: width of a bin in seconds. The width is a power of two, so a wider bin consists of
             whole narrower bins.
-        bins: start of a bin (seconds since 1970, divided by the width) -> sum of the amount.
+        bins: sum of the amount in each bin, by the start of the bin (in seconds since 1970, divided
+            by the width).
     """
 
     width_s: float = 1 / 64
@@ -300,8 +301,8 @@ class WorkerFacts:
 
     Attributes:
         tasks: number of tasks that the worker recorded, with any outcome.
-        start: start of the worker's first task, in seconds since 1970 by the clock of the worker;
-            the start of a task is its end minus the seconds of all its operators.
+        start: start of the worker's first task, in seconds since 1970 by the clock of the worker.
+            It is computed as the end of the task minus the seconds of all its operators.
         stop: end of the worker's last task, in seconds since 1970 by the clock of the worker.
     """
 
@@ -316,19 +317,19 @@ class StepFacts(Totals):
 
     Attributes:
         voxels: number of voxels in the boxes of done tasks.
-        most_s: operator -> seconds that the operator took in its slowest task.
-        objects: protocol of a store, such as ``s3`` -> number of objects written.
-        stored: protocol of a store, such as ``s3`` -> number of bytes written.
+        most_s: seconds that each operator took in its slowest task, by operator name.
+        objects: number of objects written, by the protocol of the store, such as ``s3``.
+        stored: number of bytes written, by the protocol of the store, such as ``s3``.
         missing_tasks: number of tasks that have read missing blocks as the fill value.
         missing_boxes: boxes of some of the tasks that have read missing blocks.
         over_time: number of voxels in done tasks, by the time at which the tasks ended.
-        workers: name of a worker -> work that the worker has recorded.
-        profiles: compute profile (backend, device, threads and precision) -> number of tasks.
-        skip_reasons: reason for skipping a task -> number of tasks.
+        workers: work that each worker has recorded, by the name of the worker.
+        profiles: number of tasks by compute profile (backend, device, threads and precision).
+        skip_reasons: number of skipped tasks, by the reason for skipping.
         slowest: seconds and box of the slowest tasks, the slowest first.
         untimed: number of failed attempts of unknown duration.
         errors: failed attempts, grouped by kind and reason.
-        failed: the first tasks that were given up.
+        failed: some of the tasks that were given up, in the order of the ledger.
     """
 
     voxels: int = 0
@@ -348,7 +349,7 @@ class StepFacts(Totals):
 
     @classmethod
     def of_step(cls, step: str, ledger: Ledger, most: int) -> StepFacts:
-        """Collect the facts from the ledger of a step, with at most *most* given-up tasks."""
+        """Collect the facts from the ledger of a step, and list up to *most* given-up tasks."""
         facts = cls.of(ledger.records(), ledger.failures())
         facts.failed = failed_tasks(step, ledger, most)
         return facts
@@ -378,7 +379,7 @@ class StepFacts(Totals):
 
     @property
     def machine_s(self) -> float:
-        """Seconds from a worker's first start to its last end, added up over all workers."""
+        """Sum over workers of the seconds from the start of the first task to the last end."""
         return sum(each.stop - each.start for each in self.workers.values())
 
     @property
@@ -432,6 +433,6 @@ def voxels_of(record: Record) -> int:
 
 
 def count_bounded(counter: Counter[str], text: str) -> None:
-    """Count *text*; if *counter* has `REASONS` texts, count each new text as `OTHERS`."""
+    """Count a text, or count it as `OTHERS` if it is new and the counter has `REASONS` texts."""
     known = text in counter or len(counter) < REASONS
     counter[text if known else OTHERS] += 1

@@ -1,4 +1,4 @@
-"""The status of a run: finished tasks as in the ledger, waiting tasks as in the queue."""
+"""The status of a run: finished tasks from the ledger, waiting tasks from the queue."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class RunStatus:
         queue: numbers of messages in the queue; ``None`` if the run has no queue, or the queue
             cannot be read.
         queue_url: URL of the queue; empty if the run has no queue.
-        failures: the first tasks that were given up.
+        failures: tasks that were given up, up to a limit.
         exchange: settings of the exchange of patches; ``None`` if no step runs a network.
-        exchanged: amount in the exchange; ``None`` if it cannot be read.
-        failing: the first tasks with failed attempts that will be tried again; empty if these tasks
-            were not requested.
+        exchanged: amount of data in the exchange; ``None`` if the exchange cannot be read.
+        failing: tasks with failed attempts that will be tried again, up to a limit; empty if these
+            tasks were not requested.
     """
 
     address: str
@@ -123,7 +123,7 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
     Args:
         home: run directory.
-        most: largest number of given-up tasks to list, and of tasks that will be tried again.
+        most: largest number of tasks in each list: given-up tasks, and tasks to be tried again.
         attempts: whether to read the failed attempts of each task, and to list the tasks that will
             be tried again.
     """
@@ -157,7 +157,7 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
 
 def _exchanged(home: RunDirectory) -> ExchangeAmount | None:
-    """Return the amount in the exchange of a run; ``None`` if this machine cannot read it."""
+    """Return the amount of data in a run's exchange; ``None`` if this machine cannot read it."""
     amount = ExchangeAmount()
     try:
         for step in home.spec.steps:

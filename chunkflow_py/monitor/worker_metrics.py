@@ -73,7 +73,7 @@ class Metrics:
         )
         self._read = counter(
             "read_bytes",
-            "Number of stored bytes that loaders have read; some loaders do not count.",
+            "Number of stored bytes that loaders have read; some loaders do not count them.",
             stage,
             **kept,
         )
@@ -150,7 +150,7 @@ class Metrics:
     # --- events of the worker ----------------------------------------------------------------
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Start to count for the step *stage*, which has *tasks* tasks."""
+        """Start to count the tasks of a step, given its name and its number of tasks."""
         self._stage = stage
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):
@@ -179,7 +179,7 @@ class Metrics:
                 counter.labels(self._stage, label).inc(record.patches.get(name, 0))
 
     def _patch_counters(self) -> Iterator[tuple[Any, dict[str, str]]]:
-        """Yield the counters about patches, with label -> name of the count in records."""
+        """Yield the counters about patches, each with its labels and their names in records."""
         yield self._patches, {"computed": "computed", "found": "found"}
         yield self._refused, {name: name for name in REFUSED_PARTS}
         yield self._exchanged, {"read": "read_bytes", "written": "written_bytes"}
@@ -205,7 +205,7 @@ class Metrics:
             self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
-        """Set the metrics of GPUs: number, busy share of time and used bytes of each GPU."""
+        """Set the metrics of each GPU: its number, its busy share of time and its used bytes."""
         for number, busy, used in found:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)

@@ -45,7 +45,7 @@ def adjust_pre(
     Args:
         synapses: synapses with positions in voxels of the image.
         image: (z, y, x) or (1, z, y, x), any real dtype.
-        img_threshold: voxels below this value are dark, in the unit of the voxels.
+        img_threshold: value below which a voxel is dark, in the unit of the voxels.
         radius: largest move of a T-bar along each axis, voxels; also the largest depth, in units
             of the shortest edge of a voxel.
 

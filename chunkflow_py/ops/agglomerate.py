@@ -3,7 +3,7 @@ r"""Segment affinities: watershed, then merging.
 Example: chunkflow load-h5 --file-name affinity.h5 agglomerate --threshold 0.7 \
   save-h5 --file-name seg.h5
 
-Two segments are merged while 1 - the mean affinity of their shared face is below --threshold.
+Two segments are merged while 1 minus the mean affinity of their shared face is below --threshold.
 A threshold of 0.7 merges segments with a mean affinity above 0.3; a higher threshold merges more.
 The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is the affinity of a
 voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
@@ -46,7 +46,7 @@ def agglomerate(
         chunk: (3, z, y, x) affinities in [0, 1]; see `segmentation.labels.agglomerate.agglomerate`.
         fragments: a chunk or array (z, y, x) of labels to merge, or the method that makes these
             labels: ``waterz`` or ``seeded`` (``None`` selects ``waterz``).
-        threshold: two segments are merged while 1 - their mean affinity is below this value.
+        threshold: two segments are merged while 1 minus their mean affinity is below this value.
         settings: further keyword arguments of `segmentation.labels.agglomerate.agglomerate`.
 
     Returns:

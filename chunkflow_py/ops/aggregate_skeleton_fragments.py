@@ -4,11 +4,12 @@ Example: chunkflow aggregate-skeleton-fragments --fragments-path precomputed://f
   --prefix 12
 
 Run this command after skeletonize has finished all tasks. It joins the fragments of each object,
-which meet at task boundaries, and removes the short pieces, branches and loops that come from
+which meet at task boundaries. It also removes the short pieces, branches and loops that come from
 cutting objects into tasks. --prefix selects objects by the first digits of their ids. An item of
 the task can also hold the prefix (--input-name).
 
-In a run, --digits 2 takes a prefix of two digits from the task's box: 70 from 70-71_0-1_0-1:
+In a run, --digits 2 takes a prefix of two digits from the task's box: 70-71_0-1_0-1 gives 70. The
+run is then
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
 aggregate-skeleton-fragments --fragments-path seg --digits 2
 """

@@ -3,11 +3,11 @@ r"""Equalize contrast locally (CLAHE), in 2D or 3D.
 Example: chunkflow load-h5 --file-name raw.h5 clahe --clip-limit 0.02 \
   save-h5 --file-name equalised.h5
 
-Contrast limited adaptive histogram equalisation, with scikit-image. Tiles are counted from the
-corner of the chunk, and intensities are scaled by the darkest and brightest voxel of each section
-(--whole: of the chunk). The result therefore depends on the task grid. A margin of one tile
-(--expand-margin-size auto, later cut off by crop-margin) softens the seams between tasks.
-normalize-contrast --levels and stretch-intensity make no seams.
+CLAHE is contrast-limited adaptive histogram equalisation; scikit-image computes it. The first tile
+starts at the corner of the chunk. Intensities are scaled by the darkest and the brightest voxel of
+each section or, with --whole, of the chunk. The result therefore depends on the task grid. To
+soften the seams between tasks, read a margin of one tile with --expand-margin-size auto, and cut
+the margin off with crop-margin. normalize-contrast --levels and stretch-intensity make no seams.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def clahe(
     *,
     per_section: bool = True,
 ) -> Chunk:
-    """Return *chunk* with the contrast of each tile equalised, and blended between tiles.
+    """Return *chunk* with its contrast equalised in tiles that are blended with each other.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), unsigned integers or floating point; channels are

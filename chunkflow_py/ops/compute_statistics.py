@@ -8,10 +8,10 @@ prints these, and writes the file for `inference --normalize-statistics`. `norma
 --levels URL` uses the histograms of sections. A task that is killed or runs twice is counted once.
 The margin around a task's box is not counted.
 
-Integers are counted by value, so all results are exact. Floating-point values are counted in --bins
-equal bins from --range LOW to HIGH (0 to 1 for probability and affinity maps), so percentiles are
-exact to the width of a bin. Mean, standard deviation, minimum and maximum are computed from the
-values themselves.
+Integers are counted by value, so all results are exact. Floating-point values are counted in bins
+of equal width between the limits of --range (0 and 1 for probability and affinity maps). Their
+percentiles are exact to the width of a bin. Their mean, standard deviation, minimum and maximum are
+computed from the values themselves.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ class StatisticsCounter(OperatorBase):
 @click.option("--mask-name", "-m", type=ItemName("in"),
               help="Name of a mask; do not count voxels where the mask is 0.")
 @click.option("--range", "span", type=float, nargs=2, metavar="LOW HIGH",
-              help="Count voxels in bins from LOW to HIGH.  [default: each value of integers, "
-                   "0 to 1 for maps]")
+              help="Count voxels in bins from LOW to HIGH.  [default: one bin per integer; 0 to "
+                   "1 for maps]")
 @click.option("--bins", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Number of bins in the range.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="Store a histogram per section (z), for normalize-contrast, or per task.")
+              help="Store one histogram per section (z), as normalize-contrast needs, or per task.")
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check that the range is not empty, and return the operator."""
     # fmt: on

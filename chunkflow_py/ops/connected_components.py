@@ -51,7 +51,7 @@ def connected_components(
     Args:
         chunk: (z, y, x) or (1, z, y, x), any real dtype; with a threshold also the three channels
             of an affinity map, which are averaged.
-        threshold: voxels above this value are foreground, in the unit of the voxels. ``None``: the
+        threshold: value above which a voxel is foreground, in the unit of the voxels. ``None``: the
             chunk is a mask or a segmentation, and neighbours of equal value are connected.
         connectivity: 6 (neighbours share a face), 18 (a face or an edge) or 26 (also a corner).
         numbering: rule that makes ids unique in the volume (default: unique in the chunk).
@@ -59,13 +59,13 @@ def connected_components(
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N without gaps, 0 for background;
-        uint32, or uint64 if N is too large. If *numbering* makes ids unique in the volume, these
-        ids in the dtype of *numbering*.
+        uint32, or uint64 if N is too large. If *numbering* makes ids unique in the volume, the
+        labels are these ids, in the dtype of *numbering*.
 
     Raises:
         OptionError: the connectivity is not 6, 18 or 26, or the threshold is between 0 and 1
             although the chunk is a map of integers.
-        ChunkError: the chunk has neither 1 nor 3 channels, or is a map and no threshold is given.
+        ChunkError: the chunk has neither 1 nor 3 channels, or it is a map without a threshold.
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels import components

@@ -1,7 +1,7 @@
 """Create a synthetic chunk: sine pattern, zeros or random.
 
 With --dtype uint16, uint32 or uint64, the chunk is a segmentation: the patterns sin and random then
-have the labels 1 to 4 and background.
+consist of the labels 1 to 4 and of background.
 
 Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 --file-name random.h5
 """
@@ -41,10 +41,10 @@ def create_chunk(
         size: extent, voxels, zyx.
         dtype: type of the voxels.
         pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the
-            chunk is an image in [0, 1] or [0, 255]: ``sin`` is a product of three sine waves
-            (period 32 voxels, in global positions), ``random`` is uniform noise. For other types,
-            the chunk has the labels 1 to 4 and 0: ``sin`` makes slabs across the diagonal, as
-            chunkflow 1.x did, ``random`` makes blocks of 8×8×8 voxels.
+            chunk is an image in [0, 1] or [0, 255]. ``sin`` is then a product of three sine waves
+            with a period of 32 voxels of global position, and ``random`` is uniform noise. For
+            other dtypes, the chunk has the labels 0 to 4. ``sin`` then makes slabs across the
+            diagonal, as in chunkflow 1.x, and ``random`` makes blocks of 8×8×8 voxels.
         voxel_offset: global position of the first voxel, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
     """

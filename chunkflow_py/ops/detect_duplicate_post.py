@@ -3,10 +3,10 @@ r"""Remove duplicate postsynaptic points.
 Example: chunkflow load-synapses --file-path synapses.h5 load-h5 --file-name segmentation.h5 \
   detect-duplicate-post --distance-threshold 10 save-synapses --file-path single.h5
 
-Points in one segment that lie within --distance-threshold of each other count as one contact, of
-which only the point nearest to its T-bar is kept. --max-distance also removes points far from their
-T-bar, and --max-post-num removes surplus points of a T-bar. With --user, only points of that user
-are removed, so points that other users have checked are kept.
+Points in one segment that lie within --distance-threshold of each other count as one contact. Of
+each contact, only the point nearest to its T-bar is kept. --max-distance also removes points far
+from their T-bar, and --max-post-num removes surplus points of a T-bar. With --user, only points of
+that user are removed, so points that other users have checked are kept.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def duplicates(
         synapses: synapses with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of this
             chunk are never duplicates.
-        distance_threshold: points of one segment within this distance count as one contact, voxels.
+        distance_threshold: largest distance of the points of one contact, voxels.
         max_distance: remove points farther than this from their T-bar, voxels.
-        max_post_num: largest number of points to keep per T-bar: those with the smallest distance
-            divided by confidence.
+        max_post_num: largest number of points to keep per T-bar. The points with the smallest
+            distance, divided by the confidence, are kept.
         user: remove only points of this user (default: of all users).
 
     Raises:

@@ -7,8 +7,8 @@ A peak is a voxel above the threshold, with no higher voxel within --min-distanc
 If equal voxels touch (a flat top), the peak is the voxel in their middle. The threshold is a
 fraction of the map's full scale, not of the chunk's maximum. Each peak belongs to the task whose
 box contains the peak. With a margin of three times --min-distance (--expand-margin-size auto), the
-peaks do not depend on the task grid, unless a flat top is larger than --min-distance, as in a
-saturated map. Blur such a map first.
+peaks do not depend on the task grid. The exception is a flat top larger than --min-distance, as in
+a saturated map. Blur such a map first.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SECTION = "objects"
 
 
 def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3) -> Points:
-    """Return the peaks of a map with their confidences, the highest first.
+    """Return the peaks of a map with their confidences, the highest peak first.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
             largest possible value means 1.
-        min_distance: no voxel within this distance of a peak along each axis is higher, voxels.
-        threshold_rel: peaks are above this fraction of the map's full scale, in [0, 1].
+        min_distance: distance along each axis within which no voxel is higher than a peak, voxels.
+        threshold_rel: fraction of the map's full scale that peaks exceed, in [0, 1].
 
     Raises:
         OptionError: the distance is below 1, or the threshold is not in [0, 1].

@@ -45,8 +45,8 @@ def detect_post_synapses(
         chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
             largest possible value means 1.
         synapses: synapses with T-bars in and near the chunk.
-        min_distance: no voxel within this distance of a peak along each axis is higher, voxels.
-        threshold_rel: peaks are above this fraction of the map's full scale, in [0, 1].
+        min_distance: distance along each axis within which no voxel is higher than a peak, voxels.
+        threshold_rel: fraction of the map's full scale that peaks exceed, in [0, 1].
         max_distance: largest distance from a T-bar to its points, voxels.
         max_post_num: largest number of points per T-bar.
 
@@ -73,14 +73,14 @@ class PostDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by the largest T-bar distance and the margin of peak detection."""
+        """Return *box* grown by *max_distance* and by the margin that peak detection needs."""
         from chunkflow_py.segmentation.peaks import REACH
 
         reach = int(self.options["max_distance"]) + REACH * int(self.options["min_distance"])
         return box.grow((reach,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Find the points of the task; the result is ``None`` if it has no T-bars or no map."""
+        """Find the points of the task; the result is ``None`` without T-bars or without a map."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:

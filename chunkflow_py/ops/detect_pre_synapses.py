@@ -5,9 +5,9 @@ Example: chunkflow load-h5 --file-name tbars.h5 detect-pre-synapses --threshold-
 
 A T-bar is a voxel above the threshold, with no higher voxel within --min-distance along each axis.
 Each T-bar belongs to the task whose box contains the T-bar. With a margin of three times
---min-distance (--expand-margin-size auto), the T-bars do not depend on the task grid, unless a
-group of equally high voxels is larger than --min-distance. If a task has no T-bars, the result is
-None; skip-none skips such tasks.
+--min-distance (--expand-margin-size auto), the T-bars do not depend on the task grid. The exception
+is a group of equally high voxels that is larger than --min-distance. If a task has no T-bars, the
+result is None; skip-none skips such tasks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def detect_pre_synapses(
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
             largest possible value means 1.
-        min_distance: no voxel within this distance of a T-bar along each axis is higher, voxels.
-        threshold_rel: T-bars are above this fraction of the map's full scale, in [0, 1].
+        min_distance: distance along each axis within which no voxel is higher than a T-bar, voxels.
+        threshold_rel: fraction of the map's full scale that T-bars exceed, in [0, 1].
 
     Raises:
         OptionError: the distance is below 1, or the threshold is not in [0, 1].

@@ -6,8 +6,8 @@ Example: chunkflow download-mesh --volume-path precomputed://file:///data/seg --
 --input is a list of ids separated by commas, a text file of ids, or the name of a chunk of labels
 that the pipeline has loaded. The objects of a chunk are sorted by size, the largest first.
 --start-rank and --stop-rank select a part of the list. The manifest of an object, which
-mesh-manifest writes, lists the fragments of the object. They are merged into one surface, which
-is saved to a file named after --out-pre, the id and the format, such as meshes/34.ply.
+mesh-manifest writes, lists the fragments of the object. The fragments are merged into one surface.
+The surface is saved to a file named after --out-pre, the id and the format, such as meshes/34.ply.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Downsampler(OperatorBase):
         sparse: ignore fine voxels of label 0, unless all fine voxels of a coarse voxel are 0.
         input_name: name of the chunk to shrink.
         output_name: name of the result.
-        coarse_tasks: whether the boxes of tasks count voxels of the result, not of the input.
+        coarse_tasks: whether the boxes of tasks are in voxels of the result, not of the input.
     """
 
     factor: Zyx = Zyx(2, 2, 2)
@@ -59,7 +59,7 @@ class Downsampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """Size of a voxel of the result, in the voxels that the task's box counts, zyx."""
+        """Size of a voxel of the result, in voxels of the task's box, zyx."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook

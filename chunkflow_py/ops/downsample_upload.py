@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @operator("write")
 @input_option()
 @click.option(
-    "--volume-path", "-v", help="Volume whose levels to write, such as zarr://em.zarr.  [required]"
+    "--volume-path", "-v", help="Volume to write the levels to, such as zarr://em.zarr.  [required]"
 )
 @zyx_option(
     "--factor",
@@ -70,7 +70,7 @@ def command(
     from chunkflow_py.volume.pyramid import PyramidOutput
 
     if volume_path is None:
-        msg = "downsample-upload needs the volume whose levels to write; give --volume-path"
+        msg = "downsample-upload needs a volume to write the levels to; give --volume-path"
         raise OptionError(msg)
     return PyramidOutput(
         volume_path,

@@ -4,9 +4,9 @@ Example: chunkflow load-h5 --file-name seg.h5 \
   load-h5 --file-name truth.h5 --output-name groundtruth evaluate-segmentation
 
 Rand and variation of information have two parts: split measures how far true bodies are cut into
-pieces, merge measures how far they are joined. Object scores count the bodies and segments that
-match each other with an intersection over union (IoU) of at least --iou-threshold; label 0 is
-background. If labels are classes, --per-class adds Dice and IoU of each class.
+pieces, and merge measures how far different bodies are joined. Object scores count the bodies and
+segments that match each other with an intersection over union (IoU) of at least --iou-threshold;
+label 0 is background. If labels are classes, --per-class adds Dice and IoU of each class.
 
 The two chunks are compared where they overlap; --bbox restricts the region. The operator prints a
 table of the scores and adds the scores to the task. --json also writes the scores to a file.
@@ -15,8 +15,8 @@ If tasks divide a volume, --table-path URL stores the label overlaps of each tas
 object. Then `chunkflow sum-scores URL` prints the scores of the whole volume, which differ from the
 mean of the scores of the tasks.
 
---relabel is for a region that cuts through objects: both chunks are relabelled by 26-connected
-components inside the region, and voxels of label 0 in the segmentation get the label of the nearest
+--relabel is for a region that cuts through objects. Both chunks are then relabelled by 26-connected
+components inside the region. Voxels of label 0 in the segmentation get the label of the nearest
 segment.
 """
 
@@ -87,12 +87,13 @@ def evaluate_segmentation(
     help="Name of the ground truth.",
 )
 @output_option("--output", "-o", default="seg_score", help="Name of the item for the scores.")
-@click.option("--bbox", "-b", type=BBOX, help="Box to compare in.  [default: overlap of chunks]")
+@click.option("--bbox", "-b", type=BBOX, help="Box to compare.  [default: overlap of the chunks]")
 @click.option(
     "--relabel/--no-relabel",
     default=False,
     show_default=True,
-    help="Relabel both chunks by 26-connected components; 0 then takes the nearest segment.",
+    help="Relabel both chunks by 26-connected components; unlabelled voxels of the segmentation "
+    "get the label of the nearest segment.",
 )
 @scoring_options
 @click.option("--json", "-j", help="JSON file for the scores, or prefix of one file per task.")

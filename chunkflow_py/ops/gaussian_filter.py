@@ -33,7 +33,7 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
         sigma_z: standard deviation in z, voxels; 0 blurs each section separately.
 
     Returns:
-        A chunk of the same dtype; integers are rounded to the nearest, and halves to even.
+        A chunk of the same dtype; integers are rounded half to even.
 
     Raises:
         OptionError: a standard deviation is negative.

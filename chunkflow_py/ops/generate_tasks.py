@@ -5,9 +5,9 @@ The other operators of the pipeline run on each task, unless the tasks are sent 
 overlap a box of a file; --mask keeps only the boxes where a coarse mask is not all zero. If
 --bbox-file is given without --chunk-size, each box of the file is one task.
 
---order checkerboard is an order for sending tasks to workers that run at the same time: of
-neighbouring tasks, which share patches of a network, one is sent long before the other. The numbers
-of tasks (--task-index-start, --file-path) and the order in a single process are those of raster.
+--order checkerboard is for workers that run at the same time. Neighbouring tasks share patches of a
+network; in this order, one of two neighbours is sent long before the other. The numbers of tasks
+(--task-index-start, --file-path) and the order in a single process stay those of --order raster.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5
@@ -95,7 +95,7 @@ _COUNT = click.IntRange(min=0)
     show_default=True,
     help="Number of the first task to make, counted from 0.",
 )
-@click.option("--task-index-stop", "-p", type=_COUNT, help="Number of the first task not to make.")
+@click.option("--task-index-stop", "-p", type=_COUNT, help="Number after the last task to make.")
 @click.option(
     "--disbatch/--no-disbatch",
     "-d",
@@ -106,8 +106,8 @@ _COUNT = click.IntRange(min=0)
 @click.option(
     "--bbox-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="File of boxes (.csv, .json, .npy): make only the tasks of the grid that overlap one of "
-    "these boxes, or without --chunk-size, one task per box.",
+    help="File of boxes (.csv, .json, .npy). Make only the tasks of the grid that overlap one of "
+    "these boxes; without --chunk-size, make one task per box.",
 )
 @click.option(
     "--mask",
@@ -119,7 +119,7 @@ _COUNT = click.IntRange(min=0)
 )
 @floats_option(
     "--voxel-size",
-    help="Voxel size of the task boxes, nm, zyx; used by --mask.  [default: that of --volume-path]",
+    help="Voxel size of the task boxes, nm, zyx; used by --mask.  [default: as in --volume-path]",
 )
 @access_options()
 def command(**options: Any) -> TaskGenerator:

@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     type=click.Choice(["float32", "float16", "uint8", "argmax"]),
     default="float32",
     show_default=True,
-    help="Type of the result; uint8: 255 p, clamped and rounded half to even; argmax: the "
-    "number of the channel with the largest value, as uint8.",
+    help="Type of the result. uint8: 255 times the value, clamped and rounded half to even; "
+    "argmax: the number of the channel with the largest value, as uint8.",
 )
 @click.option(
     "--output-kind",
@@ -111,8 +111,8 @@ if TYPE_CHECKING:
 @click.option(
     "--output-names",
     type=ItemNames("out"),
-    help="Names of the outputs of a network that returns several, such as affinity,myelin: keys of "
-    "a dict, or names for the items of a tuple. Each output becomes a chunk.",
+    help="Names of the outputs of a network with several outputs, such as affinity,myelin. If the "
+    "network returns a dict, the names are its keys. Each output becomes a chunk.",
 )
 @click.option(
     "--output-channels",
@@ -196,9 +196,9 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "anchored", "padded", "chunk"]),
     default="auto",
     show_default=True,
-    help="Origin of the patch grid: the corner of the volume (anchored; padded: also let the last "
-    "patch reach into the padding), or of each chunk, as in chunkflow 1.x (chunk); auto: anchored "
-    "if the chunk's margin suffices, else chunk with a warning.",
+    help="Origin of the patch grid. anchored: corner of the volume; padded: corner of the volume, "
+    "and the last patch may reach into the padding; chunk: corner of each chunk, as in chunkflow "
+    "1.x; auto: anchored if the chunk's margin suffices, else chunk with a warning.",
 )
 @click.option(
     "--pad",
@@ -210,8 +210,8 @@ if TYPE_CHECKING:
 @zyx_option(
     "--patch-divisor",
     minimum=1,
-    help="Shift under which the network is equivariant: product of its pooling factors, voxels, "
-    "zyx.  [default: the divisor that the network declares]",
+    help="Shift under which the network is equivariant, voxels, zyx: the product of its pooling "
+    "factors.  [default: the divisor that the network declares]",
 )
 @zyx_option(
     "--output-margin",

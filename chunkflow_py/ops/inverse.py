@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 inverse save-h5 --file-name inverted.h5
 
-Floating-point voxels, such as a probability map, become 1 minus the voxel; values outside of
-[0, 1] are an error.
+A floating-point voxel v, as in a probability map, becomes 1 - v; values outside of [0, 1] are an
+error.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def inverse(chunk: Chunk) -> Chunk:
     if not (low >= 0 and high <= 1):  # NaN is neither
         msg = (
             f"inverse needs floating point in [0, 1], but chunk {chunk.bbox} has values from "
-            f"{low:g} to {high:g}; put rescale-intensity --low --high --out-low 0 --out-high 1 "
-            "in front of inverse"
+            f"{low:g} to {high:g}; put rescale-intensity --out-low 0 --out-high 1, with --low "
+            "and --high, in front of inverse"
         )
         raise ChunkError(msg)
     return chunk.with_array(np.subtract(1, chunk.array, dtype=chunk.dtype))

@@ -78,8 +78,8 @@ def load_h5(
 @layer_type_option()
 @placement_options("-x")
 @channels_option("-c")
-@zyx_option("--cutout-start", "-t", help="First voxel of the part to read, global, zyx.")
-@zyx_option("--cutout-stop", "-p", help="End of the part to read, exclusive, global, zyx.")
+@zyx_option("--cutout-start", "-t", help="Global position of the first voxel to read, zyx.")
+@zyx_option("--cutout-stop", "-p", help="Global position after the last voxel to read, zyx.")
 @zyx_option("--cutout-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
 @expand_margin_option()
 @click.option(

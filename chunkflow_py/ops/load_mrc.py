@@ -65,8 +65,8 @@ def load_mrc(
     type=click.Choice(["auto", "signed", "unsigned"]),
     default="auto",
     show_default=True,
-    help="Whether bytes (mode 0) are signed; auto: as IMOD's flag says, or, if there is none, "
-    "judged from the largest value in the header.",
+    help="Whether bytes (mode 0) are signed; auto: use the flag of IMOD in the header, or without "
+    "this flag, the largest value in the header.",
 )
 @expand_margin_option()
 @output_option()

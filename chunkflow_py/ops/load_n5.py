@@ -3,8 +3,8 @@ r"""Load an N5 dataset, or a part of it.
 Example: chunkflow load-n5 --n5-dir em.n5 --group-path volumes/raw/s0 --chunk-start 0 0 0 \
   --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
---chunk-start, --chunk-stop and --chunk-size select the part to load; by default, this is the task's
-box with its margin, or the whole dataset if there are no tasks. Axes, voxel size and offset are
+--chunk-start, --chunk-stop and --chunk-size select the part to load. The default is the task's box
+with its margin, or the whole dataset if there are no tasks. Axes, voxel size and offset are
 read from the attributes of the dataset.
 """
 
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     "--n5-dir", "--store", "-f", required=True, help="Folder or address of the N5 container."
 )
 @click.option(
-    "--group-path", "--path", "-p", help="Dataset, or group of resolution levels, in the container."
+    "--group-path",
+    "--path",
+    "-p",
+    help="Path of the dataset, or of the group of levels, in the container.",
 )
 @reading_options()
 @voxel_size_option("-v", instead_of="the dataset's")

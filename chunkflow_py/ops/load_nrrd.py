@@ -2,8 +2,8 @@
 
 Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
-The header of a file lists the fastest axis first. This axis is taken as x, unless the labels or the
-space directions in the header, or --order, name another. Lengths without a unit are nanometres. A
+The header of a file lists the fastest axis first. This axis is x, unless --order, or the labels or
+space directions in the header, name another axis. Lengths without a unit are nanometres. A
 name without an extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
 raw_0-64_0-256_0-256.nrrd.
 """

@@ -3,7 +3,7 @@
 Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 The path is a folder, one file, or a prefix: `--path pngs/raw_` reads pngs/raw_00000.png and so on.
-The number in the name of a slice is its z: the box of a task, or --chunk-size, selects slices by
+The number in the name of a slice is its z. The box of a task, or --chunk-size, selects slices by
 their numbers. If all slices are loaded, or if --voxel-offset is given, the first slice is at
 --voxel-offset, whatever its number.
 """
@@ -45,8 +45,8 @@ def load_png(
     Args:
         path: path of a folder or of one file, or a prefix of the paths of files.
         bbox: box to read, in global voxels (default: all).
-        voxel_offset: global position of the first slice, zyx (default: 0, 0, 0; if *bbox* is given,
-            the z of a slice is the number in its name).
+        voxel_offset: global position of the first slice, zyx (default: 0, 0, 0). If only *bbox* is
+            given, the z of a slice is the number in its name.
         channels: numbers of the colour channels to read, in this order (default: all).
         dtype: type to convert the voxels to (default: the type in the files).
 
@@ -81,8 +81,8 @@ def load_png(
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Number of digits in the name of the file to read if several files have the same number, "
-    "such as 7.png and 00007.png.",
+    help="Number of digits in a file name; selects one of several files with equal numbers, such "
+    "as 7.png and 00007.png.",
 )
 @zyx_option("--chunk-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
 @dtype_option(DTYPES)

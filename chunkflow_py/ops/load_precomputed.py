@@ -3,8 +3,8 @@ r"""Load a part of a Neuroglancer precomputed volume.
 Example: chunkflow load-precomputed --volume-path file://em --chunk-start 0 0 0 \
   --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
---chunk-start, --chunk-stop and --chunk-size select the part to load; by default, this is the task's
-box with its margin, or the whole volume if there are no tasks.
+--chunk-start, --chunk-stop and --chunk-size select the part to load. The default is the task's box
+with its margin, or the whole volume if there are no tasks.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class SynapseLoader(OperatorBase):
 
     Attributes:
         files: input file of each task.
-        is_xyz: whether the positions in a file that does not name its axis order are xyz, not zyx.
+        is_xyz: whether positions are xyz, not zyx, in a file that does not name its axis order.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size in the file).
         remove_outside: keep only synapses whose T-bar lies in the task's box.
         set_bbox: set the task's box to the box in the file's name.
@@ -81,8 +81,8 @@ class SynapseLoader(OperatorBase):
 
         Raises:
             VolumeError: the file is missing, or is not a file of synapses.
-            GeometryError: the options need a box of the task or in the file name, but there is
-                none.
+            GeometryError: an option needs the box of the task, or a box in the file name, but there
+                is none.
         """
         from chunkflow_py.core.synapses import Synapses
 

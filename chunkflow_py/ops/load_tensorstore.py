@@ -3,7 +3,7 @@ r"""Load any array that TensorStore opens, or a part of it.
 Example: chunkflow load-tensorstore --driver zarr3 --kvstore gs://bucket/em --chunk-start 0 0 0 \
   --chunk-size 64 512 512
 
-Describe the array with --spec, a TensorStore spec as JSON text or as a JSON file, or with --driver
+Describe the array with --spec (a TensorStore spec as JSON text or as a JSON file) or with --driver
 and --kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are read from
 the dimensions of the array.
 """
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @click.option(
     "--cache",
     type=click.IntRange(min=0),
-    help="Size of the cache of decoded blocks, bytes.  [default: as large as the blocks that "
-    "tasks share]",
+    help="Size of the cache of decoded blocks, bytes.  [default: size of the blocks that tasks "
+    "share]",
 )
 @click.option(
     "--axes", help="Names of the dimensions, such as xyzc.  [default: the array's labels]"

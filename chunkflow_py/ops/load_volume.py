@@ -3,8 +3,8 @@ r"""Load a part of a precomputed, zarr, N5 or HDF5 volume.
 Example: chunkflow load-volume --volume-path s3://bucket/em.zarr --chunk-start 0 0 0 \
   --chunk-size 64 512 512 save-h5 --file-name cut.h5
 
---chunk-start, --chunk-stop and --chunk-size select the part to load; by default, this is the task's
-box with its margin, or the whole volume if there are no tasks. The format is detected, unless
+--chunk-start, --chunk-stop and --chunk-size select the part to load. The default is the task's box
+with its margin, or the whole volume if there are no tasks. The format is detected, unless
 --volume-path begins with precomputed://, zarr:// or n5://, or has the form h5://FILE:DATASET. A
 path or an address (file://, s3://, gs://, https://) follows such a prefix.
 """

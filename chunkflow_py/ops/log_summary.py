@@ -2,11 +2,11 @@
 
 Example: chunkflow log-summary --log-dir volume/log --plot times.png
 
-A saver with --upload-log writes these logs to the folder log/ of its volume, in any store. For each
-device and operator, the table lists the number of tasks, the total time and its share of the time
-of all operators, the mean, minimum and maximum seconds per task, and millions of voxels per second,
-counting the voxels of the task's box or of --output-size. A file that is not a log is skipped with
-a warning.
+A saver with --upload-log writes these logs to the folder log/ of its volume, in any store. The
+table has a row for each device and operator. A row lists the number of tasks, the total time, its
+share of the time of all operators, the mean, minimum and maximum seconds per task, and the speed in
+millions of voxels per second. For the speed, the voxels of the task's box, or of --output-size, are
+counted. A file that is not a log is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LogSummary:
     help="Output extent of a task, voxels, zyx, to compute the speed.  [default: the box in each "
     "log]",
 )
-@click.option("--plot", help="PNG file, in any store, to draw a plot of the times to.")
+@click.option("--plot", help="PNG file for a plot of the times, in any store.")
 def command(log_dir: str, output_size: Zyx | None, plot: str | None) -> LogSummary:
     """Return the source that prints the summary; a dry run draws no plot."""
     return LogSummary(log_dir, output_size, None if is_dry_run() else plot)

@@ -34,8 +34,8 @@ def mask_out_objects(
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels of any integer type; 0 is background.
-        dust_size_threshold: objects with fewer voxels in the chunk than this become 0 (default:
-            none).
+        dust_size_threshold: smallest number of voxels in the chunk of an object to keep; smaller
+            objects become 0 (default: keep all).
         selected: ids of the objects to keep (default: all).
 
     Returns:
@@ -59,7 +59,7 @@ class ObjectMasker(OperatorBase):
     """Removes objects that are small or not selected from the chunk of every task.
 
     Attributes:
-        dust_size_threshold: objects with fewer voxels in the chunk than this are removed.
+        dust_size_threshold: smallest number of voxels in the chunk of an object to keep.
         selected_obj_ids: ids to keep, separated by commas, or path or URL of a JSON file that holds
             a list of ids; ``None``: keep all.
         keeps_voxels: whether the output has the dtype, the channels and the kind of the input.
@@ -73,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Remedy if objects are removed by size; ``None`` if they are removed only by id."""
+        """Advice if objects are removed by size; ``None`` if objects are removed only by id."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"
@@ -121,7 +121,8 @@ class ObjectMasker(OperatorBase):
 
 @transform
 @click.option("--dust-size-threshold", "-d", type=click.IntRange(min=0),
-              help="Remove objects with fewer voxels in the chunk.  [default: none]")  # fmt: skip
+              help="Remove objects with fewer voxels than this in the chunk.  "
+                   "[default: none]")  # fmt: skip
 @click.option("--selected-obj-ids", "-s",
               help="Ids to keep: a list such as 34,56,78, or a JSON file that holds a list.  "
                    "[default: all]")  # fmt: skip

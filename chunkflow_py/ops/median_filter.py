@@ -36,9 +36,10 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
         size: extent of the box, voxels, zyx; if the box has an even number of voxels, the median is
             the upper of the two middle values.
-        mode: values to assume beyond the borders of the chunk: a mirror image (``reflect``, or
-            ``mirror``, which does not repeat the outermost voxels), the ``nearest`` voxel, zeros
-            (``constant``), or the voxels of the opposite side (``wrap``, for whole volumes only).
+        mode: values to assume beyond the borders of the chunk. ``reflect``: a mirror image;
+            ``mirror``: a mirror image that does not repeat the outermost voxels; ``nearest``: the
+            nearest voxel; ``constant``: zeros; ``wrap``: the voxels of the opposite side, for whole
+            volumes only.
 
     Returns:
         A chunk of the same dtype.

@@ -10,8 +10,8 @@ Surfaces are closed where the volume ends. --output-path is a precomputed volume
 meshes; for a volume, the operator records the name of the mesh folder in the info file. Coordinates
 are global, in nanometres, in the order xyz, as in Neuroglancer and igneous.
 
-Precomputed fragments are named ID:0:BOX, and mesh-manifest lists them for Neuroglancer. Other
-formats are named ID_BOX.ply and ID_BOX.obj, or ID.ply and ID.obj if one task covers the whole
+Precomputed fragments are named ID:0:BOX, and mesh-manifest lists them for Neuroglancer. Files of
+other formats are named ID_BOX.ply and ID_BOX.obj, or ID.ply and ID.obj if one task covers the whole
 volume.
 """
 
@@ -60,7 +60,9 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     help="Level of the volume at --output-path that has the chunk's voxel size.  [default: found "
     "from the voxel size]",
 )
-@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm.  [default: the chunk's]")
+@floats_option(
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: as in the chunk]"
+)
 @click.option(
     "--output-path",
     "-o",

@@ -3,13 +3,13 @@
 Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --digits 2
 
 After the command mesh, each object needs a manifest: the file ID:0, which lists the fragments of
-the object. The objects are divided into tasks by the first digits of their ids: with --digits 2
-there are 100 tasks, of which --prefix 7 runs the task of object 7, and --prefix 70 the task of
-objects 70, 700, 7012 and so on.
+the object. The objects are divided into tasks by the first digits of their ids. With --digits 2,
+there are 100 tasks: --prefix 7 runs the task of object 7, and --prefix 70 runs the task of objects
+70, 700, 7012 and so on.
 
-With --multires, the tasks write meshes with several levels of detail (Draco) instead, which a
-viewer loads in parts, and record their folder in the info file of the volume. The fragments do not
-change.
+With --multires, the tasks write meshes with several levels of detail (Draco) instead of manifests.
+A viewer loads such meshes in parts. The tasks also record the folder of these meshes in the info
+file of the volume. The fragments do not change.
 
 In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
 """
@@ -38,7 +38,7 @@ def mesh_manifest(
     Args:
         url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
         digits: number of leading digits of an object id that determine the task of the object.
-        prefix: number of the only task to run, which is the first digits of its object ids
+        prefix: number of the only task to run: the first digits of the ids of its objects
             (default: all tasks).
         multires: write meshes with several levels of detail instead of manifests.
 
@@ -57,7 +57,7 @@ def mesh_manifest(
     "--prefix",
     "-p",
     type=click.IntRange(min=0),
-    help="Run only the task of this number, which is the first digits of its object ids.  "
+    help="Run only the task with this number: the first digits of the ids of its objects.  "
     "[default: all tasks]",
 )
 @click.option(
@@ -72,7 +72,7 @@ def mesh_manifest(
     type=click.IntRange(1, 18),
     default=1,
     show_default=True,
-    help="Number of leading digits of an object id that determine its task.",
+    help="Number of leading digits of an object id that determine the task of the object.",
 )
 @click.option(
     "--volume-path",

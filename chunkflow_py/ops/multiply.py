@@ -34,8 +34,8 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
         *chunk*, else the dtype that NumPy chooses for the product.
 
     Raises:
-        ChunkError: *multiplier* does not cover *chunk*, or has neither 1 channel nor as many as
-            *chunk*, or a product of integers could overflow.
+        ChunkError: *multiplier* does not cover *chunk*; *multiplier* has neither 1 channel nor as
+            many channels as *chunk*; or a product of integers could overflow.
     """
     import numpy as np
 
@@ -48,7 +48,7 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
         raise ChunkError(msg)
     if multiplier.channels not in (1, chunk.channels):
         msg = (
-            f"the multiplier has {multiplier.channels} channels and the chunk {chunk.channels}; "
+            f"the multiplier has {multiplier.channels} channels, the chunk has {chunk.channels}; "
             f"load a multiplier with 1 or {chunk.channels} channels"
         )
         raise ChunkError(msg)

@@ -30,7 +30,7 @@ def napari(
     """Return the napari layers of items, each as (data, settings, kind of layer).
 
     Args:
-        items: name of an item -> chunk (z, y, x) or (c, z, y, x), points, synapses or skeletons.
+        items: chunks (z, y, x) or (c, z, y, x), points, synapses or skeletons, by item name.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
 
     Raises:
@@ -92,7 +92,7 @@ class NapariWindow(OperatorBase):
 
 @operator("write")
 @floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: as in the chunk]"
 )
 @click.option(
     "--inputs",

@@ -88,7 +88,7 @@ class Neuroglancer(OperatorBase):
 
 @operator("write")
 @floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: as in the chunk]"
 )
 @click.option(
     "--inputs",

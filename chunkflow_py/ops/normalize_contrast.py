@@ -38,14 +38,16 @@ def normalize_contrast(
     """Return *chunk* with the intensities between two quantiles stretched to [0, maxval].
 
     ```
-    count   .:|||||||:.          lower and upper: the last intensities up to which at most
-            lower   upper        lower_clip_fraction and 1 - upper_clip_fraction of the voxels lie
+    count   .:|||||||:.
+            lower   upper
 
     result = clip((value - lower) * maxval / (upper - lower), minval, maxval)
     ```
 
-    The quantiles and the formula are those of igneous and chunkflow 1.x. Voxels of value 0 are
-    taken to lie outside of the tissue and are not counted. A slice in which *lower* equals *upper*,
+    At most *lower_clip_fraction* of the voxels are at or below *lower*, and at most
+    1 - *upper_clip_fraction* are at or below *upper*. Both limits are the largest such intensities.
+    They and the formula are as in igneous and chunkflow 1.x. Voxels of value 0 are taken to lie
+    outside of the tissue and are not counted. A slice in which *lower* equals *upper*,
     such as a slice of zeros, is not changed.
 
     Args:
@@ -55,8 +57,8 @@ def normalize_contrast(
         minval: lower limit of the result.
         maxval: upper limit of the result, to which the upper quantile is mapped.
         per_section: use one histogram per slice (z), instead of one for the whole chunk or volume.
-        levels: histograms of whole slices, with fractions of their own, or the URL of such
-            histograms (default: the histograms of the chunk).
+        levels: histograms of whole slices, which have clip fractions of their own, or the URL of
+            such histograms (default: the histograms of the chunk).
 
     Returns:
         A chunk of the same shape and dtype.
@@ -102,7 +104,7 @@ class ContrastNormalizer(OperatorBase):
     Attributes:
         options: arguments of `normalize_contrast` except the levels.
         levels: histograms of whole slices, for all tasks; ``None``: histograms of each chunk.
-        cut_remedy: remedy if the result depends on how the volume is divided; else ``None``.
+        cut_remedy: advice if the result depends on how the volume is divided; else ``None``.
     """
 
     options: dict[str, Any]
@@ -115,13 +117,13 @@ class ContrastNormalizer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether histograms of whole slices are used, not those of the chunk."""
+        """Whether histograms of whole slices are used, not histograms of the chunk."""
         return self.levels is not None
 
     @property
     @hook
     def origin(self) -> str | None:
-        """URL of the histograms of whole slices; ``None``: those of the chunk are used."""
+        """URL of the histograms of whole slices; ``None`` if histograms of the chunk are used."""
         return None if self.levels is None else self.levels.place
 
     def __call__(self, chunk: Chunk) -> Chunk:
@@ -149,8 +151,8 @@ _FRACTION = click.FloatRange(0, 1, max_open=True)
               help="Histograms of whole slices: those that compute-statistics stored, or luminance "
                    "levels of igneous.")
 @click.option("--min-coverage", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-              help="With --levels: smallest fraction of a slice's voxels that its histogram must "
-                   "count, else stop with an error.")
+              help="With --levels: stop with an error if the histogram of a slice counts less than "
+                   "this fraction of the voxels of the slice.")
 def command(levels: str | None, min_coverage: float, **options: Any) -> ContrastNormalizer:
     """Check the fractions and the range of the result, and return the operator."""
     # fmt: on

@@ -5,7 +5,7 @@ Example: chunkflow load-h5 --file-name raw.h5 normalize-section-shang --nominalm
 
 The smallest and the largest intensity of a slice are taken as blank and saturated voxels, so the
 slice is stretched between the second smallest and the second largest intensity. These intensities
-are computed from each chunk, so the chunks of one slice differ in contrast; if a volume is divided
+are computed from each chunk, so the chunks of one slice differ in contrast. If a volume is divided
 into chunks, use normalize-contrast --levels. The result is float32.
 """
 
@@ -40,8 +40,8 @@ def normalize_section_shang(
         chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; each
             channel is stretched separately.
         nominalmin: result for the second smallest intensity of a slice (default: 0).
-        nominalmax: result for the second largest intensity (default: the largest of the dtype; 1
-            for floating point).
+        nominalmax: result for the second largest intensity (default: the largest value of the
+            dtype; 1 for floating point).
         clipvalues: clip the smallest and the largest intensity of each slice, which otherwise
             exceed the range, to *nominalmin* and *nominalmax*.
 
@@ -87,8 +87,8 @@ def _check(low: float, high: float) -> None:
 @click.option("--nominalmin", type=float,
               help="Result for a slice's second smallest intensity.  [default: 0]")  # fmt: skip
 @click.option("--nominalmax", type=float,
-              help="Result for a slice's second largest intensity.  [default: the largest of the "
-                   "dtype; floats: 1]")  # fmt: skip
+              help="Result for a slice's second largest intensity.  [default: the largest value "
+                   "of the dtype; 1 for floats]")  # fmt: skip
 @click.option("--clipvalues", type=bool, default=False, show_default=True,
               help="Clip the result to the range from --nominalmin to --nominalmax.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:

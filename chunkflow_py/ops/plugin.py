@@ -66,8 +66,8 @@ class Plugin(OperatorBase):
     Attributes:
         name: name of the plugin in messages.
         path: path of the Python file.
-        inputs: names of the items to pass to the function; the name ``None`` passes None, ``bbox``
-            the task's box, and ``log`` the times, the box and the device of the task.
+        inputs: names of the items to pass to the function. The name ``None`` passes None, ``bbox``
+            passes the task's box, and ``log`` passes the times, box and device of the task.
         outputs: names for the items that the function returns.
         keywords: keyword arguments to pass to the function.
         function: the function ``execute``, which is loaded from *path* when the pipeline starts.
@@ -146,7 +146,10 @@ class Plugin(OperatorBase):
     "--input-names", "-i", type=ItemNames("in"), help="Names of the items to pass to the function."
 )
 @click.option(
-    "--output-names", "-o", type=ItemNames("out"), help="Names for the items that it returns."
+    "--output-names",
+    "-o",
+    type=ItemNames("out"),
+    help="Names for the items that the function returns.",
 )
 @click.option("--file", "-f", required=True, help="Python file, or the name of an operator.")
 @click.option("--args", "-a", help="Arguments: name=value;name=value, JSON, or any text.")

@@ -35,10 +35,10 @@ def preview(
 ) -> bytes:
     """Return a contact sheet of *chunks*: a PNG image with three planes of each chunk.
 
-    The same chunks give the same bytes.
+    Equal chunks give equal bytes.
 
     Args:
-        chunks: name of a chunk -> chunk, (z, y, x) or (c, z, y, x), of any real dtype.
+        chunks: chunks (z, y, x) or (c, z, y, x) by name, of any real dtype.
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles of each chunk to show as black and as white (default: 1 and 99.5; for
             uint8 chunks and for probability and affinity maps, the whole range).
@@ -58,7 +58,7 @@ class PreviewSaver(OperatorBase):
 
     Attributes:
         inputs: names of the chunks to show.
-        saver: writes the PNG files.
+        saver: object that writes the PNG files.
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles to show as black and as white (default: see `preview`).
     """

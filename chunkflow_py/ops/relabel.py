@@ -4,8 +4,8 @@ Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 2
   load-volume --volume-path parts.zarr relabel --table-path table \
   save-volume --volume-path zarr://labels.zarr
 
-This is the last phase of labelling a whole volume. A task reads only the parts of the table that
-can list its labels. Labels that the table does not list do not change.
+This is the last phase of labelling a whole volume. A task reads only those parts of the table that
+may contain its labels. Labels that the table does not contain do not change.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Relabeller(OperatorBase):
         table_path: URL of the table.
         input_name, output_name: names of the input and the output chunk.
         access: access options of the store.
-        objects: counts the objects in all tasks; ``None``: do not count.
+        objects: counter of the objects in all tasks; ``None``: do not count.
     """
 
     table_path: str

@@ -41,14 +41,14 @@ def rescale_intensity(
         high: intensity to map to *out_high* (default: the brightest voxel of the chunk).
         out_low: smallest intensity of the result.
         out_high: largest intensity of the result.
-        dtype: type of the result (default: that of the chunk); integers are rounded half to even.
+        dtype: type of the result (default: type of the chunk); integers are rounded half to even.
 
     Returns:
         A chunk of the same shape. If all voxels are equal, and neither *low* nor *high* is given,
         all voxels of the result are *out_low*.
 
     Raises:
-        OptionError: *low* is not below *high*, or *out_low* not below *out_high*.
+        OptionError: *low* is not below *high*, or *out_low* is not below *out_high*.
         ChunkError: the range of the result does not fit into its type; a voxel is NaN; or a voxel
             is infinite, but *low* and *high* are not both given.
     """
@@ -104,7 +104,7 @@ class Rescaler(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Remedy if the range is taken from each chunk; ``None`` if both limits are given."""
+        """Advice if the range is taken from each chunk; ``None`` if both limits are given."""
         return None if self.is_local else "give --low and --high"
 
     @property
@@ -115,7 +115,7 @@ class Rescaler(OperatorBase):
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the dtype, channels and kind of the result for an input with those of *read*."""
+        """Return the dtype, channels and kind of the result; *read* describes the input."""
         return read._replace(dtype=self.options["dtype"] or read.dtype)
 
     def __call__(self, chunk: Chunk) -> Chunk:

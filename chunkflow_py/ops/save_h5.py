@@ -69,7 +69,7 @@ def save_h5(
     "--chunk-size",
     "-s",
     minimum=1,
-    help="Size of a stored block, voxels, zyx.  [default: 64 64 64, or the chunk if smaller]",
+    help="Size of a stored block, voxels, zyx.  [default: 64 64 64, but at most the chunk]",
 )
 @click.option(
     "--compression",

@@ -7,7 +7,7 @@ Example: chunkflow generate-tasks --volume-path aff.zarr --chunk-size 64 256 256
 
 link-labels compares the stored overlaps of neighbouring tasks. Each task must have labelled its box
 and a margin around the box, with ids that are unique in the volume (--global-ids). At each boundary
-with another task, a slab of labels is stored that is twice as thick as the margin.
+with another task, save-overlap stores a slab of labels that is twice as thick as the margin.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OverlapSaver(OperatorBase):
         """Store the labels on both sides of each boundary with another task.
 
         Raises:
-            GeometryError: the task has no box, or the chunk has no margin around it.
+            GeometryError: the task has no box, or the chunk has no margin around the box.
             ChunkError: the chunk has several channels.
         """
         from chunkflow_py.segmentation.labels.components import single_channel

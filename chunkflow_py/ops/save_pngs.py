@@ -5,10 +5,10 @@ Example: chunkflow create-chunk save-pngs --output-path pngs/
 The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
 an affinity map, the mean of the channels x and y is saved.
 
-Floats become integers by a fixed rule. The values p of a map (probabilities, affinities, or values
-of unknown kind in [0, 1]) are clamped to [0, 1], and 255·p, rounded half to even, is saved (65535·p
-with --dtype uint16). Voxels of an image are rounded half to even; values that do not fit into the
-type are an error.
+Floats become integers by a fixed rule. A value p of a map (probabilities, affinities, or values of
+unknown kind in [0, 1]) is clamped to [0, 1] and becomes 255·p, or 65535·p with --dtype uint16.
+Voxels of an image are not scaled; values that do not fit into the type are an error. All results
+are rounded half to even.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     type=click.Choice(["uint8", "uint16"]),
     default="uint8",
     show_default=True,
-    help="Type of the images; 1 in a map becomes 255 (uint16: 65535). Values that do not fit are "
-    "an error.",
+    help="Type of the images; the value 1 of a map becomes 255, or 65535 with uint16. Values that "
+    "do not fit are an error.",
 )
 @click.option(
     "--output-path",

@@ -29,7 +29,7 @@ def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
     """Write each skeleton to an SWC file, which gets its name only when it is complete.
 
     Args:
-        skeletons: object id -> skeleton.
+        skeletons: skeletons by object id.
         prefix: path or URL that the file names begin with.
 
     Raises:

@@ -3,9 +3,9 @@
 Example: chunkflow create-chunk --size 64 128 128 save-zarr --store out.zarr
 
 A volume that does not exist is created: an OME-Zarr 0.5 image, or with --plain an array without
-OME-Zarr metadata. Unless options say otherwise, it has the bounds of the volume that the pipeline
-reads, and blocks whose boundaries match those of the tasks. chunkflow 1.x reads only zarr format 2:
-give --ome-version 0.4 if it must read the volume.
+OME-Zarr metadata. Unless options say otherwise, the new volume has the bounds of the volume that
+the pipeline reads, and block boundaries that match task boundaries. If chunkflow 1.x must read the
+volume, give --ome-version 0.4, because chunkflow 1.x reads only zarr format 2.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ if TYPE_CHECKING:
     "--shape", minimum=1, help="Extent of a new volume, voxels, zyx; its first voxel is 0, 0, 0."
 )
 @floats_option(
-    "--resolution", "-r", help="Voxel size of a new volume at mip 0, nm, zyx.  [default: chunk's]"
+    "--resolution",
+    "-r",
+    help="Voxel size of a new volume at mip 0, nm, zyx.  [default: as in the chunk]",
 )
 @click.option("--dtype", help="Type to convert the voxels to.  [default: type of the chunk]")
 @click.option(
     "--infer-dtype/--no-infer-dtype",
     default=False,
     show_default=True,
-    help="Use the dtype of the first chunk, as is the default if --dtype is not given.",
+    help="Use the dtype of the first chunk, which is also the default without --dtype.",
 )
 @saving_options("--chunk-size", "--block-size", "-c", encodings=ZARR_ENCODINGS, encoding="zstd")
 @parallel_option()
@@ -67,8 +69,8 @@ if TYPE_CHECKING:
 @click.option(
     "--ome-version",
     type=click.Choice(["0.4", "0.5"]),
-    help="OME-Zarr version of a new volume: 0.4 uses zarr format 2, 0.5 uses zarr format 3, with "
-    "--plain as well.  [default: 0.5]",
+    help="OME-Zarr version of a new volume: 0.4 uses zarr format 2, and 0.5 uses zarr format 3, "
+    "also with --plain.  [default: 0.5]",
 )
 @click.pass_context
 def command(

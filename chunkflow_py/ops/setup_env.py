@@ -1,16 +1,17 @@
 r"""Choose sizes, create the output volume and make tasks.
 
-Of the task sizes that fit into memory, setup-env chooses the size with which the fewest voxels are
-computed by several tasks. Without --queue-name, tasks exchange the patches that they share, and
-setup-env chooses small tasks that keep half of what they compute. Half of --max-ram-size is
-reserved for chunks, blending buffers and exchanged patches. Along y and x, a task covers whole
-voxels of the levels up to --max-mip and of the thumbnail. setup-env prints the sizes and the
-command for workers; `chunkflow --dry-run setup-env` does nothing else.
+setup-env chooses among the task sizes that fit into memory. With --queue-name, it chooses the size
+at which tasks compute the fewest voxels more than once. Without --queue-name, tasks exchange the
+patches that they share. setup-env then chooses small tasks of which at least half of the computed
+output lies in the task's own box. Half of --max-ram-size is reserved for chunks, blending buffers
+and exchanged patches. Along y and x, a task covers whole voxels of the levels up to --max-mip and
+of the thumbnail. setup-env prints the sizes and the command for workers; `chunkflow --dry-run
+setup-env` does nothing else.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
   --volume-path file://out --output-patch-size 16 96 96 --max-mip 6
 
-Positions are in voxels of mip 0, boxes of tasks in voxels of --mip. With --queue-name, the tasks
+Positions are in voxels of mip 0, and task boxes in voxels of --mip. With --queue-name, the tasks
 are sent to a queue; otherwise the operators that follow run on each task. With --crop-chunk-margin,
 the patch grid starts at the corner of each chunk, as in chunkflow 1.x.
 """

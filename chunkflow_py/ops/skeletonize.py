@@ -4,8 +4,8 @@ Example: chunkflow load-precomputed --volume-path seg skeletonize --const 300 \
   save-swc --output-prefix swc/
 
 If a volume is divided into tasks, each task writes a fragment ID:BOX for each of its objects to
---output-path, and aggregate-skeleton-fragments joins the fragments: `generate-tasks ...
-load-precomputed --expand-margin-size auto skeletonize --output-path seg`, then
+--output-path. Then aggregate-skeleton-fragments joins the fragments. The two commands are
+`generate-tasks ... load-precomputed --expand-margin-size auto skeletonize --output-path seg` and
 `aggregate-skeleton-fragments --fragments-path seg`. Fragments are in Neuroglancer's precomputed
 format. They are not pickles as in older igneous versions, because loading a pickle can run code.
 
@@ -51,11 +51,11 @@ TEASAR = {
     "pdrf_exponent": (4, "Exponent of the penalty for paths near the surface."),
     "soma_detection_threshold": (
         750.0,
-        "Radius of an object above which it is checked for a cell body, nm.",
+        "Radius above which an object is checked for a cell body, nm.",
     ),
     "soma_acceptance_threshold": (
         3500.0,
-        "Radius of an object above which it has a cell body, nm.",
+        "Radius above which an object has a cell body, nm.",
     ),
     "soma_invalidation_scale": (2.0, "Value of --scale for cell bodies."),
     "soma_invalidation_const": (300.0, "Value of --const for cell bodies, nm."),
@@ -111,7 +111,7 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="URL of a precomputed volume, or of a folder, to write fragments to.  [default: none]",
 )
 @floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: the chunk's]"
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: as in the chunk]"
 )
 @_teasar_options
 @click.option(
@@ -131,7 +131,7 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--fix-branching/--no-fix-branching",
     default=True,
     show_default=True,
-    help="Place the points where branches leave the trunk more accurately (slower).",
+    help="Compute more accurately where branches leave the trunk; slower.",
 )
 @click.option(
     "--fill-holes/--keep-holes",

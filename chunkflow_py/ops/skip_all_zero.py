@@ -45,7 +45,7 @@ class ZeroSkipper(OperatorBase):
         flags: empty file for each skipped task; ``None``: write no files.
         adjust_size: voxels by which the box in the file name is larger than the box of the chunk or
             task on each side.
-        chunk_bbox: whether to name the file after the chunk's box instead of the task's.
+        chunk_bbox: whether to name the file after the box of the chunk, not of the task.
     """
 
     input_name: str = "chunk"

@@ -29,7 +29,7 @@ SECTION = "steer"
 
 @dataclass
 class NoneSkipper(OperatorBase):
-    """Skips a task with an item that is ``None``, and optionally writes an empty file for it.
+    """Skips a task with an item that is ``None``; optionally writes an empty file for the task.
 
     Attributes:
         input_name: name of the item.

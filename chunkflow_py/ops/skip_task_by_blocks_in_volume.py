@@ -113,7 +113,9 @@ class StoredSkipper(OperatorBase):
 @click.option("--mip", "-m", type=click.IntRange(min=0), default=0, show_default=True,
               help="Resolution level to check.")  # fmt: skip
 @click.option(
-    "--time", type=click.IntRange(min=0), help="Time index to check.  [default: the task's]"
+    "--time",
+    type=click.IntRange(min=0),
+    help="Time index to check.  [default: time index of the task]",
 )
 @access_options()
 def command(volume_path: str, mip: int, time: int | None, **options: Any) -> StoredSkipper:

@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` in mode ``exist``: the file stands for all outputs of a finished task."""
+        """``None`` if a file marks a finished task (mode ``exist``); otherwise empty."""
         return None if self.mode == "exist" else ""
 
     @hook

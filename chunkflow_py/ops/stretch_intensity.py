@@ -65,8 +65,8 @@ def _check(low: int, high: int) -> None:
 @click.option("--min-threshold", type=click.IntRange(min=0), default=0, show_default=True,
               help="Intensity that becomes 0; lower intensities become 0 as well.")  # fmt: skip
 @click.option("--max-threshold", type=click.IntRange(min=1), default=256, show_default=True,
-              help="Intensity to map to the largest value of the dtype; higher ones become "
-                   "this value as well.")  # fmt: skip
+              help="Intensity that becomes the largest value of the dtype; higher intensities "
+                   "become this value as well.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
     """Check that the thresholds are in order, and return the operator."""
     _check(options["min_threshold"], options["max_threshold"])

@@ -80,7 +80,7 @@ class Thresholder(OperatorBase):
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the dtype, channels and kind of the mask for an input with those of *read*."""
+        """Return the dtype, channels and kind of the mask; *read* describes the input."""
         has_axis = read.has_channel_axis and self.channel is None
         names = () if self.channel is not None else read.channel_names
         return type(read)("uint8", 1, "segmentation", has_axis, names)

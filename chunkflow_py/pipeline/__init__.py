@@ -1,1 +1,1 @@
-"""Operators in a row: their base, checks before a run, overlapping stages, plugins, options."""
+"""Pipelines of operators: base classes, checks before a run, stages, plugins and options."""

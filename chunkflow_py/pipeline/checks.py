@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error in the ``with`` block to *problems*; without this list, raise the error."""
+    """Append an error of the ``with`` block to *problems*; if ``None``, raise the error."""
     try:
         yield
     except ChunkflowError as error:
@@ -29,10 +29,10 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 @contextmanager
 def naming(operator: Operator | Source) -> Iterator[None]:
-    """Add the operator's name to exceptions that are not errors of this package.
+    """Convert exceptions that are not errors of this package to errors that name the operator.
 
-    SystemExit and similar exceptions become errors, too. Only the exception of a stop signal is
-    raised unchanged.
+    SystemExit and similar exceptions are converted, too. The exception that a stop signal raises
+    does not change.
     """
     try:
         with marked_interrupts():
@@ -44,10 +44,10 @@ def naming(operator: Operator | Source) -> Iterator[None]:
 
 
 def check_names(operators: Iterable[Operator]) -> None:
-    """Refuse an operator that reads an item which no earlier operator makes.
+    """Refuse an operator that reads an item of the task that no earlier operator makes.
 
     Raises:
-        OptionError: the item does not exist; the message names it and the existing items.
+        OptionError: an item does not exist; the message names this item and the existing items.
     """
     made: set[str] = set()
     for operator in operators:
@@ -68,7 +68,7 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
 
     Args:
         operator: the operator.
-        sizes: name of an input -> its voxel size, nanometres, zyx; ``None`` if unknown.
+        sizes: voxel size of each input by name, nanometres, zyx; ``None`` if unknown.
 
     Raises:
         ChunkError: the sizes differ; the message names two inputs and their sizes.
@@ -82,7 +82,7 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
             msg = (
                 f"the inputs of {operator.name} differ in voxel size: {first!r} has {tuple(other)} "
                 f"nm and {name!r} has {tuple(size)} nm (zyx); load both at one resolution (--mip), "
-                "or correct the wrong one with --voxel-size on its loader"
+                "or give the correct --voxel-size to a loader"
             )
             raise ChunkError(msg)
 
@@ -116,11 +116,11 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
             for name, place in writers:
                 if place.is_same(origin) and not (in_place and _reads_its_box(operator)):
                     remedy = (
-                        "with --in-place read no margin (--expand-margin-size 0 0 0), or write to "
+                        "with --in-place, read no margin (--expand-margin-size 0 0 0), or write to "
                         "another volume or mip"
                         if in_place
-                        else "write to another volume or mip, or, for a pipeline that is not "
-                        "submitted as a run, put --in-place before the first command"
+                        else "write to another volume or mip, or put --in-place before the first "
+                        "command (not possible in a run)"
                     )
                     msg = (
                         f"{name} writes to {_both(place, origin)}, which {operator.name} reads: "

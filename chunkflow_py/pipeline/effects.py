@@ -15,7 +15,7 @@ _Turned = TypeVar("_Turned", BoundingBox, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
-    """Return dtype, channels and kind of the output for a first input like *held*, if known."""
+    """Return dtype, channels and kind of the output, if known; *held* describes the first input."""
     if hooks.declares("voxels"):
         return hooks.voxels()
     if hooks.keeps_voxels:
@@ -32,34 +32,34 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Convert a box or three numbers from the axes before an operator to those after it."""
+    """Convert a box or three numbers from the axis order before an operator to the new order."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 
 def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
-    """Convert a box from the axes after an operator to those before it."""
+    """Convert a box from the axis order after an operator to the order before the operator."""
     order = hooks.order
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 
 
 def moved_by(hooks: OperatorBase, scale: Zyx) -> tuple[Zyx, Zyx]:
-    """Return the offsets that an operator adds to start and stop of a task's box.
+    """Return the offsets that an operator adds to the start and the stop of a task's box.
 
     Args:
         hooks: hooks of the operator.
-        scale: size of a voxel of the operator's first input in voxels of the box, zyx.
+        scale: voxel size of the operator's first input, in voxels of the box, zyx.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
     return low * scale, high * scale
 
 
 def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Zyx) -> Boxes:
-    """Return the boxes of tasks after an operator, which may move them or permute their axes.
+    """Return the boxes that tasks have after an operator: moved, or with permuted axes.
 
     Args:
         boxes: boxes of the tasks.
         hooks: hooks of the operator.
-        scale: size of a voxel of the operator's first input in voxels of *boxes*, zyx.
+        scale: voxel size of the operator's first input, in voxels of *boxes*, zyx.
     """
     if hooks.order is not None:
         return turned_boxes(boxes, hooks.order)

@@ -129,9 +129,9 @@ def estimate_memory(
 
     Args:
         stages: stages of the pipeline, in order.
-        voxels: dtype, channels and kind of each output, by the names of operator and item.
-        extents: size of the outputs of operators without an input, by operator name; used if the
-            operator does not give its size.
+        voxels: dtype, channels and kind of each output, by operator name and item name.
+        extents: size of the output of each operator without an input, by operator name. It is used
+            if the operator itself does not give a size.
         tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}
@@ -182,8 +182,8 @@ def largest_size(boxes: Boxes | None) -> Zyx | None:
 def _need(operator: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemory, bool]:
     """Return the memory of an operator, and whether it is known.
 
-    An operator without an estimate is assumed to make chunks as large as its input, and a saver to
-    take one encoded copy.
+    An operator without an estimate is assumed to make chunks as large as its input. A saver without
+    an estimate is assumed to hold one encoded copy of its input.
     """
     estimate = operator.hooks.memory(size)
     if estimate is not None:

@@ -51,7 +51,7 @@ class HaloFilter(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse a dtype or kind that cannot be filtered, if it is known."""
+        """Refuse an input that cannot be filtered, if its dtype and kind are known."""
         if self.check is not None and outline.voxels is not None:
             self.check(outline.voxels)
 
@@ -68,10 +68,10 @@ class HaloFilter(OperatorBase):
         self._needed = required
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
-        """Return the filtered chunk, cropped to the box that later operators need, if known.
+        """Return the filtered chunk, cropped to the box that later operators need, if it is known.
 
         Args:
-            chunk: input, with the filter's margin where the domain continues.
+            chunk: input, with the margin that the filter reads (none at an end of the domain).
             bbox: the task's box.
         """
         target = chunk.bbox

@@ -1,4 +1,4 @@
-"""Call commands from Python with options by keyword, checked like on the command line."""
+"""Call commands from Python: keyword arguments are checked like options of a command line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
 
     Args:
         command: command of an operator or a source.
-        options: values by parameter name, or by option name with ``_`` for ``-``. ``None`` omits an
-            option; a flag is a bool; several values are a tuple or a list.
+        options: values by parameter name, or by option name with ``_`` for ``-``. The value
+            ``None`` omits an option. A flag is a bool, and several values are a tuple or a list.
 
     Returns:
-        The operator; its ``argv`` is the equivalent command line.
+        The operator or source; its ``argv`` is the equivalent command line.
 
     Raises:
         OptionError: an option is unknown, or its value is wrong.
@@ -47,17 +47,17 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
 
 
 def arguments(command: click.Command, options: Mapping[str, Any]) -> list[str]:
-    """Return options given by keyword as arguments of a command line.
+    """Convert keyword arguments to arguments of a command line.
 
     Raises:
-        OptionError: an option is unknown; the message suggests the nearest.
+        OptionError: an option is unknown; the message suggests the most similar option.
     """
     known = _parameters(command)
     argv: list[str] = []
     for keyword, value in options.items():
         if keyword not in known:
             near = difflib.get_close_matches(keyword, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(sorted(known))}"
             msg = f"{command.name} has no option {keyword}; {hint}"
             raise OptionError(msg)
         if value is not None:

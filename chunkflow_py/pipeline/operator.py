@@ -3,13 +3,14 @@
 An operator is one file of `chunkflow_py.ops` that holds a function ``command`` under one of three
 decorators. ``command`` receives the options once, checks them, and returns an object that is called
 for every task. Expensive set-up, such as loading a network, belongs in the ``__enter__`` of that
-object: the pipeline calls it once all commands have accepted their options.
+object. The pipeline calls ``__enter__`` after all commands have accepted their options.
 
-| decorator                        | ``command`` returns                        |
-|----------------------------------|--------------------------------------------|
-| ``@transform``                   | chunk -> chunk, or (chunk, bbox=) -> chunk |
-| ``@operator("read")`` and others | task -> task                               |
-| ``@source``                      | an iterable of tasks; see `TaskSource`     |
+| decorator                        | ``command`` returns                                       |
+|----------------------------------|-----------------------------------------------------------|
+| ``@transform``                   | a function that takes a chunk (and, if its signature has  |
+|                                  | ``bbox``, the task's box) and returns a chunk             |
+| ``@operator("read")`` and others | a function that takes and returns a task                  |
+| ``@source``                      | an iterable of tasks; see `TaskSource`                    |
 
 The hooks of this object (see `chunkflow_py.hooks`) inform the pipeline about boxes, outputs and
 memory.
@@ -77,21 +78,22 @@ class Operator:
     Attributes:
         name: label for timings and messages.
         stage: stage that it runs in; consecutive operators of one stage share a thread.
-        call: function, task -> task.
+        call: function that takes and returns a task.
         body: object that the command returned.
         inputs: names of the items that it reads.
-        outputs: names of the items it makes.
-        start: function task -> future that starts a task before the previous task is finished; or
-            ``None``.
+        outputs: names of the items that it makes.
+        start: function that starts a task before the previous task is finished, and returns a
+            future; or ``None``.
         finish: function that stores the result of the future in the task.
         options: options of the command by name, including defaults.
-        files: files that contain the command: path as typed -> ``code``.
+        files: files that contain the command, by path as typed; each value is ``code``.
         code: descriptions of the code outside this package that the command runs.
-        argv: command as typed, with its name first.
+        argv: name of the command, followed by its arguments as typed.
         hooks: hooks of the body; for a plain function, the defaults.
 
     Raises:
-        TypeError: the body has the name of a hook and does not inherit from `OperatorBase`.
+        TypeError: an attribute of the body has the name of a hook, but the body does not inherit
+            from `OperatorBase`.
     """
 
     name: str
@@ -119,7 +121,7 @@ class Operator:
 
     @property
     def runs_code(self) -> tuple[str, ...]:
-        """Descriptions of all code outside this package that it runs."""
+        """Descriptions of all code outside this package that the operator runs."""
         return self.code + self.hooks.code
 
 
@@ -132,11 +134,12 @@ class Source:
         body: object that the command returned.
         options: options of the command by name, including defaults.
         work: operator that is applied to each task before the operators of the pipeline.
-        argv: command as typed, with its name first.
+        argv: name of the command, followed by its arguments as typed.
         hooks: hooks of the body; for a plain iterable, the defaults.
 
     Raises:
-        TypeError: the body has the name of a hook and does not inherit from `SourceBase`.
+        TypeError: an attribute of the body has the name of a hook, but the body does not inherit
+            from `SourceBase`.
     """
 
     name: str
@@ -157,8 +160,8 @@ class TaskSource(SourceBase):
 
     Attributes:
         boxes: grid or list of the tasks' boxes, voxels, zyx.
-        regions: function that returns the region (box and optional time index) of each task, in
-            order (default: *boxes*, without a time index).
+        regions: function that returns the region of each task, in order: its box and, optionally,
+            a time index. By default, the regions are *boxes* without a time index.
         is_divided: true if the tasks divide a volume; false if the user chose a single box.
     """
 
@@ -244,11 +247,14 @@ def _decorate(
 def operator(
     stage: StageName, *, cls: type[OperatorCommand] = OperatorCommand
 ) -> Callable[[Callable[..., Any]], OperatorCommand]:
-    """Turn a function that takes and returns a task into a command that runs in *stage*.
+    """Return a decorator that makes a command, whose operator runs in *stage*.
+
+    The decorated function receives the options and returns a function that takes and returns a
+    task.
 
     Args:
         stage: ``read``, ``compute`` or ``write``.
-        cls: class of the command, if it parses its arguments differently.
+        cls: class of the command; a subclass may parse arguments differently.
     """
 
     def make(
@@ -274,20 +280,21 @@ def operator(
 
 
 def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callable[[_Body], _Body]:
-    """Declare dtype, channels and kind of the output as a function of those of the first input.
+    """Declare how dtype, channels and kind of the output follow from those of the first input.
 
     Args:
-        rule: function, properties of the input -> properties of the output.
+        rule: function that converts these properties of the input to those of the output.
         is_local: value of the hook `OperatorBase.is_local`.
     """
     return with_hooks(voxels_from=rule, is_local=is_local)
 
 
 def transform(function: Callable[..., Any]) -> OperatorCommand:
-    """Make a command of a function chunk -> chunk; adds --input-name and --output-name.
+    """Make a command with the options --input-name and --output-name.
 
-    A function with a parameter ``bbox`` also receives the task's box. It may return several chunks
-    as a dict by name.
+    *function* receives the other options and returns a function that takes and returns a chunk. If
+    the returned function has a parameter ``bbox``, it also receives the task's box. It may return
+    several chunks as a dict by name.
     """
 
     def make(
@@ -355,7 +362,10 @@ def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox
 
 
 def source(function: Callable[..., Any]) -> OperatorCommand:
-    """Make a command of an iterable of tasks; it must be the first command of a pipeline."""
+    """Make a command of *function*, which receives the options and returns an iterable of tasks.
+
+    The command must be the first of a pipeline.
+    """
 
     def make(name: str, body: Iterable[Task], *_: object) -> Source:
         made = Source(name, body)

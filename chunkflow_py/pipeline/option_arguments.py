@@ -29,7 +29,7 @@ def split_argument(argument: str) -> tuple[str, str | None]:
 
 
 def count_arguments(option: click.Option, first: str) -> int:
-    """Return the number of arguments of *option*; *first* contains its name."""
+    """Return how many arguments *option* takes, including *first*, which contains its name."""
     if option.is_flag or option.count:
         return 1
     return option.nargs + (split_argument(first)[1] is None)
@@ -50,7 +50,7 @@ def divide(
         ctx: context of the command, for messages.
 
     Raises:
-        click.NoSuchOption: an option belongs to neither.
+        click.NoSuchOption: an option is neither in *own* nor in *others*.
     """
     divided: tuple[list[str], list[str]] = [], []
     rest = list(arguments)

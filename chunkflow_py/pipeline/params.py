@@ -1,6 +1,6 @@
 """Option types of the command line, with uniform error messages.
 
-This module imports neither numpy nor a volume library, so that a command line is parsed at once.
+This module imports neither numpy nor a volume library, so that a command line is parsed quickly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Box = TypeVar("_Box", BoundingBox, Region)
 
 
 class BoxType(click.ParamType[_Box]):
-    """A box string; with a time index for a `Region`, such as ``t1_0-64_0-512_0-512``."""
+    """A box as text; for a `Region`, with an optional time index: ``t1_0-64_0-512_0-512``."""
 
     name = "box"
 
@@ -72,7 +72,7 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 class ItemName(click.ParamType[str]):
     """The name of an item of the task, and whether the operator reads or makes it.
 
-    The pipeline uses this to find the items that each operator needs before it runs.
+    Before the first task, the pipeline reads these types to find the items of each operator.
     """
 
     name = "name"
@@ -91,7 +91,7 @@ class ItemNames(NamesType):
 
 
 class MarginType(click.ParamType[Any]):
-    """One of three numbers of voxels, or ``auto`` for all three."""
+    """One of three margins in voxels, or ``auto``, which applies to all three."""
 
     name = "int"
 
@@ -145,7 +145,7 @@ class NumberType(click.ParamType[float]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        """Return the number, as an int if its value is an integer, in any notation."""
+        """Return the number; an integer in any notation, such as 1e3, becomes an int."""
         if isinstance(value, int | float):
             return value
         if is_digits(value.removeprefix("-")):
@@ -198,7 +198,7 @@ def three_of(option: str, value: Any) -> str:
 
 
 class AxisType(click.IntRange):
-    """One of three whole numbers; unlike click, its error says that three are needed."""
+    """One of three whole numbers; the error message says that three numbers are needed."""
 
     def convert(
         self,
@@ -249,7 +249,7 @@ def floats_option(
     *declarations: str,
     **settings: Any,
 ) -> Decorator:
-    """Declare an option of a voxel size: three positive numbers in zyx order, nanometres."""
+    """Declare an option for a voxel size: three positive numbers in zyx order, nanometres."""
 
     def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Any:  # noqa: ARG001
         if value is not None and min(value) < 1:
@@ -275,8 +275,8 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
 
     Args:
         params: the parameters of one command.
-        args: arguments after the command: its options, then further commands, which are not
-            changed, since the same letter may be another option there.
+        args: arguments after the command: its options, then further commands. Further commands do
+            not change, since the same letter may be another option there.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []
@@ -342,7 +342,7 @@ def channels_option(*more: str) -> Decorator:
 
 def mip_option(
     *declarations: str,
-    help: str = "Resolution level.  [default: that of --mip before the first operator]",
+    help: str = "Resolution level.  [default: value of --mip before the first operator]",
 ) -> Decorator:
     """Declare ``--mip/-m``; its default is the global --mip, given before the first command."""
 
@@ -407,7 +407,7 @@ def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if len(outputs) != len(inputs):
         msg = (
             f"--output-names has {len(outputs)} names and --input-names {len(inputs)}; "
-            "give one for each"
+            "give one output name for each input name"
         )
         raise OptionError(msg)
     ctx.params["output_names"] = outputs  # so that the pipeline knows the outputs

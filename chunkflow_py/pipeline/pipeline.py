@@ -1,4 +1,4 @@
-"""`Pipeline`: check operators as a whole, and apply them to tasks; the only loop over tasks.
+"""`Pipeline` checks operators as a whole and applies them to tasks, in the only loop over tasks.
 
 ```
 source -> read, read | compute, compute | write       one thread per stage, --ahead tasks between
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Item(NamedTuple):
-    """Known properties of an item before the first task."""
+    """Properties of an item that are known before the first task."""
 
     domain: BoundingBox | None = None
     times: int | None = None
@@ -70,7 +70,7 @@ class _Item(NamedTuple):
 
 
 class _Made:
-    """Known properties of an operator's output, from its first input and its hooks.
+    """Properties of an operator's output that follow from its first input and its hooks.
 
     Args:
         item: the first input.
@@ -81,7 +81,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks. If one raises an error, the results of earlier ones are kept."""
+        """Call the hooks. If a hook raises an error, the results of earlier hooks are kept."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -148,8 +148,8 @@ class Pipeline:
         listener: receiver of the events.
 
     Attributes:
-        make_part_store: makes the store by which the tasks of a network exchange patches, or
-            ``None``; ``None`` to exchange none.
+        make_part_store: function that makes the store by which the tasks of a network exchange
+            patches. If the function, or its result, is ``None``, tasks exchange no patches.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Pipeline:
         in_place: bool = False,
         listener: Listener | None = None,
     ) -> None:
-        """Add numbers to names that operators share, and store the settings."""
+        """Number the operators that share a name, and store the settings."""
         self.operators = list(operators)
         self.source = source
         self.ahead = ahead or 0
@@ -271,8 +271,9 @@ class Pipeline:
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the box that operator *index* must make so that the task's box is complete.
 
-        The box is computed backwards, from the last operator: its output is needed in the task's
-        box, and the input of each operator in the box that its ``required_input`` returns.
+        The box is computed backwards from the last operator, whose output is needed in the task's
+        box. The input of each operator is needed in the box that the ``required_input`` of the
+        operator returns.
 
         Args:
             index: position of the operator, from 0.
@@ -322,15 +323,15 @@ class Pipeline:
             return self.estimated_memory()
 
     def estimated_memory(self) -> PipelineMemory:
-        """Estimate the peak memory; more parts are unknown before operators are entered."""
+        """Estimate the peak memory; before operators are entered, more of its parts are unknown."""
         ahead = 1 if self._asked_ahead is None else self._asked_ahead
         return estimate_memory(stages_of(self.operators, ahead), self._voxels, self._extents)
 
     def output_bytes(self, tasks: int) -> int:
-        """Estimate the uncompressed bytes that *tasks* tasks store.
+        """Estimate how many bytes a number of *tasks* stores, without compression.
 
-        `check` must have been called. Outputs of unknown size count as 0; boxes at the end of the
-        volume count in full.
+        `check` must have been called. Outputs of unknown size count as 0. Boxes at the end of the
+        volume count in full, although the volume may end inside them.
         """
         total = 0
         made: dict[str, Voxels | None] = {}
@@ -494,7 +495,7 @@ class Pipeline:
 
     @contextmanager
     def _failing(self, operator: Operator, task: Task, start: float) -> Iterator[None]:
-        """Record the time taken, and any exception as the outcome of the task.
+        """Record the time taken; if an exception is raised, record it as the outcome of the task.
 
         Exceptions include SystemExit, KeyboardInterrupt, CancelledError and panics of Rust
         extensions. Only `Interrupted`, raised for ctrl-C, ends the pipeline.
@@ -552,7 +553,7 @@ def _entered(operator: Operator | Source) -> Iterator[None]:
 
 
 class _Tasks:
-    """The tasks of a source; SystemExit and similar exceptions become errors that name it."""
+    """The tasks of a source; SystemExit and similar become errors that name the source."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Find and load plugins, Python files with a function ``execute``, and convert their results.
+"""Find and load plugins (Python files with a function ``execute``); convert their results.
 
 A plugin given by name is searched for in the working folder, then in the folders of
 ``$CHUNKFLOW_PLUGIN_DIR``; a plugin may also be given by its path.
@@ -57,7 +57,7 @@ def unknown_plugin(name: str, folder: Path) -> str:
 
 
 def plugin_files(name: str, path: Path) -> dict[str, str]:
-    """Return the file that a run has to store for its workers: *name* -> ``code``.
+    """Return the file that a run has to store for its workers, as ``{name: "code"}``.
 
     Raises:
         OptionError: *name* is not the path of the file.
@@ -75,7 +75,7 @@ def load_file(path: Path) -> ModuleType:
     """Run the file and return its module.
 
     Raises:
-        OptionError: the file fails.
+        OptionError: the code of the file raises an exception.
     """
     name = f"{PLUGIN_MODULE}{path.stem.replace('-', '_')}"
     spec = spec_from_file_location(name, path)
@@ -96,10 +96,10 @@ def load_file(path: Path) -> ModuleType:
 
 
 def load_plugin(path: Path) -> Callable[..., Any]:
-    """Run the file and return its ``execute``.
+    """Run the file and return its function ``execute``.
 
     Raises:
-        OptionError: the file fails, or does not define the function.
+        OptionError: the code of the file raises an exception, or does not define the function.
     """
     execute = getattr(load_file(path), "execute", None)
     if not callable(execute):
@@ -138,7 +138,7 @@ def check_call(
 
 
 def literal(text: str) -> Any:
-    """Return the Python literal written as *text*, or the text; nothing is evaluated."""
+    """Return the value of *text* if it is a Python literal, else the text; no code is run."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -167,9 +167,9 @@ def split_options(
 ) -> tuple[list[str], dict[str, Any]]:
     """Split off the options that are not among *params*.
 
-    An unknown option takes the next argument, and further ones as long as they are literals such as
-    numbers. The name of a command or another option ends its values; an option without values is
-    True.
+    The values of an unknown option are the next argument and the literals, such as numbers, that
+    follow. The values end at the name of a command or at another option. Without values, the option
+    is True.
 
     Args:
         params: parameters of the command.
@@ -214,8 +214,8 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
             result None becomes an item, so that skip-none can skip the task. Without names, the
             result is dropped.
         outputs: names of the items to make.
-        like: chunk that gives the position of arrays (z, y, x) and (c, z, y, x); an array may be
-            cropped by the same number of voxels at both ends of an axis.
+        like: chunk that determines the position of arrays (z, y, x) and (c, z, y, x). An array may
+            be cropped by the same number of voxels at both ends of an axis.
 
     Raises:
         ChunkError: the numbers of results and names differ, or a crop is not symmetric.

@@ -1,10 +1,10 @@
 """The command ``plugin``, which calls an operator or the function ``execute`` of a file.
 
-| ``--file`` names                  | its options                                             |
-|-----------------------------------|---------------------------------------------------------| | an
-operator, ``folder/name.py``   | options of the operator, whose hooks also apply      | | a file
-with a function `command`  | options of that operator                                | | a file with
-a function `execute`  | parameters of the function; see `plugin_signature`      |
+| ``--file``                       | options                                                  |
+|----------------------------------|----------------------------------------------------------|
+| an operator of this package      | options of the operator, whose hooks also apply          |
+| a file with a function `command` | options of the operator that the file defines            |
+| a file with a function `execute` | parameters of the function; see `plugin_signature`       |
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def find(name: str) -> Called:
     """Find the file or the operator that *name* refers to.
 
     Raises:
-        OptionError: neither exists, or it cannot be loaded.
+        OptionError: there is no such file or operator, or the file cannot be loaded.
     """
     folder = Path(__file__).parents[1] / "ops"
     path = find_plugin(name)
@@ -100,14 +100,14 @@ def find(name: str) -> Called:
 
 
 def _command_name(name: str) -> str:
-    """Return the command name of a shipped plugin."""
+    """Return the name of the operator that *name* may refer to; empty for a path elsewhere."""
     folder, _, last = name.removesuffix(".py").rpartition("/")
     word = last.replace("_", "-")
     return COMMANDS.get(word, word) if folder in ("", *PLUGIN_FOLDERS) else ""
 
 
 class PluginCommand(OperatorCommand):
-    """A command with the options of the called function; its context's ``obj`` is `Called`."""
+    """The command ``plugin``; the ``obj`` of its context is the `Called` function or operator."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the options of the command and of the function that it calls."""

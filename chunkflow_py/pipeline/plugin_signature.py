@@ -1,18 +1,19 @@
-"""The signature of a plugin's ``execute``, read from its file without running it.
+"""The signature of a plugin's ``execute``, read from the file without running the file.
 
-Parameters of these types become options, and so do parameters without annotation that have a
-default. The other parameters receive items:
+A parameter with one of these annotations becomes an option of the command:
 
-| annotation                    | option                                      |
-|-------------------------------|---------------------------------------------|
-| ``int``, ``float``, ``str``   | ``--size 3``                                |
-| ``bool``                      | ``--flag/--no-flag``                        |
-| ``Literal["a", "b"]``         | one of these                                |
-| ``tuple[int, int, int]``      | ``--size 3 1 1``; ``Zyx`` likewise          |
-| ``list[int]``, ``tuple[int, ...]`` | ``--ids 3,1``                          |
-| ``tuple``, ``list``, ``dict`` | a literal, ``--size "(3, 1, 1)"``        |
-| ``T | None``, ``Optional[T]`` | as ``T``                                    |
-| none                          | a Python literal, otherwise a string        |
+| annotation                         | option                               |
+|------------------------------------|--------------------------------------|
+| ``int``, ``float``, ``str``        | ``--size 3``                         |
+| ``bool``                           | ``--flag/--no-flag``                 |
+| ``Literal["a", "b"]``              | one of these                         |
+| ``tuple[int, int, int]``, ``Zyx``  | ``--size 3 1 1``                     |
+| ``list[int]``, ``tuple[int, ...]`` | ``--ids 3,1``                        |
+| ``tuple``, ``list``, ``dict``      | a literal, ``--size "(3, 1, 1)"``    |
+| ``T | None``, ``Optional[T]``      | as for ``T``                         |
+
+A parameter without annotation becomes an option if it has a default; the value is a Python literal
+or else a string. All other parameters receive items of the task.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _MANY = re.compile(r"(?:list|tuple|Sequence|Iterable)\[(int|float|str)(?:, \.\.\
 
 
 class LiteralType(click.ParamType[Any]):
-    """A Python literal, otherwise a string."""
+    """Type of an option that takes a Python literal; other text stays a string."""
 
     name = "value"
 
     def convert(self, value: Any, *_: object) -> Any:
-        """Parse the literal; nothing is evaluated."""
+        """Return the value of a literal without running code."""
         return literal(value) if isinstance(value, str) else value
 
 
@@ -65,10 +66,10 @@ class Signature:
     """The parameters and the docstring of a plugin's ``execute``.
 
     Attributes:
-        doc: docstring of the function, else of the file.
+        doc: docstring of the function or, if it has none, of the file.
         inputs: names of the parameters that receive items.
         options: options for the other parameters; their names begin with `PREFIX`.
-        takes_more: whether it accepts any keyword argument.
+        takes_more: whether the function accepts arbitrary keyword arguments.
     """
 
     doc: str
@@ -78,7 +79,7 @@ class Signature:
 
 
 def read_signature(path: Path) -> Signature | None:
-    """Return the signature of the function ``execute``; ``None`` if the file has none."""
+    """Return the signature of ``execute``; ``None`` if the file does not define the function."""
     tree = parse(path)
     function = None if tree is None else _function(tree, "execute")
     if tree is None or function is None:

@@ -43,13 +43,12 @@ class Environment(SourceBase):
 
     Attributes:
         volume_path: address of the output.
-        region: start, stop and size of the output, voxels of mip 0, zyx, as far as they are given.
+        region: start, stop and size of the output, voxels of mip 0, zyx; ``None`` if not given.
         output_patch_size: output patch of the network, voxels, zyx.
         input_patch_size: input patch of the network (default: the same).
-        output_patch_overlap: overlap of neighbouring output patches (default: half of them).
-        crop_chunk_margin: voxels cropped from a chunk's output; the patch grid then starts at the
-            corner of each chunk (default: nothing is cropped, and the grid starts at the corner of
-            the volume).
+        output_patch_overlap: overlap of neighbouring output patches (default: half a patch).
+        crop_chunk_margin: voxels to crop on each side of a chunk's output, zyx. If given, the patch
+            grid starts at the corner of each chunk, else at the corner of the volume.
         max_ram_size: memory of a worker, GB.
         channel_num: number of output channels.
         dtype: dtype of the output; with ``float16``, the network computes in float16 and the output
@@ -65,7 +64,7 @@ class Environment(SourceBase):
         visibility_timeout: visibility timeout of that queue, seconds.
         opening: credentials and options of the store.
         announced: volumes that will be created, for later commands of the pipeline.
-        dry_run: only print.
+        dry_run: only print the sizes and the command; create and send nothing.
         tell: function that prints a line.
     """
 
@@ -124,7 +123,7 @@ class Environment(SourceBase):
 
     @cached_property
     def chosen(self) -> TaskSize:
-        """The best task size whose memory fits, see `TaskSizes.best`.
+        """The best task size that fits into memory; see `TaskSizes.best`.
 
         Workers that take their tasks from a queue do not exchange patches.
         """
@@ -179,7 +178,10 @@ class Environment(SourceBase):
         }
         place = Location.parse(self.volume_path)
         if place.format not in (None, "precomputed"):
-            msg = f"setup-env makes precomputed volumes, but {place} is of another format; give precomputed://"
+            msg = (
+                f"setup-env makes precomputed volumes, but {place} is of another format; begin the "
+                "address with precomputed://"
+            )
             raise OptionError(msg)
         made = [
             VolumeCreator(
@@ -282,8 +284,10 @@ class Environment(SourceBase):
             level = self.mip + thumbnail.max_mip
             why = ""
             if level != self.thumbnail_mip:
-                why = f": of mip {self.thumbnail_mip} tasks would share voxels, as they begin at "\
-                      f"{self.bounds.start}"  # fmt: skip
+                why = (
+                    f": at mip {self.thumbnail_mip}, tasks would share voxels, because the tasks "
+                    f"begin at {self.bounds.start}"
+                )
             yield f"thumbnail   mip {level}, blocks {block}{why}"
         yield ""
         yield "the command of workers; replace INPUT, MODEL and WEIGHTS:"

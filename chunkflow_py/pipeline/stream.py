@@ -1,4 +1,4 @@
-"""Streams that prefetch in background threads. This module has all concurrency between stages."""
+"""Streams that prefetch in background threads: all concurrency between stages is here."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def prefetch(
 ) -> Iterator[T]:
     """Yield the items of *stream*; one thread prefetches up to *depth* of them.
 
-    The order is kept. An exception of the stream is raised in the place of its item. Closing the
-    generator early stops the thread and closes the stream.
+    The order is kept. If the stream raises an exception, it is raised in the place of the item that
+    failed. Closing the generator early stops the thread and closes the stream.
 
     Args:
         stream: stream to run in the background.
         depth: maximum number of prefetched items; 0 runs the stream in the caller's thread.
         name: name of the thread, for debuggers and logs.
-        halt: function called before waiting for the thread's end; it ends a stream that waits for
-            its next item.
+        halt: function that is called before the wait for the thread's end. It must end a stream
+            that is waiting for its next item.
     """
     if depth == 0:
         yield from stream
@@ -72,13 +72,13 @@ def mapped(
                 work(b) --------------------> yield b'   c starts when the caller asks for b'
     ```
 
-    The order is kept. An error is raised in the place of its item, and no further item is started.
-    Closing the generator early waits for started items and closes the stream.
+    The order is kept. An error is raised in the place of the item that failed, and no further item
+    is started. Closing the generator early waits for started items and closes the stream.
 
     Args:
         stream: items, taken one after the other in a separate thread.
         work: function that several threads may call at the same time.
-        depth: maximum number of items in progress beyond the requested one.
+        depth: maximum number of items in progress besides the one that the caller waits for.
         name: name of the threads.
         halt: see `prefetch`.
     """
@@ -162,8 +162,8 @@ def overlapped(
 class _Threads(ThreadPoolExecutor):
     """A thread pool that can detect that all its threads have died.
 
-    A pool counts a dead thread as working, so its items would wait for ever. A thread dies if
-    another thread raises an exception in it (PyThreadState_SetAsyncExc).
+    A pool counts a dead thread as working, so the items of the pool would wait for ever. A thread
+    dies if another thread raises an exception in it (PyThreadState_SetAsyncExc).
     """
 
     def __init__(self, number: int, name: str) -> None:
@@ -180,8 +180,8 @@ class _Threads(ThreadPoolExecutor):
 def _one_thread(name: str) -> _Threads:
     """Return a pool whose thread already runs.
 
-    If ctrl-C came while the thread starts, the pool would lose it: nothing could wait for the
-    thread or close its stream.
+    If Ctrl-C came while the thread was starting, the pool would lose the thread: nothing could wait
+    for the thread or close its stream.
     """
     pool = _Threads(1, name)
     pool.submit(int).result()

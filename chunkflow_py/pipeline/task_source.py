@@ -44,20 +44,20 @@ class Planner:
 
     Attributes:
         chunk_size: extent of a box of the grid; ``None``: the boxes of *bbox_file* are the tasks.
-        region: start, stop and size of the region that the grid covers, as far as they are given.
-        grid_size: number of boxes along each axis, instead of enough to cover the region.
+        region: start, stop and size of the region that the grid covers; ``None`` if not given.
+        grid_size: number of boxes along each axis (default: as many as cover the region).
         respect_stop: crop the last boxes at the region's end.
         aligned_block_size: grow the region to multiples of this size.
-        volume_path: volume whose bounds are the region; boxes are in its voxels.
+        volume_path: volume whose bounds complete the region; boxes are in voxels of this volume.
         mip: mip of that volume.
         opening: credentials and options of the volumes.
-        selected: numbers of the first task to make and of the end (exclusive), counted in *order*;
-            ``None`` as the end means up to the last task.
+        selected: number of the first task to make, and number after the last task to make, counted
+            in *order*. ``None`` as the second number selects all tasks from the first on.
         order: order in which tasks are counted and made.
         bbox_file: file of boxes of interest; other boxes are omitted.
-        mask: volume of a coarse mask; boxes in which it is zero everywhere are omitted.
+        mask: volume of a coarse mask; boxes in which the mask is zero everywhere are omitted.
         mask_mip: mip of the mask.
-        voxel_size_nm: voxel size of the boxes (default: the volume's), nanometres, zyx.
+        voxel_size_nm: voxel size of the boxes, nanometres, zyx (default: as in *volume_path*).
         time: time index of all boxes of the grid.
     """
 
@@ -168,7 +168,7 @@ class Planner:
         if outside == len(wanted):
             msg = (
                 f"no tasks are left: all {outside} boxes of {self.bbox_file} are outside "
-                f"{where}; the first is {wanted[0]}; change --mip, the region or the boxes"
+                f"{where}; the first box is {wanted[0]}; change --mip, the region or the boxes"
             )
             raise OptionError(msg)
         if outside:
@@ -229,8 +229,8 @@ class TaskGenerator(SourceBase):
         queue_name: name of a queue for the box strings of the tasks.
         create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
         dry_run: send and write nothing.
-        lease_s: visibility timeout of a new SQS queue. It applies to workers that do not set a
-            timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases either.
+        lease_s: visibility timeout of a new SQS queue, seconds. It applies to workers that do not
+            set a timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases.
         order: order in which tasks are sent to the queue: ``checkerboard``, or that of the plan.
             The pipeline and the file always get the tasks in the order of the plan.
     """
@@ -254,7 +254,7 @@ class TaskGenerator(SourceBase):
     def boxes(self) -> Boxes:
         """The boxes of the whole grid or list, not only of the selected part.
 
-        Jobs that share a grid must agree on the bounds of a new volume and on its write units.
+        Jobs that share a grid therefore choose the same bounds and write units for a new volume.
         """
         return self.plan.boxes
 
@@ -283,8 +283,8 @@ class TaskGenerator(SourceBase):
         if not (self.file_path or self.queue_name):
             if self.order == CHECKERBOARD:
                 logger.info(
-                    "one process runs its tasks in raster order, not in checkerboard order, which "
-                    "is for workers that run at the same time"
+                    "one process runs its tasks in raster order; checkerboard order is for workers "
+                    "that run at the same time"
                 )
             yield from (Task(plan.region(number)) for number in plan)
 
@@ -356,7 +356,7 @@ def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
     first, end = options["task_index_start"], options["task_index_stop"]
     if options["disbatch"]:
         if (first, end) != (0, None):
-            msg = "--disbatch chooses the task; leave out --task-index-start and -stop"
+            msg = "--disbatch chooses the task; leave out --task-index-start and --task-index-stop"
             raise OptionError(msg)
         text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
         if not is_digits(text):

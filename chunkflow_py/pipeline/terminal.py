@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 class Command(click.Command):
     """A command whose help is shown by --help and -h in every context.
 
-    click keeps the names from the first context in which it uses a command. That may be the
-    context of completion, of a reference page, or of another program's group.
+    click keeps the names of the help option from the first context in which it uses a command. This
+    context may belong to completion, to a reference page, or to a group of another program.
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return --help and -h, except names of other options of the command."""
+        """Return those of --help and -h that are not names of other options of the command."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write options without a heading, then headings in the order of their first options."""
+        """Write the options without a heading first, then each heading with its options."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -45,7 +45,7 @@ def option_headings(
     """Show options of a command below headings in its help; place this decorator above the options.
 
     Args:
-        headings: heading -> names of parameters, such as ``{"Blending": ("bump", "grid")}``.
+        headings: names of parameters by heading, such as ``{"Blending": ("bump", "grid")}``.
 
     Raises:
         ValueError: a name is not a parameter of the command.
@@ -67,7 +67,7 @@ def option_headings(
 
 
 def echo(message: object = "", *, err: bool = False, file: IO[Any] | None = None) -> None:
-    """Print *message* and a line end; control characters in it cannot affect the terminal.
+    """Print *message* and a line end, without control characters that could affect the terminal.
 
     Args:
         message: object to convert to text; control characters are replaced, see

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.task_amounts import Patches
 
 _DECIDES = ("input_patch_size", "batch_size", "backend", "dtype", "compile", "tf32")
-_FEW = 3  # with more tasks than this, the time between their ends gives the estimate
+_FEW = 3  # with more tasks than this, the times at which tasks ended give the estimate
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Duration:
         seconds: time from the start of the machines to the end of the last task.
         start_s: seconds from the start of a process until its first task starts.
         task_s: seconds that each task after the first takes in one process, on average.
-        how: source of the estimate, as text for people.
+        how: text that says what the estimate is based on.
     """
 
     seconds: float
@@ -61,18 +61,18 @@ class Fleet:
     processes: int = 1
 
     def rounds(self, tasks: int) -> float:
-        """Return how many of *tasks* the busiest process executes."""
+        """Return the number of tasks of the busiest process, given the number of all tasks."""
         return ceil(tasks / (self.machines * self.processes))
 
 
 def stated_duration(tasks: int, task_s: float, fleet: Fleet, how: str) -> Duration:
-    """Return the duration of a step whose tasks take *task_s* seconds each in one process.
+    """Return the duration of a step from a known duration of its tasks.
 
     Args:
         tasks: number of tasks.
-        task_s: seconds per task.
+        task_s: seconds that a process needs for one task.
         fleet: numbers of machines and worker processes.
-        how: source of *task_s*, as text for people.
+        how: text that says where *task_s* comes from.
     """
     return Duration(fleet.rounds(tasks) * task_s, 0.0, task_s, how)
 
@@ -88,13 +88,13 @@ def measured_duration(
     """Return the duration of a step from pilot tasks, or ``None`` if too little was measured.
 
     Args:
-        observations: measurements of the pilot processes, which ran at the same time; their number
-            is the number of processes on a machine of the run.
+        observations: measurements of the pilot processes, which ran at the same time. There was one
+            for each process on a machine of the run.
         tasks: number of tasks of the step.
-        mean_work: mean work of a task, in the unit of *work*.
-        work: function that returns the work for the box of a task, in any unit such as voxels.
+        mean_work: mean work of a task, in the same unit as *work*.
+        work: function that computes the work of a task from its box, in any unit, such as voxels.
         fleet: numbers of machines and worker processes.
-        stage_of: name of an operator -> its stage: ``read``, ``compute`` or ``write``.
+        stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
     """
     found = [each for each in (_speed(o, work, stage_of) for o in observations) if each is not None]
     if not found:
@@ -163,11 +163,11 @@ def _slowest(seconds: Mapping[str, float], stage_of: Mapping[str, str], ahead: i
 def mean_work(
     boxes: Boxes | None, measures: Sequence[tuple[Callable[[BoundingBox], Sequence[float]], float]]
 ) -> float:
-    """Return the mean work of a task, in the unit of the weights.
+    """Return the mean work of a task: a weighted sum of several measures.
 
     Args:
         boxes: boxes of the tasks; ``None`` for a single task without a box, whose work is 1.
-        measures: functions, as for `total`, each with the weight of its result.
+        measures: functions that measure the box of a task (see `total`), each with its weight.
     """
     if not boxes:
         return 1.0
@@ -186,19 +186,19 @@ def speed_duration(
 ) -> Duration:
     """Return the duration of a step from the speed of its networks, measured by `chunkflow tune`.
 
-    Reading and writing are assumed to take no longer than the networks, with which they overlap.
+    Reading and writing overlap with the networks, and are assumed to take less time.
 
     Args:
         path: file with the JSON output of `chunkflow tune`.
         operators: operators of the pipeline.
         patches: numbers of patches that the networks of the pipeline compute.
         tasks: number of tasks of the step.
-        fleet: numbers of machines and worker processes; the processes of one machine are assumed
-            not to slow each other down.
+        fleet: numbers of machines and worker processes. The processes of a machine are assumed not
+            to slow each other down.
 
     Raises:
-        OptionError: the file is not the output of `chunkflow tune`, or contains no measurement with
-            the options of an inference operator.
+        OptionError: the file is not the output of `chunkflow tune`, or it lacks a measurement with
+            the options of one of the inference operators.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]
@@ -229,15 +229,15 @@ def speed_duration(
                 ", ".join(f"{name} {row.get(name)}" for name in _DECIDES) for row, _ in measured[:3]
             )
             msg = (
-                f"--speeds {path} has no measurement of {each.operator} with {what}, but "
-                f"{there or 'only measurements that failed'}; run chunkflow tune with the options "
-                f"of {each.operator}, or change these options"
+                f"--speeds {path} has no measurement of {each.operator} with {what}, only "
+                f"{f'with {there}' if there else 'measurements that failed'}; run chunkflow tune "
+                f"with the options of {each.operator}, or change these options"
             )
             raise OptionError(msg)
         seconds += found * each.computed / each.batch_size
     how = (
-        f"from the speed of the network in {path.name}, assuming that reading and writing take no "
-        "longer than the network"
+        f"from the network speed in {path.name}, assuming that reading and writing take no longer "
+        "than the network"
     )
     return stated_duration(tasks, seconds / max(1, tasks), fleet, how)
 

@@ -1,13 +1,13 @@
 """Estimate the exchange of patches between tasks: its amounts, its gain, and whether it pays.
 
 ```
-without   | read | network: patches of the task, shared ones, too            | write |
+without   | read | network: all patches of a task, also the shared ones      | write |
 with      | read | network: each patch once    | write and read parts | write |
                                                  <---- gain -------->
 ```
 
-The exchange pays if the network time that it saves is longer than the time that it takes to write
-and read the parts. Whether the two overlap is not considered, so the gain is a cautious estimate.
+The exchange pays if it saves more network time than it takes to write and read the parts. The
+estimate is cautious, because writing and reading may overlap with the network in a run.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ _ENOUGH_BYTES = 10_000_000  # a store's speed is not measured with less
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the tasks of one network exchange, if all parts are found.
+    """Exchange of patches between the tasks of a step, for one network, if all parts are found.
+
+    A part is what a task stores of a patch for another task.
 
     Attributes:
         operator: label of the inference operator.
         computed: number of patches of all tasks together, each computed once.
         ideal: number of patches of a single task that covers the volume.
-        written_bytes: bytes of the parts that all tasks write; they read as many.
-        task_bytes: bytes of the parts that a task writes on average; it reads as many.
-        voxel_bytes: bytes of the parts that are written per output voxel.
-        objects: number of objects of all tasks; each is written once and read once.
+        written_bytes: bytes of the parts that all tasks write; they read the same amount.
+        task_bytes: bytes of the parts that a task writes on average; it reads the same amount.
+        voxel_bytes: bytes of parts that are written for each output voxel.
+        objects: number of objects that all tasks write; each is read once.
         task_objects: number of objects that a task writes on average.
-        lists: number of requests of all tasks that list objects.
-        peak_bytes: bytes that are stored at the same time, at most: the parts of tasks that have
-            ended for tasks that have not begun (see
-            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`), and for each worker
-            the parts of one task, which are removed when the task is recorded.
-        memory_bytes: memory that a process needs for parts, beyond what it needs without exchange.
+        lists: number of list requests of all tasks together.
+        peak_bytes: largest number of bytes that are stored at the same time. These are the parts
+            from finished tasks for tasks that have not begun (see
+            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`). For each worker, the
+            parts of one task are added, because parts are removed only when a task is recorded.
+        memory_bytes: additional memory that a process needs for the parts.
     """
 
     operator: str
@@ -68,7 +70,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, divided by the number for one task that covers the volume."""
+        """Number of computed patches, relative to a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
@@ -77,9 +79,9 @@ class NetworkTime:
     """Time of the networks of a step without an exchange.
 
     Attributes:
-        task_s: seconds of the networks per task, on average.
+        task_s: seconds that the networks run for each task, on average.
         other_s: seconds per task of the slowest stage that overlaps with the networks.
-        how: source of *task_s*, as text.
+        how: text that says where *task_s* comes from.
     """
 
     task_s: float
@@ -92,14 +94,15 @@ class Gain:
     """Time and cost of a step whose tasks exchange patches.
 
     Attributes:
-        saved_s: seconds of the networks that the exchange saves per task, on average.
+        saved_s: seconds of network time that the exchange saves per task, on average.
         transfer_s: seconds to write and read the parts of a task; ``None`` if the speed of the
             store is not known.
-        transfer_bytes: bytes that a task writes and reads, together.
+        transfer_bytes: sum of the bytes that a task writes and reads.
         bytes_per_s: speed at which a process writes and reads, bytes per second, if known.
-        how: source of *saved_s*, as text.
-        duration: duration of the step; if *transfer_s* is not known, without the transfers.
-        hours: hours that all machines together work.
+        how: text that says where *saved_s* comes from.
+        duration: duration of the step. It does not include the transfers if *transfer_s* is not
+            known.
+        hours: working hours of all machines together.
         cost: cost at the on-demand price, or at the price that the user gives.
         spot: cost at the spot price.
     """
@@ -128,15 +131,16 @@ class Gain:
 def exchange_of(
     patches: Patches, boxes: BoxGrid, tasks: int, workers: int, share: float
 ) -> Exchange | None:
-    """Return what the tasks of a network exchange; ``None`` if they do not exchange patches.
+    """Return the exchange of patches for one network; ``None`` if tasks do not exchange patches.
 
     Args:
         patches: numbers of patches of the network, for *boxes*.
         boxes: boxes of the tasks.
         tasks: number of tasks.
-        workers: number of worker processes of the run. One worker is assumed to run the tasks in
-            the order of their numbers, and several in the checkerboard order.
-        share: tasks per box, see `Patches.times`.
+        workers: number of worker processes of the run. A single worker is assumed to run the tasks
+            in the order of their numbers. Several workers are assumed to use the checkerboard
+            order.
+        share: number of tasks per box; see `Patches.times`.
     """
     if patches.sharing is None:
         return None
@@ -173,8 +177,8 @@ def network_time(
     Args:
         observations: measurements of the pilot processes.
         patches: numbers of patches of the networks.
-        mean_work: number of input voxels that the networks compute for a task, on average.
-        stage_of: name of an operator -> its stage: ``read``, ``compute`` or ``write``.
+        mean_work: mean number of input voxels of the patches that the networks compute for a task.
+        stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
     """
 
     def work_of(box: BoundingBox) -> float:
@@ -209,9 +213,9 @@ def store_speed(
 ) -> float | None:
     """Return the speed at which a pilot process reads and writes, bytes per second, if known.
 
-    Parts are assumed to be stored like the output. A pilot writes to a local folder, so the speed
-    of another store is known only if the pilot reads from such a store. The time includes
-    compression, so a store may be faster.
+    Parts are assumed to be stored in the same kind of store as the output. A pilot writes to a
+    local folder. Therefore, the speed of a cloud store is known only if the pilot reads from one.
+    The measured time includes compression, so the store itself may be faster.
 
     Args:
         observations: measurements of the pilot processes.
@@ -236,12 +240,12 @@ def store_speed(
 
 
 def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> str | None:
-    """Return the protocol of the store of the parts, which is assumed to be that of the output."""
+    """Return the protocol of the output's store, in which the parts are assumed to be stored."""
     return next((each.protocol for each in (*writes, *reads)), None)
 
 
 def _read_bytes(seen: Observation, reads: Sequence[Transfer]) -> float:
-    """Return the bytes, as stored, that the tasks of a pilot have read from some loaders."""
+    """Return the stored (compressed) bytes that some loaders have read for the tasks of a pilot."""
     found = 0.0
     for each in reads:
         stored, _, needed = seen.traffic.get(each.operator, (0, 0, 0))
@@ -258,11 +262,11 @@ def gain_of(
     fleet: Fleet,
     bytes_per_s: float | None,
 ) -> Gain:
-    """Return the duration of a step whose tasks exchange patches, and the time that this saves.
+    """Return the duration of a step with the exchange of patches, and the time that it saves.
 
     Args:
-        exchanges: what the tasks of each network exchange.
-        patches: for each network of the step, how many patches are computed without an exchange.
+        exchanges: exchange of patches for each network whose tasks share patches.
+        patches: numbers of patches that each network computes without an exchange.
         network: time of the networks without an exchange.
         duration: duration of the step without an exchange.
         fleet: numbers of machines and worker processes.
@@ -286,15 +290,15 @@ def gain_of(
 def exchange_if_it_pays(
     gain: Gain, patches: Patches, boxes: int, workers: int
 ) -> Callable[[BoxGrid], Exchange | None]:
-    """Return a function that returns the exchange of tasks of another size, if it pays.
+    """Return a function that estimates the exchange of patches for another task size.
 
-    With the exchange and tasks of the other size, transfers must take less time than the exchange
-    saves compared with the present tasks without an exchange.
+    The function returns ``None`` if the exchange does not pay at that size: its transfers must not
+    take longer than the network time that the exchange saves at the present size.
 
     Args:
         gain: gain at the present task size.
-        patches: numbers of patches of the network, for all boxes.
-        boxes: number of boxes of the present size.
+        patches: numbers of patches of the network, for all tasks of the present size.
+        boxes: number of tasks of the present size.
         workers: number of worker processes of the run.
     """
 

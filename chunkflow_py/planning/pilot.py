@@ -1,4 +1,4 @@
-"""Run a pilot: a few tasks of a pipeline that measure time and memory; their output is discarded.
+"""Run a few tasks of a pipeline to measure time and memory (a pilot); discard their output.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
@@ -6,8 +6,8 @@ run_pilots -- request: arguments, tasks -->   pilot_pipeline, run_pilot
 Observation <-- events, one JSON object per line -- PilotListener
 ```
 
-A pilot process runs only the pipeline, so its peak memory is that of the pipeline. It sends these
-events:
+A pilot process runs nothing but the pipeline, so its peak memory is that of the pipeline. The
+process sends these events:
 
 | event      | sent when                            | content                                      |
 |------------|--------------------------------------|----------------------------------------------|
@@ -62,11 +62,11 @@ class PilotTask:
     Attributes:
         at: time at which the task ended, in seconds since the start of the process.
         bbox: box of the task; ``None`` if the pipeline has no source of tasks.
-        seconds: name of an operator -> seconds that it took for the task.
+        seconds: seconds that each operator took for the task, by operator name.
         written: number of bytes that the task stored.
         objects: number of files or objects that the task stored.
-        network_s: seconds of the forward passes that all networks have finished by the end of the
-            task, since the start of the process.
+        network_s: total seconds of all forward passes from the start of the process to the end of
+            the task.
     """
 
     at: float
@@ -87,15 +87,15 @@ class Observation:
         ahead: number of tasks that were prefetched per stage.
         tasks: measurements of the tasks that have ended.
         peak_bytes: peak host memory of the process in bytes.
-        parts: purpose of host memory -> estimated bytes.
+        parts: estimated bytes of host memory, by purpose.
         unknown: names of operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory in bytes.
         devices: names of the devices on which the networks ran.
-        begun: name of an operator -> its progress on the first task: time at which the operator
-            started, time of its latest report (both in seconds since the start of the process), and
-            the share that was completed at that report.
-        traffic: name of a loader -> bytes of the fetched blocks as stored, bytes of these blocks as
-            voxels, and bytes of the voxels that tasks requested.
+        begun: progress of each operator on the first task, by operator name. The three numbers are
+            the time at which the operator started, the time of its latest report, and the completed
+            share at that report. Times are in seconds since the start of the process.
+        traffic: three numbers of bytes for each loader, by loader name. These are the fetched
+            blocks as stored, the same blocks after decoding, and the voxels that tasks requested.
         failure: message of the error that ended the process, if any.
         is_refused: whether the pipeline was refused before its first task, for example because it
             needs too much memory.
@@ -168,7 +168,7 @@ def run_pilots(
         module: Python module that each process runs with ``python -m``.
         request: pipeline and settings, which are sent to every process.
         numbers: for each process, the numbers of its tasks in the plan of the step.
-        seconds: time limit; processes that are still running then are killed.
+        seconds: time limit; processes that still run at this time are killed.
         folder: folder for the output, which is removed at the end (default: the temporary folder of
             the system).
     """
@@ -239,8 +239,8 @@ def _started(
 def operators_left_out(operators: Sequence[Operator]) -> list[str]:
     """Return the names of the operators that a pilot run leaves out.
 
-    These operators write to addresses that cannot be redirected to a temporary folder, or skip
-    tasks that a run has completed.
+    These are operators whose output cannot be redirected to a temporary folder, and operators that
+    skip tasks that a run has completed.
     """
     return [stage.name for stage in operators if not _is_in_pilot(stage)]
 
@@ -263,7 +263,7 @@ def pilot_pipeline(
 
     Args:
         operators: operators of the pipeline, parsed with ``--dry-run``.
-        source: source of the tasks; ``None`` if the pipeline has none and runs once.
+        source: source of the tasks; ``None`` if the pipeline has no source and runs once.
         numbers: numbers of the tasks to run, in the plan of the source.
         scratch: an empty folder for the output.
         ahead: number of tasks to prefetch per stage, as for `Pipeline`.
@@ -292,7 +292,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Make *saver* write to a new volume below *folder*, with the properties of its own volume."""
+    """Make *saver* write to a new volume below *folder* that is otherwise like its own volume."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None
@@ -360,9 +360,9 @@ class PilotListener(Listener):
             self.send({"event": "progress", "at": now, "operator": label, "share": share})
 
     def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
-        """Send that an operator has started on a task, while no task has finished yet.
+        """Send the start of an operator as progress 0, until the first task has ended.
 
-        The time limit may end the process before its first task is finished.
+        If the time limit stops the process during its first task, only the progress was measured.
         """
         if not self.done:
             self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})
@@ -391,7 +391,7 @@ class PilotListener(Listener):
         return sum(hooks.network_seconds for hooks in networks)
 
     def _traffic(self) -> dict[str, tuple[int, int, int]]:
-        """Return loader -> stored and decoded bytes of the fetched blocks, and requested bytes."""
+        """Return the bytes that each loader has read, by name; see `Observation.traffic`."""
         stages = self.pipeline.operators if self.pipeline else ()
         return {
             stage.name: (cost.stored_bytes, cost.decoded_bytes, cost.needed_bytes)

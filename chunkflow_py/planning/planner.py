@@ -63,15 +63,15 @@ _PILOT_TASKS = 256  # maximum number of consecutive tasks of a pilot
 
 
 def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
-    """Return the plan of a run, after a pilot run of each step unless *settings* exclude it.
+    """Run a pilot of each step unless *settings* exclude it, and return the plan of the run.
 
     Args:
         steps: steps of the run, in order.
         settings: options of `chunkflow plan`.
 
     Raises:
-        OptionError: the price table or the file of speeds cannot be used, or lacks the machine type
-            or the network.
+        OptionError: the price table or the file of speeds cannot be used, the table lacks the
+            machine type, or the file lacks the network.
     """
     prices = load_prices(settings.price_file)
     instance = None if settings.instance is None else prices.instance(settings.instance)
@@ -132,7 +132,7 @@ class _Planner:
     def _waits_for(self, errors: Sequence[ChunkflowError]) -> bool:
         """Return whether this step reads a volume that an earlier step must first create.
 
-        If so, add a note to the plan.
+        If it does, a note is added to the plan.
         """
         waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
@@ -255,7 +255,7 @@ class _Planner:
         return None
 
     def _take_stored(self) -> None:
-        """Estimate the bytes that are read and written, as compressed in the pilot run."""
+        """Estimate the compressed bytes that are read and written, from those of the pilot run."""
         found = self.found
         for transfer in found.reads:
             seen = [o.traffic[transfer.operator] for o in self.observations
@@ -323,21 +323,23 @@ class _Planner:
             found.memory.parts.get(RESIDENT, 0), self._workers, exchange,
         )  # fmt: skip
         if process * fleet.processes > limit:
-            several = "" if fleet.processes == 1 else f"{fleet.processes} processes of "
+            needs = "a process needs"
+            if fleet.processes > 1:
+                needs = f"{fleet.processes} processes each need"
             remedy = "make the tasks smaller (--chunk-size)"
             if found.suggestion is not None:
                 remedy = f"give {found.suggestion}, which would fit"
             if fleet.processes > 1 and (fewer := limit // process):
                 remedy += f", or --processes {fewer}"
             found.problems.append(
-                f"{several}{describe_bytes(process)} of memory are more than the "
-                f"{describe_bytes(limit)} of a machine; {remedy}"
+                f"{needs} {describe_bytes(process)} of memory, but a machine has "
+                f"{describe_bytes(limit)}; {remedy}"
             )
         gpu = self.instance.device_bytes if self.instance is not None else 0
         if gpu and found.memory.device_bytes * fleet.processes > gpu:
             found.problems.append(
                 f"{describe_bytes(found.memory.device_bytes * fleet.processes)} of GPU memory are "
-                f"more than the {describe_bytes(gpu)} of {self.settings.instance}; give a smaller "
+                f"needed, but {self.settings.instance} has {describe_bytes(gpu)}; give a smaller "
                 "--batch-size or --input-patch-size, or --processes 1"
             )
 
@@ -373,7 +375,7 @@ class _Planner:
     def _costs(
         self, hours: float | None, more: Mapping[str, float] = MappingProxyType({})
     ) -> tuple[Cost, Cost | None]:
-        """Return the costs on demand and at the spot price, with *more* items in dollars."""
+        """Return the costs at the on-demand and the spot price, including the items in *more*."""
         found = self.found
         hour, spot_hour, spot = self.settings.price, None, None
         if hour is None and self.instance is not None:
@@ -384,7 +386,7 @@ class _Planner:
             spot = cost_of(self.prices, spot_hour, *amounts)
             if self.instance.spot_is_assumed:
                 assumption = (
-                    "the spot price is a fixed share of the on-demand price, the spot_share of the "
+                    "the spot price is the on-demand price multiplied by the spot_share of the "
                     "price table"
                 )
                 spot = replace(spot, assumed=(*spot.assumed, assumption))
@@ -392,7 +394,7 @@ class _Planner:
         return replace(cost, parts={**cost.parts, **more}), spot
 
     def _take_gain(self) -> None:
-        """Estimate time and cost if tasks exchange patches."""
+        """Estimate the time and cost of the step if tasks exchange patches."""
         found, settings, network = self.found, self.settings, None
         if not found.exchanges or found.duration is None:
             return
@@ -443,9 +445,9 @@ class _Planner:
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the peak memory of a pilot process, plus the further growth of its caches.
+    """Return the peak memory of a pilot process, plus the expected growth of its caches.
 
-    If the pilot ended before its peak, the estimated memory is used instead, if that is larger.
+    If the pilot may have ended before its peak, the result is at least the estimated memory.
     """
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
     growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0

@@ -32,7 +32,7 @@ class Instance:
     Attributes:
         name: name of the type, such as ``g5.xlarge``.
         hour: on-demand price, dollars per hour.
-        spot_hour: spot price (of a machine that may be preempted), dollars per hour.
+        spot_hour: price of a spot machine, which may be preempted, dollars per hour.
         spot_is_assumed: whether the spot price is computed as a share of the on-demand price.
         memory_bytes: size of the host memory in bytes.
         device_bytes: size of the GPU memory in bytes; 0 without a GPU.
@@ -54,9 +54,9 @@ class Prices:
 
     Attributes:
         date: date of the prices.
-        source: description of where the prices come from.
-        instances: name of a machine type -> its prices and memory.
-        stores: protocol of a store, such as ``s3`` -> its prices: ``gb_month`` (a gigabyte stored
+        source: text that says where the prices come from.
+        instances: machine types, with their prices and memory, by name.
+        stores: prices of each store, by protocol, such as ``s3``: ``gb_month`` (a gigabyte stored
             for a month), ``put`` and ``get`` (one request), ``egress_gb`` (a gigabyte sent out of
             the region).
         queue_request: price of one request to a cloud queue.
@@ -90,7 +90,7 @@ class Cost:
     """Cost of a step, in dollars.
 
     Attributes:
-        parts: item, such as ``machines`` -> cost of the item.
+        parts: cost of each item, by name, such as ``machines``.
         month: cost of storing the output for a month; not part of the total cost.
         egress: cost of reading the input once from another cloud or region; not part of the total
             cost.
@@ -166,11 +166,12 @@ def cost_of(
     Args:
         prices: price table, used for requests and storage.
         hour: price of a machine, dollars per hour, if known.
-        machine_hours: hours that all machines together work, if known.
+        machine_hours: working hours of all machines together, if known.
         tasks: number of tasks.
         reads: amounts that loaders read from volumes.
         writes: amounts that savers write to volumes.
-        stored: name of a loader or saver -> bytes that it reads or writes, as stored, if known.
+        stored: stored (compressed) bytes that each loader or saver reads or writes, by operator
+            name, if known.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []
@@ -200,22 +201,22 @@ def cost_of(
 def exchange_cost(
     prices: Prices, protocol: str | None, exchanges: Sequence[Exchange], seconds: float
 ) -> dict[str, float]:
-    """Return the dollars for requests and storage of the exchange of patches, by item.
+    """Return the cost of the exchange of patches, in dollars: requests and storage, by item.
 
-    Removing objects is free, and listing them costs as much as writing an object. The requests to
-    the ledger of the run are included, at the prices of the same store.
+    Removing an object is free. A list request costs as much as writing an object. The cost includes
+    the requests to the ledger of the run; the ledger is assumed to be in the same store.
 
     Args:
         prices: price table.
         protocol: protocol of the store of the parts; nothing is charged for stores without prices.
-        exchanges: what the tasks of each network exchange.
-        seconds: duration of the step, during which the peak amount is stored.
+        exchanges: exchange of patches for each network whose tasks share patches.
+        seconds: duration of the step; the peak amount is assumed to be stored all the time.
     """
     store = prices.stores.get(protocol or "")
     if store is None:
         return {}
     writes = sum(each.objects + each.lists for each in exchanges)
-    # For each object, the ledger is asked whether its consumer has ended: two headers, one entry.
+    # For each object, the ledger is asked whether its reader has ended: two headers, one entry.
     reads = sum((1 + _LOOKUP_READS) * each.objects for each in exchanges)
     stored = sum(each.peak_bytes for each in exchanges) / GB
     return {

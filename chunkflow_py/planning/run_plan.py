@@ -83,9 +83,9 @@ class Memory:
 
     Attributes:
         bytes: peak host memory in bytes, measured or estimated.
-        how: source of *bytes*, as text, such as ``estimated``.
+        how: text that says where *bytes* comes from, such as ``estimated``.
         estimated_bytes: estimated host memory in bytes, the sum of *parts*.
-        parts: purpose of host memory -> estimated bytes.
+        parts: estimated bytes of host memory, by purpose.
         unknown: names of operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory in bytes; 0 without a GPU.
     """
@@ -99,7 +99,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether a process may need more than *bytes*: some operators are not fully estimated."""
+        """Whether *bytes* is only a lower limit; if so, some operators are not fully estimated."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 
@@ -114,19 +114,18 @@ class StepPlan:
         reads: amounts that each loader reads.
         writes: amounts that each saver writes.
         patches: numbers of patches that each network computes, if tasks do not exchange patches.
-        exchanges: what tasks exchange, for each network whose tasks share patches.
-        gain: time and cost if tasks exchange patches; the times and costs below are those without
-            an exchange.
-        stored: name of a loader or saver -> bytes that all tasks read or write, as stored,
-            extrapolated from the pilot run.
+        exchanges: exchange of patches for each network whose tasks share patches.
+        gain: time and cost of the step if tasks exchange patches.
+        stored: stored (compressed) bytes that all tasks read or write, by the name of the loader or
+            saver, extrapolated from the pilot run.
         memory: peak memory of a worker process.
-        duration: duration of the step.
-        hours: hours that all machines together work: the duration times the number of machines.
-        cost: cost at the on-demand price, or at the price that the user gives.
-        spot: cost at the spot price.
+        duration: duration of the step without an exchange of patches.
+        hours: the duration multiplied by the number of machines, in hours.
+        cost: cost without an exchange, at the on-demand price or the price that the user gives.
+        spot: cost without an exchange, at the spot price.
         suggestion: task size with less work or memory; ``None`` if the present size is as good.
         problems: reasons why the step cannot run, each with a remedy.
-        notes: remarks on what does not prevent the step from running.
+        notes: other remarks, which do not prevent the step from running.
     """
 
     name: str
@@ -255,8 +254,8 @@ def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> I
     )
     if transfer.block_amplification is not None:
         more.append(
-            f"{transfer.block_amplification:.2f} times as many voxels are fetched as are read, "
-            "because blocks are fetched whole"
+            f"{transfer.block_amplification:.2f} voxels fetched per voxel read, because whole "
+            "blocks are fetched"
         )
     if transfer.requests:
         most = "at most " if title == "reads" else ""
@@ -272,8 +271,8 @@ def _patches(patches: Patches) -> Iterator[str]:
     yield _line(
         "patches",
         f"{patches.computed:,} by {patches.operator}, {patches.of_task.as_option} a task: "
-        f"{patches.recomputation:.2f} times the {patches.ideal:,} patches of one task for the "
-        "whole volume",
+        f"{patches.recomputation:.2f} times the {patches.ideal:,} patches that a single task for "
+        "the whole volume would compute",
     )
     yield f"{_INDENT}{patches.amplification:.2f} voxels computed per output voxel"
     if patches.no_exchange is not None:
@@ -283,8 +282,8 @@ def _patches(patches: Patches) -> Iterator[str]:
 def _exchange(found: Exchange) -> Iterator[str]:
     yield _line(
         "exchange",
-        f"{found.recomputation:.2f} times the patches of one task, if tasks exchange the patches "
-        f"of {found.operator} and find them all: {found.computed:,} patches",
+        f"{found.computed:,} patches, {found.recomputation:.2f} times those of a single task, if "
+        f"tasks find all parts of {found.operator} in the exchange",
     )
     yield (
         f"{_INDENT}{describe_bytes(found.written_bytes)} written and as much read: "

@@ -11,9 +11,9 @@ patches        |------|                              patches that cross a task b
                        |------|
 ```
 
-The amount for the box of a task is a product of three numbers, one per axis, and each number
-depends only on the extent of the box along its axis. Therefore, a grid of any number of tasks is
-counted axis by axis.
+The amount for the box of a task is a product of three numbers, one per axis. Each number depends
+only on the extent of the box along that axis. Therefore, the tasks of a grid are counted axis by
+axis, not one by one.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     Measure = Callable[[BoundingBox], Sequence[float]]
 
-_LOOKED_AT = 512  # minimum number of tasks that represent the others of a plan
-_MOST = 512  # maximum number of boxes that are counted, per axis or list; they represent the rest
+_LOOKED_AT = 512  # minimum number of tasks that represent all tasks of a plan
+_MOST = 512  # maximum number of boxes, per axis or list, that represent all boxes
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,20 @@ class Transfer:
         operator: label of the loader or saver.
         place: address of the volume, without credentials.
         protocol: protocol of the address, such as ``file``, ``s3`` or ``gs``.
-        task_bytes: uncompressed bytes that a task in the middle of the plan reads, including its
-            margin, or writes.
+        task_bytes: uncompressed bytes that a task in the middle of the plan reads (with its margin)
+            or writes.
         total_bytes: uncompressed bytes that all tasks read or write.
-        volume_bytes: uncompressed bytes of the part of the volume that tasks cover, counting each
-            voxel once.
+        volume_bytes: uncompressed bytes of the part of the volume that tasks cover; each voxel is
+            counted once.
         block_bytes: uncompressed bytes of all blocks that tasks fetch; ``None`` for writes, and for
             volumes without blocks.
         task_requests: number of requests of a task in the middle of the plan.
         requests: upper limit of the number of requests of all tasks; a cache may save requests for
             blocks that several tasks read.
-        unit: block size (for reads) or size of a block or shard that is written as a whole (for
-            writes), voxels, zyx; ``None`` for volumes without blocks.
-        unit_is_fixed: whether the volume or an option sets *unit*; otherwise the unit is chosen to
-            fit the tasks.
+        unit: block size (reads) or write unit (writes), voxels, zyx; ``None`` for volumes without
+            blocks.
+        unit_is_fixed: whether the volume or an option sets the unit; otherwise the unit is chosen
+            to fit the tasks.
     """
 
     operator: str
@@ -88,7 +88,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return the transfer with the amounts of all tasks multiplied by *share*."""
+        """Return a copy in which the amounts of all tasks are multiplied by *share*."""
         blocks = self.block_bytes
         return replace(
             self,
@@ -100,12 +100,12 @@ class Transfer:
 
     @property
     def amplification(self) -> float:
-        """Bytes read or written per byte of the part of the volume that tasks cover."""
+        """Bytes that are read or written for each byte of the covered part of the volume."""
         return self.total_bytes / max(1, self.volume_bytes)
 
     @property
     def block_amplification(self) -> float | None:
-        """Bytes of the fetched blocks per byte that tasks need; ``None`` without blocks."""
+        """Bytes that are fetched for each byte that tasks need; ``None`` without blocks."""
         return None if self.block_bytes is None else self.block_bytes / max(1, self.total_bytes)
 
 
@@ -124,12 +124,13 @@ class Patches:
         box: function that returns, for the box of a task, the numbers of patches along z, y and x.
         output_voxels: number of voxels of the part of the volume that tasks cover.
         patch_size: size of an output patch, voxels, zyx.
-        part_voxel_bytes: bytes of a voxel that tasks exchange, all channels together.
-        part_bytes: bytes that a task in the middle of the plan stores for other tasks, at most.
-        sharing: function that returns, for a grid of tasks, the patches that they share; ``None``
-            if tasks do not exchange patches.
-        no_exchange: reason why several tasks do not exchange patches, or why the exchange is not
-            estimated; ``None`` if they do.
+        part_voxel_bytes: bytes of one voxel in the exchange of patches, with all channels.
+        part_bytes: largest number of bytes that a task in the middle of the plan stores for other
+            tasks.
+        sharing: function that returns, for a grid of tasks, the patches that these tasks share;
+            ``None`` if tasks do not exchange patches.
+        no_exchange: reason why there is no exchange of patches, or no estimate of it; ``None`` if
+            there is an estimate, or only one task.
     """
 
     operator: str
@@ -148,23 +149,25 @@ class Patches:
     no_exchange: str | None = None
 
     def times(self, share: float) -> Patches:
-        """Return the numbers of patches with those of all tasks multiplied by *share*."""
+        """Return a copy in which the numbers for all tasks are multiplied by *share*."""
         computed, ideal = round(self.computed * share), round(self.ideal * share)
         return replace(self, computed=computed, ideal=ideal)
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, divided by the number for one task that covers the volume."""
+        """Number of computed patches, relative to a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
 def total(boxes: Boxes, measure: Measure) -> float:
-    """Return the sum over *boxes* of the product of *measure* along z, y and x.
+    """Return the sum of an amount over all boxes.
+
+    The amount for a box is the product of the three numbers that *measure* returns for it.
 
     Args:
         boxes: boxes of the tasks.
-        measure: function that returns, for a box, one number per axis; each number depends only on
-            the extent of the box along its axis.
+        measure: function that returns one number per axis for a box. Each number must depend only
+            on the extent of the box along that axis.
     """
     if not isinstance(boxes, BoxGrid):
         some = boxes[:: max(1, len(boxes) // _MOST)]
@@ -193,7 +196,7 @@ def reads_of(pipeline: Pipeline) -> list[Transfer]:
 
 
 def writes_of(pipeline: Pipeline) -> list[Transfer]:
-    """Return the amounts that savers of a checked pipeline write, if they are known in advance."""
+    """Return the amounts that savers of a checked pipeline write, as far as known in advance."""
     found = (_written(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [transfer for transfer in found if transfer is not None]
 
@@ -339,7 +342,7 @@ def _where(
 ) -> tuple[BoundingBox | None, Zyx | None, bool]:
     """Return bounds and write unit of an output volume, and whether the unit is fixed.
 
-    The write unit is the size of a block or shard. It is fixed if the volume or an option sets it.
+    The write unit, a block or shard, is fixed if the volume or an option sets it.
     """
     if saver.volume is not None:
         return saver.volume.bounds, saver.volume.write_unit, True
@@ -432,7 +435,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
 
 
 def _no_exchange(stage: Operator, placement: Any, boxes: Boxes) -> str | None:
-    """Return why the exchange of patches is not estimated, or ``None``."""
+    """Return the reason why the exchange of patches is not estimated; ``None`` if it is."""
     if placement.grid == "chunk" or not stage.hooks.is_local:
         return "patches start at the corner of each chunk"
     if not isinstance(boxes, BoxGrid):
@@ -441,7 +444,7 @@ def _no_exchange(stage: Operator, placement: Any, boxes: Boxes) -> str | None:
 
 
 def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
-    """Return the size of the largest task or, without tasks, of the *domain*, voxels, zyx."""
+    """Return the size of the largest task, or of the domain if there are no tasks; voxels, zyx."""
     if boxes:
         return largest_size(boxes)
     return None if domain is None else domain.size
@@ -454,7 +457,7 @@ def plan_of(source: Source) -> Plan:
     """Return the plan of a source, which is the numbered list of its tasks.
 
     Raises:
-        OptionError: the source does not know all its tasks in advance, as is the case for a queue.
+        OptionError: the source, such as a queue, does not know all its tasks in advance.
     """
     body = source.body
     if isinstance(body, TaskSource) and body.regions is None:  # such as the source create-bbox
@@ -470,7 +473,7 @@ def plan_of(source: Source) -> Plan:
 
 
 def middle_tasks(plan: Plan, most: int) -> list[int]:
-    """Return the numbers of at most *most* consecutive tasks from the middle of the plan.
+    """Return the numbers of consecutive tasks from the middle of the plan, up to *most* of them.
 
     Like most tasks of a run, these tasks have neighbours on all sides, unless the plan is small.
     """
@@ -485,6 +488,6 @@ def middle_tasks(plan: Plan, most: int) -> list[int]:
 
 
 def spread_boxes(plan: Plan) -> list[BoundingBox]:
-    """Return the boxes of at least 512 equally spaced tasks of a plan, or all if it has fewer."""
+    """Return the boxes of at least 512 evenly spaced tasks, or of all tasks of a smaller plan."""
     step = max(1, len(plan) // _LOOKED_AT)
     return [plan.region(number).bbox for number in islice(plan, 0, None, step)]

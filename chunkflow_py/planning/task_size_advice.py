@@ -1,4 +1,4 @@
-"""Find a better task size for a pipeline: one that fits, with less work or less memory."""
+"""Find a better task size for a pipeline: one that fits, and needs less work or less memory."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ class Suggestion:
 
     Attributes:
         size: suggested task size, voxels, zyx.
-        amplification: mean number of voxels that the network computes per output voxel with tasks
-            of the suggested size; ``None`` without a network.
-        instead_of: the mean number of computed voxels per output voxel at the present task size,
-            without an exchange of patches.
-        memory_bytes: memory that a process needs for tasks of the suggested size.
-        exchanged_bytes: bytes of parts that tasks write per output voxel when they exchange
-            patches; they read as many. ``None`` if the suggestion is for tasks that do not exchange
-            patches.
+        amplification: mean number of voxels that the network computes per output voxel at the
+            suggested task size; ``None`` without a network.
+        instead_of: mean number of voxels that the network computes per output voxel at the present
+            task size, without an exchange of patches.
+        memory_bytes: memory that a process needs at the suggested task size.
+        exchanged_bytes: bytes of parts that tasks write to the exchange per output voxel; they read
+            the same amount. ``None`` if the suggestion is for tasks without an exchange of patches.
     """
 
     size: Zyx
@@ -68,8 +67,8 @@ def better_task_size(
 ) -> Suggestion | None:
     """Return a better task size, or ``None`` if the present size is as good.
 
-    If tasks do not exchange patches, this is the size with the least work. If they do, all sizes
-    need the same work, so this is a smaller size, with which a process needs less memory.
+    Without an exchange of patches, the better size is the one with the least work. With an
+    exchange, all sizes need the same work, so the better size is one that needs less memory.
 
     Args:
         pipeline: a checked pipeline.
@@ -78,10 +77,10 @@ def better_task_size(
         memory_bytes: memory that a process may use.
         line_bytes: memory that a process needs at the present task size.
         fixed_bytes: the part of *line_bytes* that does not depend on the task size.
-        processes: number of processes of the run; every process must get at least one task, if the
-            present size allows it.
-        exchange: called with the boxes of tasks; returns what these tasks exchange, or ``None`` if
-            an exchange does not pay for them. ``None`` if it does not pay at the present size.
+        processes: number of processes of the run. Every process must get a task, unless the present
+            size gives fewer tasks than processes.
+        exchange: result of `exchange_if_it_pays`; ``None`` if an exchange does not pay at the
+            present size.
     """
     found = _task_sizes(pipeline, writes)
     boxes = pipeline.source.hooks.boxes if pipeline.source else None
@@ -179,10 +178,10 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
 
 
 def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
-    """Return *size* reduced to at most *share* of its voxels, in multiples of *unit*.
+    """Return a smaller task size, in multiples of *unit*; ``None`` if one unit is too large.
 
-    The longest axis is reduced first, so that the margin around tasks grows as little as possible.
-    The result is ``None`` if even a single unit has more voxels.
+    The result has at most *share* times the voxels of *size*. The longest axis is reduced first, so
+    that the margin around tasks grows as little as possible.
     """
     most = size.product() * share
     while size.product() > most:
@@ -196,7 +195,7 @@ def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
 
 
 def _unit(writes: Sequence[Transfer]) -> Zyx:
-    """Return the size, voxels, zyx, of which the task size must be a multiple for all outputs."""
+    """Return the smallest common multiple of the write units of all outputs, in voxels, zyx."""
     unit = Zyx(1, 1, 1)
     for each in writes:
         if each.unit is not None and each.unit_is_fixed:
@@ -219,7 +218,7 @@ def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | N
         settings, outline = placement.settings, pipeline.outlines[stage.name]
         region = outline.region.intersection(domain) if outline.region else domain
         step = Zyx.of(lcm(a, b) for a, b in zip(unit, settings.geometry.stride, strict=True))
-        # if a volume ends before the first common multiple, its end works as well
+        # if the volume ends before the first common multiple, tasks may also end there
         step = Zyx.of(s if s <= e else u for s, u, e in zip(step, unit, region.size, strict=True))
         return TaskSizes(
             settings.geometry,

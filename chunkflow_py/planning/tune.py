@@ -9,7 +9,7 @@ Each candidate, a combination of settings, is measured in a separate process
 time limit may end the search at any point:
 
     given settings -> backends, precisions -> compiled -> larger batches -> other patch sizes
-                                  each part of the search starts from the best candidate so far
+                                     each phase starts from the best candidate found so far
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class Tuning:
         framework: kind of the model: ``pytorch``, ``universal`` or ``identity``.
         memory_bytes: memory that the best candidate may use.
         tolerance: largest error (99.9th percentile) that the best candidate may have.
-        whole_patch: names of the network's operators that make each output voxel depend on the
-            whole patch; if there are any, only one patch size is measured.
+        whole_patch: names of the PyTorch operators of the network that make each output voxel
+            depend on the whole patch. If there are any, only one patch size is measured.
         measurements: measurement of each candidate, in the order of the search.
         complete: whether all candidates were measured before the time limit.
     """
@@ -175,7 +175,7 @@ class Tuning:
     def best(self) -> Measurement | None:
         """The best measurement that respects the memory limit and the tolerance, or ``None``.
 
-        The best measurement has the smallest error of those within 5 % of the highest speed.
+        Of all measurements within 5 % of the highest speed, the best has the smallest error.
         """
         good = [m for m in self.measurements if self._is_acceptable(m)]
         least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)
@@ -184,7 +184,7 @@ class Tuning:
 
     @property
     def fastest(self) -> Measurement | None:
-        """The fastest measurement whatever its error and memory, if over 5 % faster than `best`."""
+        """The fastest measurement within or beyond the limits; ``None`` if `best` is as fast."""
         ran = [m for m in self.measurements if not m.failure]
         top = max(ran, key=lambda m: m.voxels_per_second, default=None)
         least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
@@ -213,10 +213,10 @@ def tune(
     Args:
         network: arguments of `create_backend` that describe the network and its device.
         input_patch_size: patch size that the network was trained with, voxels, zyx (default:
-            `PATCH_SIZE`; required if an operator of the network depends on the whole patch).
+            `PATCH_SIZE`). It is required if an operator of the network depends on the whole patch.
         output_patch_size: size of the central part of the network's output that is used, voxels,
-            zyx (default: all of it); other patch sizes are tried with the same margin between input
-            and output patch.
+            zyx (default: the whole output). Other patch sizes are tried with the same margin
+            between input and output patch.
         output_patch_overlap: overlap of neighbouring output patches, voxels, zyx (default: as for
             `PatchGeometry.of`).
         memory_bytes: memory that the best candidate may use (default: all memory of the machine,
@@ -361,9 +361,9 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Return whether a candidate would exceed the memory limit; if so, record it as a failure.
+        """Return whether a candidate would exceed the memory limit, and record it if it would.
 
-        The memory of the candidate is extrapolated from that of measured candidates.
+        The memory of the candidate is extrapolated from measured candidates.
         """
         known = [m for m in self.found.measurements if m.memory_bytes is not None]
         alike = [m for m in known if m.candidate.way == candidate.way]
@@ -397,7 +397,7 @@ class _Search:
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
         """Run *task* in a process, and return the results that the process sent.
 
-        A ``failure`` is added if the process failed or reached the time limit.
+        If the process failed or reached the time limit, the results contain a ``failure``.
         """
         name = "-".join(map(str, candidate.input_patch_size))
         request = self.request | {

@@ -2,8 +2,8 @@
 
 `chunkflow_py.planning.tune` runs ``python -m chunkflow_py.planning.tune_process`` once for each
 combination (candidate). Therefore, the peak memory of the process is that of one candidate, and a
-crash ends only one measurement. The process reads a request as JSON from stdin and writes each
-result to stdout as soon as it is known, one JSON object per line.
+crash ends only one measurement. The process reads a request from stdin, as JSON. It writes each
+result to stdout as soon as the result is known, as one line of JSON.
 
 The error of a candidate is the difference from PyTorch's float32 output on the same patches. The
 error is measured after the memory, because computing in float32 may need more memory. The first
@@ -51,8 +51,8 @@ MOST_FORWARDS = 20  # timed forward passes
 ENOUGH_S = 2.0  # time limit of timed forward passes; more would not change the median
 
 # Operators whose result at a voxel depends on all voxels of the input. A number is the index of the
-# argument that says whether the operator uses the statistics of its input; if it does not, its
-# result at a voxel does not depend on the others.
+# argument that says whether the operator uses the statistics of its input; if the operator does not
+# use them, its result at a voxel does not depend on the other voxels.
 _WHOLE_PATCH: dict[str, int | None] = {
     "instance_norm": 5,
     "batch_norm": 5,
@@ -114,11 +114,11 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the properties of the network and the device that `tune` needs to choose candidates.
 
     Yields:
-        First ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (total memory of
-        the device), ``idle_bytes`` (memory of this process before it loads the network), ``dtypes``
-        (supported by the hardware), ``divisor`` (of the patch size) and ``framework`` of the
-        network. Then ``whole_patch`` (names of the operators that make each output voxel depend on
-        the whole patch).
+        A dictionary of the properties that need no forward pass. Its key ``memory_bytes`` is the
+        total memory of the device, ``idle_bytes`` is the memory of this process without the
+        network, and patch sizes must be multiples of ``divisor``. Then a dictionary with
+        ``whole_patch``: names of the operators that make each output voxel depend on the whole
+        patch.
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
@@ -143,9 +143,10 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the time, memory and error of one candidate.
 
     Yields:
-        First ``seconds`` (median duration of a forward pass) and ``memory_bytes`` (peak memory that
-        this process uses, on the GPU if the device is one). Then ``largest``, ``percentile_999``
-        and ``mean`` of the absolute difference from PyTorch's float32 output.
+        First, ``seconds``, the median duration of a forward pass, and ``memory_bytes``, the peak
+        GPU or host memory of this process. Then ``largest``, ``percentile_999`` and ``mean``, the
+        maximum, 99.9th percentile and mean of the absolute difference from PyTorch's float32
+        output.
     """
     device = device_of(request["network"]["device"])
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
@@ -186,7 +187,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return (count, c, z, y, x) float32 patches, cut from the given image or else synthetic."""
+    """Return float32 patches, (count, c, z, y, x), from the given image, or else synthetic ones."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches
@@ -208,7 +209,7 @@ def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
 
 
 def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArray[np.float32]:
-    """Return the network's output on the first `PATCHES` patches, computed in batches of a size."""
+    """Return the network's output on the first `PATCHES` patches, in batches of *batch_size*."""
     found: list[NDArray[np.float32]] = []
     with torch.inference_mode():
         for first in range(0, PATCHES, batch_size):
@@ -218,14 +219,14 @@ def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArra
 
 
 def _peak_memory(device: torch.device, free_before: int) -> int:
-    """Return the peak memory of this process in bytes, on its GPU or else on the host.
+    """Return the peak memory of this process in bytes, on the GPU if it uses one, else on the host.
 
     Args:
         device: device of the network.
         free_before: free GPU memory before the network was loaded, bytes.
     """
     if device.type == "cuda":
-        # libraries other than PyTorch keep their memory, so it is missing from the free memory
+        # the decrease of free memory also includes the memory of libraries other than PyTorch
         taken = free_before - torch.cuda.mem_get_info(device)[0]
         return max(torch.cuda.max_memory_reserved(device), taken)
     with suppress(OSError):  # the file exists only on Linux
@@ -238,7 +239,7 @@ def _peak_memory(device: torch.device, free_before: int) -> int:
 
 
 def _total_memory(device: torch.device) -> int:
-    """Return the total memory of a GPU, or of the host or container if *device* is a CPU, bytes."""
+    """Return the total memory in bytes: of the GPU, or of the host or container for a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

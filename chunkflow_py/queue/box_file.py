@@ -6,7 +6,7 @@
 | .json  | an item of a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}`` |
 |        | or ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``       |
 | .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A header row may name the columns, in  |
-|        | any order: ``bbox``; or z0, z_start or start_z, and so on. Other columns are ignored   |
+|        | any order: ``bbox``, or z0 (also z_start, start_z) and so on. Others are ignored       |
 
 Boxes are half-open, in voxels. Nothing in the files is evaluated or unpickled.
 """
@@ -56,7 +56,7 @@ def write_boxes(path: str | Path, plan: Plan) -> None:
     does not grow with the number of tasks.
 
     Args:
-        path: file to write; an existing file is replaced once the new one is complete.
+        path: file to write; an existing file is replaced when the new file is complete.
         plan: tasks whose boxes are written, in the order of the plan.
 
     Raises:
@@ -111,7 +111,7 @@ def read_regions(path: str | Path) -> list[Region]:
     readers = {".csv": _from_csv, ".json": _from_json, ".npy": _from_npy}
     kind = Path(path).suffix.lower()
     if kind not in readers:
-        msg = f"{path} ends in {kind or 'no extension'}; give a .csv, .json or .npy file of boxes"
+        msg = f"{path} ({kind or 'no extension'}) must be a .csv, .json or .npy file of boxes"
         raise OptionError(msg)
     with os_errors("read", path):
         try:
@@ -249,8 +249,8 @@ def _columns(names: list[str], where: str) -> list[int]:
     if not boxes and sorted(index for index, _ in corners) == [0, 1, 2, 3, 4, 5]:
         return [column for _, column in sorted(corners)]
     msg = (
-        f"{where} names the columns {', '.join(names)}, but boxes need one column bbox, or each of "
-        f"{_COLUMNS} once (z_start and start_z also mean z0)"
+        f"{where} names the columns {', '.join(names)}, but boxes need one column bbox, or the "
+        f"columns {_COLUMNS}, each once (z_start and start_z also mean z0)"
     )
     raise OptionError(msg)
 

@@ -6,21 +6,21 @@ new/PACK~500                           a pack: one file with the texts of 500 me
 opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; it becomes open/PACK
 open/PACK/texts                        the file of the pack, with the texts of its messages
 open/PACK/todo/7~2~ENDS~TOKEN~SINCE    message 7 of the pack, received twice, leased until ENDS
-open/PACK/todo/8~0~0~-                 message 8, never received; "-" stands also after a release
+open/PACK/todo/8~0~0~-                 message 8, never received; "-" also marks a released message
 dead/PACK-9.json                       message 9 as a dead letter, with the reason
 ```
 
 Every change of a message is one rename of an empty file whose name encodes the message's state.
 Only one worker can win a rename, and a worker that is killed at any moment loses no message. A
 worker opens a pack when it finds no free message in the open packs. The worker that acknowledges
-the last message of a pack removes the pack. Waiting and finished messages therefore need no file
-each, and workers rarely compete in one folder.
+the last message of a pack removes the pack. Therefore, finished messages and messages in unopened
+packs have no files of their own, and workers rarely compete in one folder.
 
-Times are milliseconds of the file server's clock, so that all machines agree when a lease ends. If
-a lease begins in the future, the server's clock was set back after the lease was written, and the
-lease is ignored. If the reply to a rename is lost, the network file system repeats the rename,
-which then fails. The new name contains a token that only one worker knows, so its existence proves
-that the first rename succeeded.
+Times are milliseconds of the file server's clock, so that all machines agree on when a lease ends.
+If a lease begins in the future, the server's clock was set back after the lease was written, and
+the lease is ignored. If the reply to a rename is lost, the network file system repeats the rename,
+which then fails. The new name contains a token that only one worker knows, so a file with this name
+proves that the first rename succeeded.
 
 Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. A power
 cut of the file server may undo recent leases and acknowledgements; these messages are delivered
@@ -143,7 +143,7 @@ class DirectoryQueue:
             raise QueueError(msg) from error
 
     def _now(self) -> int:
-        """Return the file server's time in milliseconds; the server is asked every `CLOCK_S`."""
+        """Return the file server's time in milliseconds; ask the server only every `CLOCK_S` s."""
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self._offset_valid_until:
             os.utime(self._mark)  # without arguments, the server sets its own time
             touched = Path(self._mark).stat().st_mtime
@@ -207,7 +207,7 @@ class DirectoryQueue:
         return messages
 
     def _search(self, now: int) -> bool:
-        """Find free messages in an open pack, or else open a pack; return whether it succeeded."""
+        """Find free messages in an open pack, or else open a pack; return whether any was found."""
         packs = self._packs()
         random.shuffle(packs)
         # Start with the pack of the last search, which keeps workers in different packs.
@@ -356,7 +356,7 @@ class DirectoryQueue:
         """Count the waiting, leased and dead messages; lists the folder of every open pack."""
         with self._translate_errors("read"):
             now = self._now()
-            # Another worker may move a pack during the count: the last folder it is in counts.
+            # Another worker may move a pack meanwhile: the last folder that contains it counts.
             packs: dict[str, tuple[int, int]] = {}
             for name in names_in(f"{self._root}/new"):
                 if match := NEW.fullmatch(name):
@@ -518,7 +518,7 @@ def remove_folder(path: str) -> bool:
 def make_messages(folder: str, count: int) -> bool:
     """Create the files of *count* messages in *folder*; return whether the folder still exists.
 
-    If opening a pack takes longer than `OPENING_S`, another worker moves the folder of the pack.
+    If opening a pack takes longer than `OPENING_S` s, another worker moves the folder of the pack.
     """
     try:
         Path(folder).mkdir(exist_ok=True)

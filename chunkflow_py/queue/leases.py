@@ -148,7 +148,7 @@ class LeaseKeeper:
 
         Args:
             message: a message that was received with a lease of `lease_s`.
-            since: time by `clock` before the request that received the message; ``None``: now.
+            since: time on `clock` before the request that received the message (default: now).
         """
         since = self.clock() if since is None else since
         held = Held(message, since + self.lease_s, since + self.queue.longest_lease_s, self)

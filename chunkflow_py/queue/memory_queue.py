@@ -67,7 +67,7 @@ class MemoryQueue:
         Args:
             name: name of the queue, unique within this process.
             create: create the queue if it does not exist.
-            clock: function that returns seconds, for tests; with it, `receive` never waits.
+            clock: function that returns seconds, for tests; if given, `receive` never waits.
 
         Raises:
             QueueError: the queue does not exist.

@@ -90,7 +90,7 @@ class Queue(Protocol):
     longest_lease_s: float
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Send messages, in memory that does not grow with the number of messages.
+        """Send messages, using an amount of memory that does not grow with their number.
 
         Args:
             bodies: texts of the messages, such as box strings.
@@ -182,11 +182,11 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
 
     Args:
         url: URL of the queue, in one of the forms in the table at the top of this module.
-        create: create the queue if it does not exist; for SQS, also its dead-letter queue. For
-            producers only: a worker with a mistyped name would create an empty queue and wait
-            forever.
-        lease_s: duration in seconds of the lease that a new SQS queue grants to receivers that do
-            not request a duration (default: two minutes).
+        create: create the queue if it does not exist; for SQS, also its dead-letter queue. Only
+            producers should set this: a worker with a mistyped name would create an empty queue
+            and wait forever.
+        lease_s: default lease of a new SQS queue in seconds (default: 120). It applies to
+            receivers that do not request a duration.
 
     Raises:
         QueueError: the scheme is unknown, or the queue does not exist.

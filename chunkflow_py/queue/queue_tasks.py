@@ -37,8 +37,9 @@ class QueueTasks(SourceBase):
         lease_s: duration of a lease in seconds. If a worker dies, another worker receives its task
             after this time.
         num: number of tasks to receive; with -1, tasks are received until the queue is empty.
-        retry_times: number of polls of an empty queue before the pipeline ends. Thirty polls take
-            longer than a lease, so the tasks of a dead worker become available in time.
+        retry_times: number of polls of an empty queue before the pipeline ends. The default, thirty
+            polls, takes longer than a lease, so the tasks of a dead worker become available in
+            time.
         keep_task: leave finished tasks in the queue; they are released when the pipeline ends.
     """
 
@@ -71,7 +72,7 @@ class QueueTasks(SourceBase):
                 self._keeper = None
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield tasks until `num` tasks were received, or the queue stays empty."""
+        """Yield tasks until `num` tasks have been received, or the queue stays empty."""
         remaining = math.inf if self.num < 0 else self.num
         while remaining and (held := self._next()) is not None:
             try:

@@ -10,13 +10,13 @@ appended at its end and taken from its front, at a cost that does not grow with 
 
 Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. The
 other calls do not wait for the disk, but they are atomic, so the file stays consistent if a process
-is killed. A power cut may undo leases, which end at a restart anyway, and the last
-acknowledgements; the messages of these acknowledgements are delivered again.
+is killed. A power cut may undo leases and the last acknowledgements. The leases would end at the
+restart anyway; messages whose acknowledgement was undone are delivered again.
 
 Leases are timed by CLOCK_BOOTTIME. This clock is the same in all processes of a machine, runs while
 the machine is suspended, and cannot be set. The clock restarts with the machine, so all leases end
-at a restart. The offset of a time namespace is subtracted. As a safeguard against any other fault
-of a clock, a lease that begins in the future is ignored.
+at a restart. In a time namespace, the clock's offset is subtracted. As a safeguard against any
+other fault of a clock, a lease that begins in the future is ignored.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SqliteQueue:
             path: file of the queue; SQLite keeps files with the endings ``-wal`` and ``-shm``
                 beside it.
             create: create the file, with its parent folders, if it does not exist.
-            clock: function that returns seconds, for tests; with it, `receive` never waits.
+            clock: function that returns seconds, for tests; if given, `receive` never waits.
 
         Raises:
             QueueError: the file does not exist, is not a queue, or is on a file system that

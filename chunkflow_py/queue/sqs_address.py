@@ -61,8 +61,8 @@ def find_or_create(
         place: name and location of the queue.
         create: create the queue and its dead-letter queue if they do not exist; existing queues
             are not changed.
-        lease_s: duration in seconds of the lease that a new queue grants to receivers that do not
-            request a duration.
+        lease_s: default lease of a new queue in seconds, for receivers that do not request a
+            duration.
 
     Raises:
         QueueError: the queue does not exist; the message suggests the nearest existing name.
@@ -85,7 +85,7 @@ def address_of_dead(client: SqsClient, address: str) -> str | None:
 
 
 def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str]:
-    """Return the attributes *names* of a queue, as name -> value."""
+    """Return those attributes of a queue that *names* lists, as name -> value."""
     answer = client.ask("get_queue_attributes", QueueUrl=address, AttributeNames=names)
     attributes: dict[str, str] = answer.get("Attributes") or {}
     return attributes

@@ -2,8 +2,8 @@
 
 Each try runs in a thread that the caller can abandon. The try therefore ends by its deadline even
 if the answer arrives very slowly or a name server does not respond. If the credentials are refused,
-the client reloads them for up to a minute, because the role of a machine gets new credentials
-during a long run.
+the client reloads them and tries again for up to a minute, because the role of a machine gets new
+credentials during a long run.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SqsClient:
         except NoRegionError as error:
             msg = (
                 f"{self._what}: no region is set in the environment, in ~/.aws or in {FOLDER}; "
-                "set AWS_DEFAULT_REGION, such as us-east-1"
+                "set AWS_DEFAULT_REGION, for example to us-east-1"
             )
             raise QueueError(msg) from error
         except (BotoCoreError, ValueError) as error:
@@ -205,7 +205,7 @@ class SqsClient:
         return answer
 
     def _reload_credentials(self) -> None:
-        """Replace the boto3 client by one with current credentials, at most every `RELOAD_S`."""
+        """Replace the boto3 client with one with new credentials, at most every `RELOAD_S` s."""
         with self._lock:
             if time.monotonic() - self._reloaded_at < RELOAD_S:
                 return
@@ -249,7 +249,7 @@ def _classify(error: Exception) -> Failure:
         return Failure("no answer in time", is_transient=True)
     if isinstance(error, boto.NoCredentialsError):
         msg = (
-            f"no credentials were found in the environment, in ~/.aws, in {FOLDER}, or from the "
+            f"no credentials were found in the environment, in ~/.aws, in {FOLDER}, or at the "
             "metadata service of this machine; set AWS_ACCESS_KEY_ID or run aws configure"
         )
         raise QueueError(msg) from error

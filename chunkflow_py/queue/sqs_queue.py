@@ -65,8 +65,8 @@ class SqsQueue:
                 ``https://sqs.us-east-1.amazonaws.com/123/name``.
             create: create the queue, and ``<name>-dead`` for its dead letters, if they do not
                 exist.
-            lease_s: duration in seconds of the lease that a new queue grants to receivers that do
-                not request a duration.
+            lease_s: default lease of a new queue in seconds, for receivers that do not request a
+                duration.
 
         Raises:
             QueueError: the queue does not exist, or the service cannot be reached.
@@ -191,7 +191,7 @@ class SqsQueue:
         )
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s* seconds; try for about 10 s."""
+        """Make messages available to all receivers after *delay_s* seconds; retry for 10 s."""
         # Giving up is harmless: the leases end anyway.
         self._change_messages(
             "change_message_visibility_batch",
@@ -367,7 +367,10 @@ class SqsQueue:
 
 
 def _batched(bodies: Iterable[str], extra: int = 0) -> Iterator[list[str]]:
-    """Yield lists of bodies that fit into one request; each message needs *extra* more bytes."""
+    """Yield lists of bodies that fit into one request.
+
+    Each message takes *extra* bytes in addition to its body.
+    """
     batch: list[str] = []
     size = 0
     for body in bodies:

@@ -77,7 +77,7 @@ def _outputs_of_operator(hooks: OperatorBase) -> tuple[Output, ...]:
 
 
 def _prefix(place: str) -> str:
-    """Return the prefix with which the addresses of all objects at a destination begin."""
+    """Return the common prefix of the addresses of all objects at a destination."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -91,7 +91,8 @@ def with_documents(
 
     Args:
         outputs: outputs of a step; their volumes must exist.
-        contents: dictionary to fill: the content of each document, with its SHA-256 as key.
+        contents: dictionary to which the content of each document is added, with the SHA-256 of
+            the content as key.
 
     Raises:
         ChunkflowError: a volume cannot be opened.
@@ -125,7 +126,7 @@ def _document_keys(volume: Volume) -> tuple[str, ...]:
 
 
 class Coverage:
-    """The objects that the records of a step must name, with checks of the outputs' metadata.
+    """Lists the objects that the records of a step must name, and checks the outputs' metadata.
 
     Args:
         outputs: outputs of the step.
@@ -227,7 +228,8 @@ class Coverage:
             region: region of the task in the plan.
 
         Returns:
-            Dictionary from the address of each object to whether the object is in a volume.
+            Dictionary with the address of each object as key. The value is true if the object
+            belongs to a volume.
         """
         addresses: dict[str, bool] = {}
         for each in self._outputs:

@@ -6,7 +6,7 @@ step two    |----|rrrr|rrrr|----|      tasks that have read its box, including m
 step three  |----|rrrr|rrrr|rrrr|      tasks that have read the output of the tasks in step two
 ```
 
-If the boxes that the tasks of a step read are not known exactly, all tasks of the step are
+If it is not known exactly which boxes the tasks of a step read, all tasks of the step count as
 dependent.
 """
 
@@ -107,7 +107,13 @@ def _addresses_read(step: RunStep) -> Iterable[str]:
 
 
 def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether an operator that reads at address *read* may read *output* at *place*."""
+    """Return whether an operator may read *output*.
+
+    Args:
+        output: output of an earlier step.
+        place: address of the output.
+        read: address from which the operator reads.
+    """
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -120,9 +126,9 @@ def _readers(
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
     """Return the loaders that read at *places*, each with its task boxes and its address.
 
-    Return ``None`` if operators other than loaders may read at *places*, because the boxes that
-    they read are not known. These include plugins: they are not loaded to find out, because
-    loading a plugin may run its code.
+    Return ``None`` if an operator that is not a loader may read at *places*, because the boxes that
+    such an operator reads are unknown. Any plugin counts as such an operator. Plugins are not
+    loaded here, because loading a plugin may run its code.
     """
     if "plugin" in step.arguments:
         return None
@@ -131,7 +137,7 @@ def _readers(
         pipeline = make_pipeline(source, TaskSource(()))
     except ChunkflowError as error:
         logger.info(
-            "cannot determine which boxes the tasks of step %s read, so all of them are "
+            "cannot determine which boxes the tasks of step %s read, so all tasks of the step are "
             "repeated: %s",
             step.name,
             error,

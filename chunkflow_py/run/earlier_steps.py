@@ -81,7 +81,7 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the address of an output in the form that `WritesTo.destination` has."""
+    """Return the address of an output, in the form of `WritesTo.destination`."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)
@@ -162,7 +162,7 @@ class _OutputRecords(RecordedBlocks):
 
     @staticmethod
     def _why_lost(record: Record | None, url: str) -> str:
-        """Return why an absent object is lost; an empty text if it may be absent."""
+        """Return why an absent object counts as lost; return "" if the object may be absent."""
         if record is None or record.state == "dead":
             return "the task that writes this object is not done"
         if record.state == "skipped":
@@ -170,4 +170,4 @@ class _OutputRecords(RecordedBlocks):
         for stored in reversed(record.written):
             if stored.url == url:
                 return "" if stored.size is None else f"{stored.size} bytes were recorded"
-        return "the record of the task that writes this object does not name it"
+        return "the record of the task that writes this object does not name the object"

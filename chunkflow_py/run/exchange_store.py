@@ -1,21 +1,23 @@
-"""Parts of patches that the tasks of a run exchange, as objects of a store.
+"""The exchange of a run: a store of the parts of patches that its tasks pass to each other.
 
 ```
 <exchange>/<step>-<hash>/<consumer>/<label>-<producer>
 ```
 
-An object contains the parts that task <producer> stored for task <consumer>; <label> stands for
-what the values depend on, see `chunkflow_py.inference.patch_exchange`. The exchange is the folder
-``exchange`` in the run directory, or another URL, such as a disk that all workers share. The file
+An object contains the parts that task <producer> stored for task <consumer>. The <label> is the
+beginning of a hash of network, weights, compute profile and so on; see
+`chunkflow_py.inference.patch_exchange`. The exchange is the folder ``exchange`` in the run
+directory, or a folder at another URL, for example on a disk that all workers share. The file
 ``exchange.json`` in the run directory contains the `ExchangeSettings`.
 
-The exchange only saves time: workers compute all parts that are missing, and a failure of the
-store ends the exchange, not a task. The objects for a task are removed when the task is recorded,
-and all remaining objects when the step is complete.
+The exchange only saves time. Workers compute all parts that are missing. If the store fails, the
+exchange ends, but no task fails. When a task is recorded, the objects for this task are removed.
+When the step is complete, all remaining objects are removed.
 
-Everybody who can write to the exchange can change the output of the run, as can everybody who can
-write to the output itself. Everybody who can write to the run directory can choose the place of the
-exchange; therefore, only objects with the names above are written, counted and removed there.
+Everybody who can write to the exchange can change the output of the run, so the exchange needs the
+same protection as the output. Everybody who can write to the run directory can choose the place of
+the exchange. In that place, only objects with names as above are therefore written, counted and
+removed.
 """
 
 from __future__ import annotations
@@ -61,10 +63,10 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 FOLDER = "exchange"  # of the run directory
 
 _MOST_PENDING = 512 * 1024**2  # bytes that wait to be written; further objects are not stored
-_MOST_LISTED = 1024  # objects of one task that are listed; real ones have about 6
+_MOST_LISTED = 1024  # objects of one task that are listed; a real task has about 6
 _MOST_COUNTED = 1_000_000  # objects that are counted
 _COUNT_S = 60.0  # between two counts of the stored bytes
-_COUNT_SHARE = 20  # a count of 1 s is not repeated for 20 s
+_COUNT_SHARE = 20  # a count that takes 1 s is not repeated for 20 s
 _REMOVE_S = 60.0  # longest time to remove all remaining objects
 _MOST_REMOVING = 8  # simultaneous removals
 _MOST_WAITING = 1024  # removals that wait for others
@@ -79,11 +81,11 @@ class ExchangeSettings:
     """Whether and where the tasks of a run exchange patches.
 
     Attributes:
-        mode: ``on``, ``off`` or ``auto``. With ``auto``, each worker process ends the exchange if
-            it takes longer than computing the patches.
+        mode: ``on``, ``off`` or ``auto``. With ``auto``, a worker process stops exchanging patches
+            if the exchange takes longer than computing the patches.
         url: URL of the exchange; empty for the folder ``exchange`` in the run directory.
-        limit: largest size of the exchange of a step, bytes. ``None`` means no limit in a bucket,
-            and half of the free space on a disk.
+        limit: largest size of the exchange of one step in bytes. ``None`` means half of the free
+            space on a disk, and no limit in a bucket.
     """
 
     mode: Mode = "off"
@@ -92,7 +94,7 @@ class ExchangeSettings:
 
     @classmethod
     def of(cls, text: str, limit: int | None = None) -> ExchangeSettings:
-        """Return the settings for the value of the option ``--exchange``.
+        """Return the settings for the value *text* of the option ``--exchange``.
 
         Raises:
             OptionError: the value is neither a mode nor a URL, or the URL has an unknown scheme.
@@ -116,12 +118,12 @@ class ExchangeSettings:
         """Parse the content that `to_json` returns.
 
         Raises:
-            ValueError: the content is something else.
+            ValueError: the content does not have this form.
         """
         values = strict_json.loads(content)
         names = ("mode", "url", "limit")
         if not isinstance(values, dict) or tuple(values) != names:
-            msg = f"it does not consist of {', '.join(names)}"
+            msg = f"its fields are not {', '.join(names)}"
             raise ValueError(msg)
         mode, url, limit = (values[name] for name in names)
         good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL
@@ -134,7 +136,7 @@ class ExchangeSettings:
 
 @dataclass(frozen=True)
 class ExchangeAddress:
-    """The exchange of one step, which is sent to worker processes.
+    """The address of the exchange of one step, as sent to worker processes.
 
     Attributes:
         run: URL of the run directory.
@@ -150,12 +152,12 @@ class ExchangeAddress:
 
     @property
     def url(self) -> str:
-        """URL below which the objects of the step are."""
+        """URL of the folder or prefix that contains the objects of the step."""
         base = self.settings.url or f"{self.run.rstrip('/')}/{FOLDER}"
         return f"{base.rstrip('/')}/{self.step}-{self.identity[:16]}"
 
     def parts(self, plan: Plan) -> RunParts | None:
-        """Open the exchange in a worker process; ``None`` if the store cannot be opened.
+        """Open the exchange in a worker process; return ``None`` if this fails.
 
         Args:
             plan: plan of the step.
@@ -169,7 +171,7 @@ class ExchangeAddress:
 
 
 class RunParts:
-    """The part store of a run, see `chunkflow_py.inference.patch_exchange.PartStore`.
+    """The store of parts of a run; see `chunkflow_py.inference.patch_exchange.PartStore`.
 
     Args:
         store: store of the objects that tasks of the step exchange.
@@ -201,7 +203,7 @@ class RunParts:
         self._has_failed = False
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the labels and numbers of the tasks that have stored objects for task *consumer*.
+        """Return the names (``<label>-<producer>``) of the objects for task *consumer*.
 
         Raises:
             VolumeError: the store cannot be reached.
@@ -227,7 +229,10 @@ class RunParts:
         return self._store.get(f"{consumer}/{producer}", most)
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
-        """Store an object in a thread, without waiting; after a failed write, store no objects."""
+        """Let a thread store an object; return at once.
+
+        After a write has failed, no more objects are stored.
+        """
         with self._lock:
             if self._has_failed or self._pending + size > _MOST_PENDING:
                 return
@@ -268,7 +273,7 @@ class RunParts:
             write_whole(path, data, fsync=False)
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return those of *consumers* that are tasks of the step and have no record.
+        """Return the *consumers* that are tasks of the step and have no record yet.
 
         Raises:
             VolumeError: the ledger cannot be read.
@@ -281,23 +286,25 @@ class RunParts:
         """Do nothing, because the task may need its objects again until it is recorded."""
 
     def close(self) -> None:
-        """Write the objects that wait, for a moment, and drop the others."""
+        """Wait up to `_CLOSE_S` seconds for writes; drop the objects that are still waiting."""
         wait(self._writes, _CLOSE_S)
         self._writers.shutdown(cancel_futures=True)
 
 
 class _Room:
-    """The room for further objects of a step, as far as one process knows.
+    """The space for further objects of a step, as far as one process knows.
 
-    The process counts all objects from time to time, and adds what it stores itself in between.
-    Other processes do the same, so *limit* may be exceeded by what they store between two counts.
-    On a disk, an object is stored only if half of the space that is free without the exchange
-    remains: outputs, queue and ledger may be on the same disk.
+    From time to time, the process counts all objects. Until the next count, it adds only the
+    objects that it stores itself. Objects of other processes are missing from this sum, so the
+    exchange may become larger than *limit*.
+
+    On a disk, the exchange takes at most half of the space that would be free without it. The other
+    half stays free for outputs, queue and ledger, which may be on the same disk.
 
     Args:
         store: store of the objects.
-        folder: folder of the store; ``None`` if it is not on a disk.
-        limit: limit in bytes; ``None`` for no other limit than that of a disk.
+        folder: folder of the store; ``None`` if the store is not on a disk.
+        limit: limit in bytes; ``None`` if only the limit for disks applies.
     """
 
     def __init__(self, store: Store, folder: str | None, limit: int | None) -> None:
@@ -309,9 +316,9 @@ class _Room:
         self._lock = Lock()
 
     def take(self, size: int) -> bool:
-        """Return whether an object of *size* bytes may be stored, and count it if so.
+        """Return whether an object of *size* bytes may be stored; if so, count the object.
 
-        This may list the objects in the store.
+        This method may list all objects in the store.
         """
         if self._limit is None and self._folder is None:
             return True
@@ -321,10 +328,13 @@ class _Room:
             reason = ""
             if self._limit is not None and self._stored + size > self._limit:
                 used, most = describe_bytes(self._stored), describe_bytes(self._limit)
-                reason = f"{used} of at most {most} are in use, the limit of --exchange-limit"
+                reason = f"the parts use {used} of at most {most}, the limit of --exchange-limit"
             elif self._free() - size < self._least_free:
                 free = describe_bytes(int(self._least_free))
-                reason = f"{free} of the disk stay free, half of what is free without the exchange"
+                reason = (
+                    f"{free} of the disk must stay free, which is half of the space that is free "
+                    "without the exchange"
+                )
             self._stored += 0 if reason else size
             if reason and not self._is_full:
                 self._is_full = True
@@ -332,7 +342,7 @@ class _Room:
         return not reason
 
     def _free(self) -> float:
-        """Return the free bytes of the disk; infinity if there is no disk."""
+        """Return the number of free bytes of the disk; infinity if the store is not on a disk."""
         if self._folder is None:
             return math.inf
         place = Path(self._folder)
@@ -352,11 +362,11 @@ class _Room:
 
 @dataclass(frozen=True)
 class ExchangeAmount:
-    """The objects in an exchange.
+    """The number and the total size of objects in an exchange.
 
     Attributes:
         objects: number of objects.
-        bytes: bytes of all objects.
+        bytes: total size in bytes.
     """
 
     objects: int = 0
@@ -368,7 +378,7 @@ class ExchangeAmount:
 
 
 def amount_in(store: Store) -> ExchangeAmount:
-    """Return the amount of the first million objects in the exchange of a step.
+    """Return the number and total size of the objects of a step; count at most a million.
 
     Raises:
         VolumeError: the store cannot be reached.
@@ -386,10 +396,10 @@ def _is_object(key: str) -> bool:
 
 
 class PartRemover:
-    """Removes the objects for recorded tasks in daemon threads.
+    """Removes the objects for a task, in a daemon thread, when the task is recorded.
 
-    Removal only saves space, so nothing waits for it: an object whose removal fails, or that has no
-    place in the queue of removals, remains until the step is complete.
+    Removal only saves space, so nothing waits for it. If a removal fails, or if too many removals
+    are pending, objects remain until the step is complete.
 
     Args:
         address: exchange of the step.
@@ -410,7 +420,7 @@ class PartRemover:
                 self._removals.append(self._threads.submit(self._remove, number))
 
     def close(self) -> None:
-        """Wait for the removals for a moment, then leave the rest to the end of the step."""
+        """Wait up to `_CLOSE_S` seconds for pending removals, and cancel the others."""
         wait(self._removals, _CLOSE_S)
         for removal in self._removals:
             removal.cancel()
@@ -440,8 +450,8 @@ def _folder_of(store: Store) -> Path:
 def _remove_files(root: Path, consumer: str) -> None:
     """Remove the files and the folder of a task, or of all tasks if *consumer* is empty.
 
-    The files need not be removed durably, so this is faster than `Store.delete`. Temporary
-    files of killed writers are removed only together with the files of all tasks. Other files stay.
+    The removal need not be durable, so this function is faster than `Store.delete`. If *consumer*
+    is empty, temporary files of killed writers are removed, too. All other files stay.
 
     Raises:
         OSError: a folder cannot be listed.
@@ -463,7 +473,7 @@ def _remove_files(root: Path, consumer: str) -> None:
 
 
 def remove_parts(address: ExchangeAddress) -> None:
-    """Remove all objects of a step, for at most a minute; log what cannot be removed."""
+    """Remove all objects of a step, in at most a minute; log why objects may remain."""
     end = monotonic() + _REMOVE_S
     try:
         store = open_store(address.url)
@@ -493,14 +503,14 @@ def remove_parts(address: ExchangeAddress) -> None:
             threads.close()
     except TimeoutError:
         logger.info(
-            "parts of patches remain in %s, because their removal takes more than %.0f s; they are "
-            "not needed any more",
+            "parts of patches remain in %s, because their removal takes more than %.0f s; these "
+            "parts are not needed any more",
             without_secrets(address.url),
             _REMOVE_S,
         )
     except Exception as error:  # noqa: BLE001  (no failure here may concern a worker)
         logger.info(
-            "parts of patches may remain in %s, where they are not needed any more: %s",
+            "parts of patches may remain in %s, although they are not needed any more: %s",
             without_secrets(address.url),
             error,
         )

@@ -31,8 +31,8 @@ _BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"
 def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
     """Yield existing objects at the addresses to which tasks will write.
 
-    Objects are found in listings of the stores and are not read. An output is excluded if the
-    pipeline skips tasks whose output exists (skip-task-by-blocks-in-volume, skip-task-by-file).
+    The stores are listed, but no objects are read. An output is excluded if the pipeline skips
+    tasks whose output exists (skip-task-by-blocks-in-volume, skip-task-by-file).
 
     Args:
         pipeline: checked pipeline whose output volumes have been created.
@@ -88,7 +88,12 @@ def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
 
 
 def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
-    """Yield existing files of tasks at *place*: a file, a file name with BOX, or a folder."""
+    """Yield the existing files of tasks.
+
+    Args:
+        place: address of one file, of files with the placeholder BOX in their name, or of a folder.
+        tasks: boxes of the tasks.
+    """
     if "://" in place and not place.startswith("file://"):
         folder, _, name = place.rpartition("/")
     else:

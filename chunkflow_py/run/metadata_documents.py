@@ -1,11 +1,11 @@
 """Comparison of the metadata of outputs with recorded copies, and restoration from the copies.
 
-Other programs may add to the metadata of an output, for example a level or the location of meshes
-in an info file. Metadata is therefore valid if all recorded values are unchanged and only these
-harmless values were added:
+Other programs may add values to the metadata of an output: for example, a level, or the location
+of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged and only
+these harmless values were added:
 
 * fields at the top level of a document, and fields in the attributes of a zarr node;
-* levels (objects with a key or a path) after the recorded levels.
+* levels (objects with the field ``key`` or ``path``) after the recorded levels.
 
 Any other addition, such as a codec or a transformation, would change the voxels and is an error.
 """
@@ -30,7 +30,7 @@ def parsed(content: bytes | None) -> Any:
 
 
 def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = True) -> str | None:
-    """Return the first forbidden difference between two documents as a phrase, or ``None``.
+    """Return the first forbidden difference of two documents as a phrase, ``None`` if none exists.
 
     Args:
         recorded: value from the recorded document.
@@ -68,7 +68,7 @@ def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = 
 
 
 def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
-    """Return *current* with the values of *recorded* restored, but keep allowed additions."""
+    """Return *recorded* with those additional values of *current* that are allowed."""
     if isinstance(recorded, dict) and isinstance(current, dict):
         forbidden = _forbidden_fields(recorded, current, is_open=is_open)
         changed = {}
@@ -107,7 +107,7 @@ def _forbidden_fields(
 
 
 def _level_name(recorded: list[dict[str, Any]]) -> str | None:
-    """Return the field that identifies levels if all objects of a list have it, else ``None``."""
+    """Return the field of `_LEVELS` that all objects of a list have; ``None`` if there is none."""
     return next((name for name in _LEVELS if all(name in each for each in recorded)), None)
 
 

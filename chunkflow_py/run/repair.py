@@ -1,4 +1,4 @@
-"""Repair of a run: send tasks again that have failed, or whose output is missing or damaged."""
+"""Repair of a run: tasks that failed, or whose output is missing or damaged, are sent again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BATCH = 1000  # tasks
 
 
 def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
-    """Yield the problems of all steps of a run, each with the name of the step."""
+    """Yield the problems of all steps of a run, each with the name of its step."""
     begun = {step.name for step in _begun(run)}
     for step in run.spec.steps:
         if step.name in begun:
@@ -60,7 +60,7 @@ class Repair:
 
 
 def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
-    """Restore metadata, and send tasks again whose output is missing or damaged.
+    """Restore metadata, and resend the tasks whose output is missing or damaged.
 
     Tasks of later steps that have read missing or damaged output are repeated after these tasks.
     The queue is created if it does not exist. Objects that a repeated task would not overwrite are
@@ -72,9 +72,9 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
             find the boxes that tasks read.
 
     Raises:
-        OptionError: a step that is reused from another run has problems, which can only be
-            repaired in the other run. The tasks of this run that depend on the step are recorded
-            for the next repair.
+        OptionError: a step that is reused from another run has problems. They can only be repaired
+            in the other run. The tasks of this run that depend on the step are recorded for the
+            next repair.
     """
     run.spec.check_current()
     restored, refusal = list[str](), ""
@@ -117,8 +117,9 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
     with closing(_queue_of(run, create=True)) as queue:
         if not todo:
             return Repair(0, tuple(restored), (), {})
-        # Remove objects before their records: after an interruption the next repair finds them
-        # missing, but without a record it could not tell that they are outdated.
+        # Remove objects before their records. If the repair is interrupted in between, the next
+        # repair finds that the objects are missing. If instead the records were removed first, the
+        # next repair could not tell that the objects are outdated.
         outdated = [url for name in todo for url in counted_as_done[name]]
         for url in outdated:
             remove(url)
@@ -130,8 +131,8 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
             run.ledger(name).reopen(repeated[name])
             run.reopen(name)
             run.unsend(name)
-        # Remove these after reopening their tasks: otherwise the next repair of an interrupted one
-        # would not know that later steps have read them.
+        # Remove these objects after reopening their tasks. Otherwise, if this repair is
+        # interrupted, the next repair would not know that later steps have read the objects.
         stray = [url for name in todo for url in unexpected[name]]
         for url in stray:
             remove(url)
@@ -151,7 +152,7 @@ def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Itera
 
     Args:
         plan: plan of the step.
-        coverage: coverage of the step, after `verify` has used it.
+        coverage: coverage of the step, which `verify` has already used.
         problems: problems of the step.
     """
     for each in problems:
@@ -164,11 +165,11 @@ def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Itera
 def _counted_as_done(
     plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], dependent: Tasks
 ) -> Iterator[str]:
-    """Yield the addresses of wrong objects because of which a repeated task would be skipped.
+    """Yield the addresses of wrong objects that would cause a repeated task to be skipped.
 
     Args:
         plan: plan of the step.
-        coverage: coverage of the step, after `verify` has used it.
+        coverage: coverage of the step, which `verify` has already used.
         records: records of the step.
         damaged: addresses of damaged objects.
         dependent: tasks of the step that have read wrong output.
@@ -259,10 +260,10 @@ def repair_tasks(
     damages: Iterable[Damage],
     body_of: Callable[[int], str],
 ) -> int:
-    """Send tasks again whose output is missing or damaged; return the number of tasks sent.
+    """Resend the tasks whose output is missing or damaged; return the number of tasks sent.
 
-    The records of the tasks are removed before their messages are sent, so that `verify` still
-    finds the tasks if the repair is interrupted in between. Tasks that have failed are not sent.
+    The records of the tasks are removed before their messages are sent. If the repair is
+    interrupted in between, `verify` still reports the tasks. Tasks that have failed are not sent.
 
     Args:
         ledger: ledger of the step.
@@ -277,7 +278,7 @@ def repair_tasks(
 
 
 def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[int], str]) -> int:
-    """Remove the failures of failed tasks and send these tasks again; return their number.
+    """Remove the failures of failed tasks, and resend these tasks; return the number of tasks.
 
     Args:
         ledger: ledger of the step.
@@ -297,7 +298,7 @@ def _send_again(
 ) -> int:
     sent = 0
     while batch := list(islice(numbers, BATCH)):
-        # Reopen tasks that seem to have no record, too: their record may be unreadable.
+        # Also reopen tasks that seem to have no record: the record may be unreadable.
         ledger.reopen(batch)
         sent += queue.send(map(body_of, batch))
     return sent

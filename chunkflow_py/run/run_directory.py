@@ -9,14 +9,14 @@
 <run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
 <run>/stages/<step>/stale             tasks that have read output that a repair replaces
-<run>/stages/<step>/order.json        order of sending tasks: `chunkflow_py.run.sending_order`
+<run>/stages/<step>/order.json        sending order of tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 <run>/exchange.json                   whether and where tasks exchange patches
 <run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.exchange_store`
 ```
 
-Stored names call steps ``stages``. The store must support put-if-absent; `check_store` tests
-whether it does.
+Stored names call steps ``stages``. The store must support put-if-absent, a write that does nothing
+if the object exists; `check_store` tests this.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class RunDirectory:
         """Check that the store supports put-if-absent: the first of two writes must win.
 
         Raises:
-            VolumeError: the second write replaced the first; records could be overwritten.
+            VolumeError: the second write replaced the first, so records could be overwritten.
         """
         key = f"probe-{secrets.token_hex(8)}"
         first = self.store.put_if_absent(key, b"first")
@@ -314,7 +314,7 @@ class RunDirectory:
         return self._plans[step]
 
     def ledger(self, step: str) -> Ledger:
-        """Return the ledger of a step; for a reused step (``--fork``), that of the other run."""
+        """Return the ledger of a step; a reused step (``--fork``) has its ledger in another run."""
         if step not in self._ledgers:
             owner = self.spec.reused.get(step)
             store = self.store if owner is None else open_store(owner)
@@ -374,7 +374,7 @@ class RunDirectory:
             return ExchangeSettings("off")
 
     def set_exchange(self, settings: ExchangeSettings) -> None:
-        """Set whether and where tasks exchange patches; remove the patches of an earlier place."""
+        """Store the exchange settings; remove patches from a place that is no longer used."""
         old = self.exchange
         self.store.put(_EXCHANGE, settings.to_json())
         if old is not None and (settings.mode == "off" or old.url != settings.url):
@@ -423,8 +423,8 @@ class RunDirectory:
     def renew(self, step: str) -> None:
         """Reopen the stale tasks of a step (see `stale`), whose input is now repaired.
 
-        The repair has already reopened these tasks. But a worker that was running one of them
-        during the repair may have recorded it since.
+        The repair has already reopened these tasks. But if a worker was running such a task at that
+        time, it may have recorded the task since then.
         """
         numbers = self.stale(step)
         if numbers:

@@ -5,11 +5,16 @@
 | `RunStep.hash` | everything that determines the bytes of a step  | records, messages, ``--fork`` |
 | `Spec.digest`  | every byte of the spec                          | ``RUN#sha256=…`` of workers   |
 
-The hash of a step covers the options of its operators (including defaults, but not the options in
-`NEUTRAL`, nor the defaults of those in `NEWER`), its plan, the content of its files,
-`OUTPUT_VERSION`, and the hash of the previous step, whose output the step may read. The hash does
-not cover the version of the package, the queue, or the spelling of the command line, so a new
-version that yields the same bytes can continue a run.
+The hash of a step covers:
+
+* the options of its operators, including defaults; `NEUTRAL` and `NEWER` list the exceptions;
+* ``--mip`` and the device class of the step;
+* its plan, and the content of its files;
+* `OUTPUT_VERSION`;
+* the hash of the previous step, whose output the step may read.
+
+The hash does not cover the version of the package, the queue, or the spelling of the command line.
+A new version of the package that yields the same bytes can therefore continue a run.
 
 The stored spec calls steps ``stages``, and the arguments of their operators ``words``.
 """
@@ -32,9 +37,9 @@ OLDER = "chunkflow run 1"  # format of version 0.1.0, which did not store output
 OUTPUT_VERSION = 2
 # Options that do not change a byte of the result; the compute profile covers the device.
 NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_weights"}
-# Options that are newer than `OUTPUT_VERSION`, by operator and name, each with its default, which
-# yields the bytes of earlier versions. The hash does not cover an option at its default, so that
-# the hashes of older specs do not change.
+# Options that are newer than `OUTPUT_VERSION`, by operator and name, each with its default. The
+# default yields the bytes of earlier versions. The hash does not cover such an option at its
+# default, so that the hashes of older specs do not change.
 NEWER = {("inference", "patch_precision"): "float32"}
 FILE_MARK = "chunkflow-file:"
 
@@ -76,10 +81,10 @@ class StepOutput:
     Attributes:
         operator: name of the operator.
         output: address and kind of the output.
-        moves: changes, in order, that turn the box of a task into the box that reaches the
-            operator. ``("move", low, high)`` adds *low* and *high* to the two corners of the box;
-            ``("turn", order)`` reorders its axes. Each of low, high and order has three numbers,
-            zyx.
+        moves: the changes, in order, from the box of a task to the box that reaches the operator.
+            ``("move", low, high)`` adds *low* and *high* to the two corners of the box;
+            ``("turn", order)`` reorders the axes of the box. Each of low, high and order has three
+            numbers, zyx.
         scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx.
         domain: bounds to which the chunk is clipped, as text; ``None`` if they are unknown.
         is_known: whether the saved box can be derived from the box of the task.
@@ -209,7 +214,7 @@ class Spec:
 
     @property
     def hash(self) -> str:
-        """Hash of the last step; because it covers the previous hash, it covers all steps."""
+        """Hash of the last step; it covers all steps, because each hash covers the previous one."""
         return self.steps[-1].hash
 
     @property

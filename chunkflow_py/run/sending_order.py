@@ -1,9 +1,9 @@
 """The order in which the tasks of a step are sent to workers.
 
-The order decides only how many of the patches that tasks share are computed before another task
-needs them (`chunkflow_py.inference.patch_exchange`). The numbers of tasks, the plan and the hashes
-of steps are the same in every order, and a queue may deliver tasks in any order. The order is
-stored in the run directory, because workers send the tasks of later steps:
+Neighbouring tasks share patches (`chunkflow_py.inference.patch_exchange`). The order decides only
+how many of these patches are computed before another task needs them. The numbers of the tasks, the
+plan and the hashes of the steps do not depend on the order. A queue may deliver tasks in any order.
+The order is stored in the run directory, because workers send the tasks of later steps:
 
 ```
 <run>/stages/<step>/order.json     checkerboard order, and for how many workers; absent: plan order
@@ -39,11 +39,13 @@ _MOST_WORKERS = 10**9
 def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, workers: int) -> None:
     """Choose the order in which the tasks of a step are sent, store it, and log it.
 
-    ``generate-tasks --order`` decides. Without this option, tasks that exchange patches are sent in
-    checkerboard order, except to a single worker. A single worker computes each patch once in any
-    order; in raster order, its cache contains about two fifths of the blocks that it needs. With
-    several workers, checkerboard order loses these cached blocks, but reading overlaps with the
-    network, which would run up to twice as long in raster order.
+    The option ``generate-tasks --order`` sets the order. Without this option, tasks that exchange
+    patches are sent in checkerboard order if *workers* is above 1. In raster order, the networks of
+    several workers would run up to twice as long.
+
+    A single worker computes each patch once in any order. It receives tasks in raster order,
+    because its cache then contains about two fifths of the blocks that it needs. In checkerboard
+    order, workers do not have this advantage, but reading overlaps with the network.
 
     Args:
         run: run directory, which contains the spec.
@@ -57,14 +59,14 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
             order = CHECKERBOARD
             logger.info(
                 "step %s: tasks are sent in checkerboard order, for %d worker processes "
-                "(--workers), so that each patch that tasks share is computed once",
+                "(--workers), so that each shared patch is computed once",
                 step.name,
                 workers,
             )
         else:
             logger.info(
                 "step %s: tasks are sent in raster order, because one worker process computes each "
-                "patch that tasks share once in any order",
+                "shared patch once in any order",
                 step.name,
             )
     if order == CHECKERBOARD and (reason := obstacle(step.plan)):
@@ -84,7 +86,7 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
 def tasks_in_order(run: RunDirectory, step: str) -> Iterable[int]:
     """Return the numbers of all tasks of a step in the order in which they are sent.
 
-    An unreadable order is ignored: every order contains all tasks.
+    If the stored order cannot be read, the order of the plan is used.
     """
     plan = run.plan(step)
     with suppress(ChunkflowError, ValueError, KeyError, TypeError):
@@ -100,7 +102,7 @@ def _key(step: str) -> str:
 
 
 def _exchanges_patches(step: StepPipeline, exchange: str) -> bool:
-    """Return whether tasks of a step will exchange patches, as far as geometry tells."""
+    """Return whether tasks of a step will exchange patches, as far as the geometry shows."""
     if exchange == "off" or step.device_class == "any":
         return False
     return any(map(_shares_patches, step.operators))

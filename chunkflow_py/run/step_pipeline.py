@@ -230,7 +230,7 @@ def _backend_replaced(arguments: Sequence[str], backend: str) -> list[str]:
 
 
 def check_margins(pipeline: Pipeline) -> None:
-    """Check that loaders read all voxels around a task that the network needs.
+    """Check that loaders read all voxels that the network needs around a task.
 
     If they read fewer voxels, every task of the run would fail.
 

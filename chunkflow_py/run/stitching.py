@@ -53,13 +53,15 @@ class Stitching:
     Attributes:
         labels: URL of the volume of labels; no two labelling tasks may have used the same label.
         output: URL of the volume to create.
-        chunk_size: box size of the tasks that made the labels, voxels, zyx, on a grid that starts
-            at the first voxel of the volume; ``None`` for the boxes recorded with the labels.
+        chunk_size: box size of the tasks that made the labels, voxels, zyx. The boxes form a grid
+            that starts at the first voxel of the volume. ``None`` uses the boxes that are recorded
+            with the labels.
         linker: method that links labels of neighbouring tasks.
         mip: level of the labels.
         work: URL of a folder or prefix for links and table; ``None`` for ``OUTPUT.stitch``.
         overwrite: delete existing links, and write all of the output again.
-        block_size: block size of a new output, voxels, zyx; ``None`` for that of the labels.
+        block_size: block size of a new output, voxels, zyx; ``None`` for the block size of the
+            labels.
         encoding: encoding of the blocks of a new output.
         task_size: box size of the relabelling tasks, voxels, zyx.
         opening: options with which both volumes are opened.
@@ -92,7 +94,7 @@ class Stitching:
         return open_volume(self.labels, self.mip, opening=self.opening)
 
     def begin(self) -> None:
-        """Store a description of the stitching; if a description exists, check that it is equal.
+        """Store a description of the stitching, or check that it equals an existing description.
 
         Raises:
             OptionError: the folder contains links of a stitching with other parameters.

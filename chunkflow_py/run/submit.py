@@ -50,7 +50,7 @@ class Submission:
         address: address of the run for workers, with the hash of the spec.
         steps: estimates, one for each step.
         reused: names of the steps that are reused from another run.
-        sent: number of tasks that this call sent, all of the first step that is not complete.
+        sent: number of tasks that this call sent; all belong to the first incomplete step.
         is_new: whether this call created the run; false if the run already existed.
         queue: URL of the queue; empty for a run on Dask.
     """
@@ -63,7 +63,7 @@ class Submission:
     queue: str
 
     def summary(self) -> Iterator[str]:
-        """Yield lines of text for the terminal; the last line is the command of a worker."""
+        """Yield lines of text for the terminal; the last line is the command for a worker."""
         for step in self.steps:
             parts = [f"{step.tasks} tasks"]
             if step.output_bytes:
@@ -107,16 +107,16 @@ def submit(
         fork: run from which the first steps are reused if they are complete and have the same
             hashes as the steps of the new run; ``None`` reuses no step.
         rehearse: load the networks, to choose their backends and to estimate memory.
-        exchange: whether tasks exchange the patches that they share: ``auto``: in the run
-            directory, as long as that saves time; ``on``: in the run directory; ``off``; or the URL
-            of a folder or bucket for it. ``None`` keeps the choice of an existing run, and is
-            ``auto`` for a new one.
-        exchange_limit: bytes in the exchange above which tasks store no more patches; ``None`` for
-            half of the free space of a disk, and no limit in a bucket.
+        exchange: whether and where tasks exchange the patches that they share. ``on`` uses the run
+            directory. ``auto`` uses the run directory as long as the exchange saves time. ``off``
+            disables the exchange. A URL is the address of another folder or bucket.
+            ``None`` keeps the setting of an existing run, and means ``auto`` for a new run.
+        exchange_limit: largest size of the exchange of a step in bytes; ``None`` for half of the
+            free space on a disk, and no limit in a bucket.
         clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
             already exists, nothing is deleted.
-        workers: number of worker processes that are expected to work at the same time, for the
-            order in which tasks are sent.
+        workers: number of worker processes that are expected to work at the same time; the order
+            in which tasks are sent depends on this number.
 
     Raises:
         ChunkflowError: a pipeline, the store or the queue cannot be used. No task was sent.
@@ -193,7 +193,7 @@ def submit(
 def _set_exchange(
     run: RunDirectory, pipelines: Iterable[StepPipeline], settings: ExchangeSettings | None
 ) -> None:
-    """Store the settings of the exchange, if they are given or the run has none yet."""
+    """Store the settings of the exchange if they are given, or if the run has none yet."""
     networks = [
         pipeline
         for pipeline in pipelines
@@ -329,7 +329,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec* with those first steps marked as reused that *old* has already completed."""
+    """Return *spec* with its first steps marked as reused if *old* has completed equal steps."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -341,8 +341,8 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
     """Send the tasks of a step that have no record; return the number of tasks sent.
 
-    The order is that of `tasks_in_order`. Memory use does not depend on the number of tasks.
-    Repeated or concurrent calls are safe, because a task that is queued twice is recorded once.
+    The tasks are sent in the order of `tasks_in_order`. Memory use does not depend on the number of
+    tasks. Repeated or concurrent calls are safe: a task that is queued twice is recorded only once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.
@@ -439,7 +439,12 @@ def canonical_address(place: str) -> str:
 
 
 def _canonical_value(value: Any, places: Sequence[str]) -> Any:
-    """Return the value of an option, in canonical form if one of *places* begins with it."""
+    """Return the value of an option; make it canonical if it is the beginning of an address.
+
+    Args:
+        value: value of the option.
+        places: canonical addresses that the operator uses.
+    """
     if not isinstance(value, str) or not value.strip("/"):
         return value
     try:

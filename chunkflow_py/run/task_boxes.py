@@ -84,7 +84,7 @@ class TaskBoxes:
         return None
 
     def has(self, region: Region) -> bool:
-        """Return whether the region of any task equals *region* when it reaches the operator."""
+        """Return whether any task has the region *region* when the task reaches the operator."""
         number = self.number(region.bbox.start // self.scale, region.time)
         if number is None:
             return False

@@ -10,7 +10,7 @@ records      one per task             -- failed permanently --------->  "failed"
 outputs      each object of a record:
                not in the store ------------------------------------->  "missing"
                other length or checksum ----------------------------->  "damaged"
-               in the store, although nothing was stored ------------>  "unexpected"
+               in the store, but recorded as not stored ------------->  "unexpected"
 ```
 
 A skipped task stores nothing, so no objects may exist in its box. In a run on mixed devices,
@@ -179,7 +179,7 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield each other attempt on the task of *record* that wrote only to the outputs."""
+        """Yield each other attempt on the task of *record* if it wrote only to the outputs."""
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(

@@ -65,8 +65,8 @@ class Conversion:
         source: address of the volume to copy.
         target: address of the copy.
         mip: level of the source, which becomes level 0 of the target.
-        channels: channels of the source to copy, in this order.
-        time: time point to copy to a target without a time axis; ``None`` copies all.
+        channels: channels to copy from the source, in this order.
+        time: time point to copy; the target then has no time axis. ``None`` copies all time points.
         dtype: data type of the target.
         block_size: block size of the target, voxels, zyx.
         shard_size: shard size of the target, voxels, zyx.
@@ -96,7 +96,7 @@ class Conversion:
     writing: VolumeOptions = field(default_factory=VolumeOptions)
 
     def spec(self, source: Volume) -> VolumeSpec:
-        """Return the spec with which the target is created if it does not exist."""
+        """Return the spec with which the target is created if there is none yet."""
         check_channels(self.channels, source.channels, source.url)
         channels = source.channels
         if channels is not None and self.channels is not None:
@@ -322,13 +322,14 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
 
     Args:
         unit: write unit of the output volume, voxels, zyx.
-        like: input volume, of which only the block size and the bytes per voxel are used.
+        like: input volume; only its bounds, block size and bytes per voxel are used.
         most_bytes: largest task in bytes; a single write unit may be larger.
     """
     voxel_bytes = like.dtype.itemsize * (like.channels or 1)
     size = unit
     while True:
-        # Double the axis along which the task covers the fewest blocks; of equals, the shortest.
+        # Double the axis along which the task covers the fewest blocks; if several axes have the
+        # fewest blocks, the shortest of them.
         open_axes = [axis for axis in range(3) if size[axis] < like.bounds.size[axis]]
         if not open_axes:
             return size

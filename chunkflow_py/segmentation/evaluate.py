@@ -19,8 +19,8 @@ formulas of iou and dice, a segment has s voxels, a body has t voxels, and n vox
 | recall             | matched bodies / bodies                             | 1       |
 | f1                 | 2 · matched / (segments + bodies)                   | 1       |
 
-A segment matches a body if their IoU is at least the threshold; a segment matches at most one body,
-and a body at most one segment. Sources:
+A segment matches a body if their IoU is at least the threshold. No segment and no body is matched
+more than once. Sources:
 Meilă 2007, doi:10.1016/j.jmva.2006.11.013; Arganda-Carreras et al. 2015,
 doi:10.3389/fnana.2015.00142; Caicedo et al. 2019, doi:10.1038/s41592-019-0612-7.
 """
@@ -87,8 +87,8 @@ class SegmentationScore:
         voi_split: variation of information caused by splitting bodies, in bits.
         voi_merge: variation of information caused by merging bodies, in bits.
         voi: voi_split + voi_merge, in bits.
-        rand_split: share of the voxel pairs of bodies that also lie in one segment, in [0, 1].
-        rand_merge: share of the voxel pairs of segments that also lie in one body, in [0, 1].
+        rand_split: of all pairs of voxels in one body, the share that lies in one segment.
+        rand_merge: of all pairs of voxels in one segment, the share that lies in one body.
         adapted_rand_error: 1 - the harmonic mean of rand_split and rand_merge, in [0, 1].
         voxels: number of compared voxels.
         segments: number of labels of the segmentation in the compared voxels, 0 included.
@@ -110,7 +110,7 @@ class SegmentationScore:
     classes: dict[str, ClassScore] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary of the scores by name, which JSON can represent."""
+        """Return the scores by name, as a dictionary that can be written as JSON."""
         return asdict(self)
 
 
@@ -134,7 +134,7 @@ def evaluate(
         ignore_segments: labels of the segmentation to ignore.
         ignore_bodies: labels of the ground truth to ignore.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
-        per_class: treat labels as classes: add Dice and IoU of each.
+        per_class: whether labels are classes; if so, add Dice and IoU of each class.
 
     Raises:
         ChunkError: the shapes differ, the voxels are not labels, or all voxels are ignored.
@@ -161,18 +161,18 @@ def score(
 ) -> SegmentationScore:
     """Return the scores of a contingency table.
 
-    In Rand and variation of information, label 0 of the segmentation is an ordinary label: all
-    background counts as one large segment. To avoid this segment, call `relabel` first. In the
-    scores of objects, 0 is background in both volumes.
+    In the scores of Rand and variation of information, label 0 of the segmentation is an ordinary
+    label: the whole background counts as one large segment. To avoid this, call `relabel` first. In
+    the scores of objects, 0 is background in both volumes.
 
     Args:
         table: contingency table of a volume or of a part of it.
-        ignore_zero: in Rand and variation of information, ignore voxels whose ground truth is 0,
-            because they are unlabelled.
+        ignore_zero: ignore unlabelled voxels, whose ground truth is 0, in the scores of Rand and
+            variation of information.
         ignore_segments: labels of the segmentation whose voxels are ignored in all scores.
         ignore_bodies: labels of the ground truth whose voxels are ignored in all scores.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
-        per_class: treat labels as classes: add Dice and IoU of each.
+        per_class: whether labels are classes; if so, add Dice and IoU of each class.
 
     Raises:
         ChunkError: all voxels are ignored.
@@ -217,7 +217,7 @@ def score(
 def common_region(
     segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
 ) -> BoundingBox:
-    """Return the box that both chunks cover, cut to *bbox* if *bbox* is given.
+    """Return the box that both chunks cover, or its part in *bbox* if *bbox* is given.
 
     Raises:
         GeometryError: the chunks have no voxel in common with each other or with *bbox*.
@@ -243,13 +243,13 @@ def relabel(
     groundtruth: NDArray[Any],
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return both volumes relabelled for a fair score of a region cut from a larger volume.
+    """Relabel both volumes, so that a region of a larger volume is scored fairly.
 
     Two branches of one neuron that do not meet inside the region look like two objects, and no
-    method can know that they belong together. Both volumes are therefore relabelled by 26-connected
-    components. Then each voxel that is 0 in the segmentation takes the label of the nearest
-    segment, so that methods that leave membranes unlabelled can be compared with methods that label
-    them.
+    method can know that they belong together. Therefore, both volumes are first relabelled by
+    26-connected components. Then each unlabelled voxel (0) of the segmentation takes the label of
+    the nearest segment. Otherwise, methods that leave membranes unlabelled could not be compared
+    with methods that label them.
 
     Args:
         segmentation: (z, y, x) labels.
@@ -304,9 +304,9 @@ def _pair_count(counts: NDArray[np.int64]) -> float:
 def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceScore:
     """Return precision, recall and F1 of objects, with the numbers of matches and objects.
 
-    Label 0 is background in both volumes and not an object. Voxels of a segment that lie in
-    background count as voxels of the segment. Precision is 1 if there are no segments, recall is 1
-    if there are no bodies, and F1 is 1 if there are neither.
+    Label 0 is background in both volumes and not an object. Voxels of a segment in the background
+    of the ground truth count as voxels of the segment. Precision is 1 if there are no segments,
+    recall is 1 if there are no bodies, and F1 is 1 if there are neither.
 
     Args:
         table: contingency table of the two volumes.
@@ -349,7 +349,7 @@ def _match_count(first: NDArray[Any], second: NDArray[Any]) -> int:
 
 
 def class_scores(table: Contingency) -> dict[str, ClassScore]:
-    """Return Dice and IoU by label, for each label that occurs in either volume, 0 included."""
+    """Return Dice and IoU of each label that occurs in one of the volumes, including label 0."""
     segments, _, segment_sizes = _of_label(table.segments, table.voxels)
     bodies, _, body_sizes = _of_label(table.bodies, table.voxels)
     same = table.where(table.segments == table.bodies)
@@ -421,19 +421,20 @@ def score_table(scores: dict[str, Any], title: str) -> str:
 class Evaluator(OperatorBase):
     """Scores the segmentation of every task.
 
-    The scores are printed and stored in the task. With *table_path*, the contingency table of each
-    task is stored, and no scores are printed; `sum-scores` computes the scores of the volume from
-    these tables.
+    The scores are printed and added to the task. With *table_path*, no scores are printed. Instead,
+    the contingency table of each task is stored, and `sum-scores` computes the scores of the volume
+    from these tables.
 
     Attributes:
         segmentation_name: name of the chunk to score.
         groundtruth_name: name of the chunk that holds the ground truth.
-        output: name of the task's item for the scores.
-        evaluate: (segmentation, ground truth, **options) -> scores by name.
+        output: name under which the scores are added to the task.
+        evaluate: function that returns the scores by name, from the segmentation, the ground truth
+            and *options*.
         options: keyword arguments of *evaluate*.
-        print: function that is called with the text table of the scores of each task.
-        json: path of a JSON file for the scores; or, without the suffix .json, prefix of one file
-            for each task.
+        print: function that prints the table of scores of each task.
+        json: path of a JSON file for the scores. If the path does not end in .json, one file is
+            written for each task, with this path as prefix of its name.
         table_path: address of a folder for the contingency table of each task. If an address is
             given, the scores of tasks are not printed.
     """
@@ -487,7 +488,10 @@ class Evaluator(OperatorBase):
         return task
 
     def _stored(self, task: Task) -> dict[str, Any] | None:
-        """Store the task's contingency table; return its scores, ``None`` if no voxel counts."""
+        """Store the contingency table of a task, and return the scores of the task.
+
+        The result is ``None`` if all voxels are ignored.
+        """
         ours, truth = task.chunk(self.segmentation_name), task.chunk(self.groundtruth_name)
         region = counted_region(task, ours, truth)
         arrays = (single_channel(chunk.cut(region.bbox).array) for chunk in (ours, truth))

@@ -2,20 +2,20 @@
 
 ```
 task                 |a             b|             voxels a to b - 1
-marching cubes     a-1|a| ... |b-1|b|              cells between voxel centres a to b, which
-                                                   includes the first voxel of the next task
+marching cubes     a-1|a| ... |b-1|b|              cells between the voxel centres a to b; voxel b
+                                                   is the first voxel of the next task
 at the domain's end  0 ... a layer of zeros        closes the surfaces there
 ```
 
 Each cell belongs to one task, so no triangle is missing or occurs twice. Simplification does not
-move the open rims of a mesh at task boundaries. Vertices on these rims are multiples of half a
-voxel in volume coordinates, so the vertices that the meshes of two tasks share are equal to the
+move the open rims of a mesh at task boundaries. The coordinates of vertices on these rims are
+multiples of half a voxel. Therefore, vertices that the meshes of two tasks share are equal to the
 last bit.
 
 zmesh simplifies all meshes of a `Mesher` in one vertex buffer, in which it counts the open edges of
-each vertex. It does not reset these counts. After a mesh with an open rim, or with an edge of four
-triangles, the next mesh would therefore keep more vertices than if it were simplified alone. For
-this reason, each surface is simplified by a separate `Mesher`, for the bounding box of its object.
+each vertex. It does not reset these counts between meshes. After a mesh with an open rim, or with
+an edge of four triangles, the next mesh would keep too many vertices. Therefore, each surface is
+simplified by a separate `Mesher`, for the bounding box of its object.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether *chunk* lacks the layer of voxels after *box* although the volume has it."""
+    """Return whether *chunk* lacks the layer of voxels after *box* that the volume contains."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 
@@ -88,9 +88,9 @@ def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
         box: box of the task, inside the chunk.
 
     Returns:
-        Labels (z, y, x) of *box*, extended along each axis by the next voxel if the chunk contains
-        this voxel, and by a layer of zeros where the domain starts or ends; and the voxel offset of
-        this array, zyx.
+        Labels (z, y, x), and the voxel offset of this array, zyx. The labels are those of *box*,
+        extended along each axis by the next voxel if the chunk contains it. Where the domain starts
+        or ends, they are extended by a layer of zeros.
     """
     have = box.grow((0, 0, 0), ONE).intersection(chunk.bbox)
     before = [int(a == d) for a, d in zip(have.start, chunk.domain.start, strict=True)]
@@ -114,17 +114,17 @@ def create_meshes(
     """Yield the id and the marching-cubes mesh of each object, sorted by id.
 
     Args:
-        chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. Except at the end of its domain,
-            the chunk should extend one voxel beyond the end of *box* along each axis.
+        chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. The chunk should extend one voxel
+            beyond the end of *box* along each axis, except at the end of the domain.
         box: part of the chunk to mesh (default: the chunk's box).
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
-        simplification_factor: factor by which to reduce the number of triangles; 1 or less keeps
-            all.
-        max_simplification_error: largest distance that the surface may move, in nm; a closed
-            surface that would lose half of its volume gets a smaller limit.
-        ids: the objects to mesh (default: all).
-        skip_ids: objects to leave out.
-        dust_threshold: leave out objects that have fewer voxels in *box*.
+        simplification_factor: factor by which to reduce the number of triangles; with 1 or less,
+            all triangles are kept.
+        max_simplification_error: largest distance that the surface may move, in nm. The limit is
+            smaller for a closed surface that would otherwise lose half of its volume.
+        ids: ids of the objects to mesh (default: all).
+        skip_ids: ids of objects to leave out.
+        dust_threshold: objects with fewer voxels in *box* are left out.
 
     Raises:
         ChunkError: the voxels are not labels, or the chunk does not contain *box*.
@@ -204,12 +204,12 @@ class Surfaces:
     def take(self, label: int, factor: int, max_error: float) -> Surface:
         """Return the surface of an object and free its memory; call once for each object.
 
-        If a closed surface would lose half of its volume, it is simplified less; otherwise the
-        smallest objects would become flat.
+        A closed surface that would lose half of its volume is simplified less, because otherwise
+        the smallest objects would become flat.
 
         Args:
             label: label of the object.
-            factor: factor by which to reduce the number of triangles; 0 keeps all.
+            factor: factor by which to reduce the number of triangles; with 0, all are kept.
             max_error: largest distance that the surface may move, in nm.
         """
         whole = self._get(self._mesher, label)
@@ -247,11 +247,12 @@ class MeshSaver(OperatorBase):
         url: address of a folder for the files, or of a precomputed volume that has such a folder.
         input_name: name of the chunk of labels.
         format: file format.
-        voxel_size_nm: voxel size, zyx, in nm, instead of that of the chunk.
-        mip: level of the volume at *url* from which the chunk was loaded; its voxel size must be
-            that of the chunk.
+        voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
+        mip: level of the volume at *url* from which the chunk was loaded. The level and the chunk
+            must have the same voxel size.
         default_mip: level to use if *mip* is ``None``: the value of the global option --mip.
-        manifest: add each fragment to the manifest of its object when the fragment is written.
+        manifest: whether to add each fragment to the manifest of its object when the fragment is
+            written.
         settings: further arguments of `create_meshes`.
     """
 
@@ -285,7 +286,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size that *outline*, the `Outline` of the pipeline, gives."""
+        """Store the voxel size from *outline*, the `Outline` of the pipeline."""
         self._known_nm = outline.voxel_size_nm
 
     @hook
@@ -304,7 +305,7 @@ class MeshSaver(OperatorBase):
         """Write the meshes of a task, and record the files.
 
         Raises:
-            ChunkError: the voxels are not labels, or their size disagrees with the volume's.
+            ChunkError: the voxels are not labels, or the volume has another voxel size.
             VolumeError: a file cannot be written.
         """
         chunk = task.chunk(self.input_name)
@@ -349,7 +350,7 @@ class MeshSaver(OperatorBase):
         return f"{label}.{self.format}" if is_whole else f"{label}_{box}.{self.format}"
 
     def _voxel_size(self, chunk_nm: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Return the voxel size of the option, else of the chunk, else of the volume; nm, zyx.
+        """Return the voxel size, nm, zyx: of the option, else of the chunk, else of the volume.
 
         Raises:
             ChunkError: the chunk and the volume have different voxel sizes.
@@ -390,7 +391,7 @@ class MeshSaver(OperatorBase):
 
 
 def fragment_name(label: int, box: BoundingBox) -> str:
-    """Return the file name of an object's mesh fragment in a task's *box*, as igneous names it."""
+    """Return the file name of the mesh fragment of an object in a box, in the style of igneous."""
     return f"{label}:0:{xyz(box)}"
 
 

@@ -75,7 +75,7 @@ class Mesh:
         return len(self.faces) == 0
 
     def encoded(self, format: MeshFormat) -> bytes:
-        """Return the content of a file of the mesh in this *format*."""
+        """Return the mesh as the content of a file in the given format."""
         vertices = np.ascontiguousarray(self.vertices, "<f4")
         faces = np.ascontiguousarray(self.faces, "<u4")
         if format == "precomputed":
@@ -109,8 +109,9 @@ class Mesh:
         rest = len(data) - 4 - 12 * count
         if len(data) < 4 or rest < 0 or rest % 12:
             msg = (
-                f"{address} is damaged: a header of 4 bytes, {count} vertices and any number of "
-                f"triangles, each of 12 bytes, cannot make {len(data)} bytes; create the file again"
+                f"{address} is damaged: its length is {len(data)} bytes, which does not fit a "
+                f"header of 4 bytes, {count} vertices of 12 bytes and triangles of 12 bytes; "
+                "create the file again"
             )
             raise VolumeError(msg)
         vertices = np.frombuffer(data, "<f4", 3 * count, 4).reshape(-1, 3)
@@ -125,10 +126,10 @@ class Mesh:
 
 
 def welded(meshes: Sequence[Mesh]) -> Mesh:
-    """Return one mesh that joins *meshes*; vertices with equal coordinates become one vertex.
+    """Join meshes into one; vertices with equal coordinates become one vertex.
 
-    Vertices are sorted by coordinates and triangles by vertices, so the result does not depend on
-    the order of *meshes*. Triangles without area are removed.
+    Vertices are sorted by coordinates, and triangles by vertices. Therefore, the result does not
+    depend on the order of *meshes*. Triangles without area are removed.
     """
     if not meshes:
         return Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint32))
@@ -152,7 +153,7 @@ def welded(meshes: Sequence[Mesh]) -> Mesh:
 
 
 def cut(mesh: Mesh, axis: int, planes: Sequence[float]) -> list[Mesh]:
-    """Return the n + 1 parts into which n planes cut a mesh, ascending along *axis*.
+    """Cut a mesh with n planes, and return the n + 1 parts in ascending order along *axis*.
 
     Args:
         mesh: mesh with vertices of any floating type; the parts have float64 vertices.
@@ -209,7 +210,7 @@ def _crossings(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the points where edges cross a plane, and for each edge the index of its point.
 
-    The two triangles of an edge get the same point.
+    Two triangles that share an edge get the same point.
     """
     edges = np.sort(np.stack([begins, ends], axis=1), axis=1)
     edges, numbers = np.unique(edges, axis=0, return_inverse=True)

@@ -1,7 +1,8 @@
 """Folders of meshes: write the manifests of objects; read and download meshes.
 
-The manifest of object 7, file ``7:0``, lists its fragments, ``{"fragments": ["7:0:0-64_0-64_0-64",
-...]}``. Format: Neuroglancer, ``datasource/precomputed/meshes.md``.
+The manifest of object 7 is the file ``7:0``. It lists the fragments of the object:
+``{"fragments": ["7:0:0-64_0-64_0-64", ...]}``. Format: Neuroglancer,
+``datasource/precomputed/meshes.md``.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
     """Return the folder of a volume's mesh fragments, or the folder *url* itself.
 
     Args:
-        url: address of the volume or folder.
-        default: name to give the folder if the volume's info file names none; see `folder_of`.
+        url: address of the volume, or of the folder itself.
+        default: name of the folder if the volume's info file does not name one; see `folder_of`.
     """
     folder = folder_of(url, "mesh", default)
     return ObjectFolder(folder.url.removesuffix(MULTIRES))
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Return *manifest* with the fragment *name* added; its names are sorted and unique."""
+    """Return a manifest with a fragment added; the names of its fragments are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -123,7 +124,8 @@ class ManifestWriter(OperatorBase):
     Attributes:
         url: address of the volume, or of the folder of its fragments.
         digits: length of the prefix, in decimal digits.
-        multires: instead of manifests, write multi-resolution meshes into a second folder.
+        multires: whether to write multi-resolution meshes into a second folder, instead of
+            manifests.
     """
 
     url: str
@@ -147,7 +149,7 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _target(self) -> ObjectFolder:
-        """Folder of multi-resolution meshes; the first access adds it to the volume's info file."""
+        """Folder of multi-resolution meshes; its first use adds its name to the volume's info."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
         place = ObjectFolder(self.url)
@@ -157,7 +159,7 @@ class ManifestWriter(OperatorBase):
         return target
 
     def __call__(self, task: Task) -> Task:
-        """Write the manifests, or multi-resolution meshes, of the objects with the task's prefix.
+        """Write the manifests or multi-resolution meshes of all objects with the task's prefix.
 
         Raises:
             OptionError: the task has no prefix.
@@ -198,9 +200,9 @@ class MeshDownload(OperatorBase):
     Attributes:
         url: address of the precomputed volume, or of the folder of its meshes.
         wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
-        ranks: which of the ids in *wanted* to write, as positions in the list, from 0; the ids of a
-            chunk are sorted by the size of their objects.
-        prefix: path or URL that file names start with.
+        ranks: positions, from 0, of the ids to write in the list of all *wanted* ids. The ids of a
+            chunk are sorted by the size of their objects, the largest first.
+        prefix: start of the path or URL of each file.
         format: file format.
     """
 
@@ -252,8 +254,8 @@ class MeshReader:
     """Reads meshes of a volume: legacy fragments directly, other formats with cloud-volume.
 
     Args:
-        url: address of the precomputed volume, or of the folder of its meshes; the address is first
-            accessed when a mesh is read.
+        url: address of the precomputed volume, or of the folder of its meshes. The address is not
+            accessed before the first mesh is read.
     """
 
     def __init__(self, url: str) -> None:
@@ -299,14 +301,14 @@ class MeshReader:
 
 
 def ids_by_size(chunk: Chunk) -> list[int]:
-    """Return the labels of a chunk except 0, sorted by falling number of voxels, then by label."""
+    """Return the labels of a chunk except 0, sorted by decreasing size, then by label."""
     labels, counts = np.unique(labels_of(chunk), return_counts=True)
     order = np.lexsort((labels, -counts))
     return [int(label) for label in labels[order] if label]
 
 
 def ids_in(text: str) -> list[int]:
-    """Parse ids, separated by commas or spaces, from *text* or from the file that it names.
+    """Parse ids, separated by commas or spaces, from *text* or from the file that *text* names.
 
     Raises:
         OptionError: *text* is neither a list of ids nor the path of a file of ids.

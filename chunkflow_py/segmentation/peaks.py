@@ -39,8 +39,8 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
 
     Args:
         array: (z, y, x), real, without NaN.
-        distance: no voxel within this range of a peak along each axis is higher; voxels, at least
-            1.
+        distance: range along each axis in which no voxel is higher than the peak, in voxels, at
+            least 1.
         threshold: peaks are higher than this value, in the unit of the voxels.
 
     Returns:
@@ -88,8 +88,8 @@ def _centres(points: NDArray[np.int64]) -> NDArray[np.int64]:
 def _spaced(points: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
     """Return *points* without those within *distance* of an earlier point.
 
-    Points that are themselves removed count as earlier points, so the result for a point does not
-    depend on points far away.
+    A removed point still counts as an earlier point. Therefore, the result for a point depends only
+    on points near it.
     """
     from scipy.spatial import cKDTree
 
@@ -103,9 +103,9 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
     """Return the peaks of a map as points, sorted by decreasing confidence.
 
     Args:
-        chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
-            largest possible value means 1.
-        min_distance: no voxel within this distance of a peak along each axis is higher, in voxels.
+        chunk: map, (z, y, x) or (1, z, y, x), of values in [0, 1], or of integers whose largest
+            possible value means 1.
+        min_distance: range along each axis in which no voxel is higher than the peak, in voxels.
         threshold_rel: peaks are higher than this fraction of the full scale of the map, in [0, 1].
             The maximum of the chunk does not matter, so the result does not depend on the division
             into tasks.
@@ -141,12 +141,12 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 class PeakDetector(OperatorBase):
     """Detects the peaks in the box of each task, converts them with *make*, and adds the result.
 
-    If the item *input_name* is ``None`` (a task without a map), the result is ``None``, too.
+    If a task has ``None`` in place of a map, the result is ``None`` as well.
 
     Attributes:
         make: function that converts the peaks, as points, to the result.
-        input_name: name of the task's item that holds the map.
-        output_name: name of the task's item for the result.
+        input_name: name of the map in the task.
+        output_name: name under which the result is added to the task.
         min_distance: see `detect_peaks`.
         threshold_rel: see `detect_peaks`.
     """

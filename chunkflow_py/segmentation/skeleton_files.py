@@ -119,7 +119,7 @@ class SkeletonLoader:
     Attributes:
         url: path or URL of the skeletons; see `read_skeletons`.
         shift_nm: distance by which skeletons are moved, zyx, in nm.
-        output_name: name of the task's item for the result: id -> `Skeleton`.
+        output_name: name under which the skeletons are added to the task, as a dictionary by id.
     """
 
     url: str
@@ -140,8 +140,8 @@ class SwcSaver(OperatorBase):
     """Writes each skeleton of every task to an SWC file.
 
     Attributes:
-        input_name: name of the task's item that holds the skeletons: id -> `Skeleton`.
-        prefix: path or URL that file names start with.
+        input_name: name of the skeletons in the task, which are a dictionary by id.
+        prefix: start of the path or URL of each file.
     """
 
     input_name: str = "skels"

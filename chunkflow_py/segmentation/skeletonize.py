@@ -60,16 +60,16 @@ def create_skeletons(
     """Return the skeletons (centre lines) of the objects in a chunk, by object id.
 
     Args:
-        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background. Except at the end of its domain,
-            the chunk should extend one voxel beyond the end of *box* along each axis.
+        chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. The chunk should extend one voxel
+            beyond the end of *box* along each axis, except at the end of the domain.
         box: box of the task (default: the chunk's box).
-        ids: the objects to skeletonize (default: all).
-        dust_threshold: leave out objects with at most this number of voxels.
-        fill_holes: before skeletonizing, fill holes in objects; labels inside the holes are lost.
-        fix_branching: place branch points more accurately, which takes longer.
+        ids: ids of the objects to skeletonize (default: all).
+        dust_threshold: objects with at most this number of voxels are left out.
+        fill_holes: whether to fill holes in objects first; labels inside the holes are lost.
+        fix_branching: whether to place branch points more accurately, which takes longer.
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
-        teasar: parameters of kimimaro, lengths in nm: ``scale``, ``const``, ``pdrf_scale``, ...;
-            ``None`` selects kimimaro's default.
+        teasar: parameters of kimimaro, such as ``scale``, ``const`` and ``pdrf_scale``; lengths in
+            nm. ``None`` selects kimimaro's default.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -148,7 +148,7 @@ class Skeletonizer(OperatorBase):
 
     Attributes:
         input_name: name of the chunk of labels.
-        output_name: name of the task's item for the result: id -> `Skeleton`.
+        output_name: name under which the skeletons are added to the task, as a dictionary by id.
         settings: further arguments of `create_skeletons`.
     """
 
@@ -193,7 +193,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size of the settings or of *outline*, the `Outline` of the pipeline."""
+        """Store the voxel size of the settings, or else of *outline*, the pipeline's `Outline`."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
@@ -235,11 +235,12 @@ class SkeletonAggregator(OperatorBase):
     """Joins the fragments of objects, and writes a file for each object.
 
     Attributes:
-        fragments: address of the folder of the fragments, or of its volume.
-        output: address of the folder for the files, or of its volume (default: *fragments*).
-        prefix: prefix of the object ids to process (default: the task's prefix, or all ids if it
-            has none).
-        input_name: name of a task's item that holds the prefix, if the task has it.
+        fragments: address of the folder of the fragments, or of the volume with this folder.
+        output: address of the folder for the files, or of the volume with this folder (default:
+            *fragments*).
+        prefix: prefix of the object ids to process (default: the task's prefix; all ids if the task
+            has no prefix).
+        input_name: name of the prefix in a task, for tasks that have a prefix.
         digits: number of decimal digits of the prefix that the task's box stands for (default: the
             box stands for no prefix); see `chunkflow_py.segmentation.labels.prefix`.
         dust_threshold: remove components shorter than this, in nm.

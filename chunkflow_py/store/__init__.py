@@ -8,7 +8,8 @@
 | ``https://host/em``      | a web server, which can be read but not listed; also ``http://``   |
 | ``mem://name/em``        | the memory of this process, for tests                              |
 
-The module `object_store` implements stores in clouds, and `web_store` those on web servers.
+The module `object_store` implements stores in clouds; `web_store` implements stores on web
+servers.
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Access
 
 # Remaining lifetime that is reported to obstore, which asks for new credentials when less than five
-# minutes remain. botocore never returns credentials with less than ten.
+# minutes remain. The credentials that botocore returns never expire in less than ten minutes.
 _CREDENTIALS_LAST = timedelta(minutes=10)
 _REGION_S = 5
 
 
 def _endpoint() -> str | None:
-    """Return the endpoint that boto3's environment variables set instead of AWS, or ``None``."""
+    """Return the endpoint in boto3's environment variables; ``None``: use the endpoint of AWS."""
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if named := os.environ.get(variable):
             return check_host(named, variable).rstrip("/")
@@ -98,8 +98,8 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
     if credentials is None:
         msg = (
             f"cannot open {url}: no AWS credentials were found in the environment, in ~/.aws, in "
-            f"{FOLDER}, or from the metadata service of this machine; set AWS_PROFILE, or set "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or read public data with --use-https"
+            f"{FOLDER}, or at the metadata service of this machine; set AWS_PROFILE, or set both "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; to read public data, add --use-https"
         )
         raise VolumeError(msg)
 
@@ -123,8 +123,8 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
 def bucket_region(address: str) -> str | None:
     """Return the AWS region of a bucket, or ``None`` if S3 does not report the region.
 
-    S3 reports the region even to requests without credentials. It rejects requests that are sent to
-    the server of another region.
+    S3 reports the region even to requests without credentials. The region is needed because S3
+    rejects requests that are sent to the server of another region.
 
     Args:
         address: ``https://`` address of the bucket.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.network_retry import CallFailedError, Failure, RetryPolicy
 
 REFUSED_S = 60.0  # seconds for which refused credentials are reloaded and tried again
-RENEW_S = 3.0  # least seconds between two reloads
+RENEW_S = 3.0  # minimum seconds between two reloads
 # Error codes about the credentials themselves, not about their permissions. Such an error may be
 # transient, because credentials are replaced during a long run.
 _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed")
@@ -33,7 +33,7 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Wrap *understand* for one call, so that refused credentials are retried for `REFUSED_S`.
+    """Wrap *understand* for one call, to treat refused credentials as transient for `REFUSED_S` s.
 
     Args:
         understand: function that classifies the exception of a failed try.
@@ -65,7 +65,7 @@ class Service:
         anonymous: whether requests are sent without credentials.
         make: function that creates an obstore client from client options and retry options.
         headers: headers of every request.
-        endpoint: address of the server that is used instead of the cloud's own, if any.
+        endpoint: address of the server that is used instead of the cloud's own server, if any.
         clients: clients created so far; they are reused because they have open connections.
     """
 
@@ -85,9 +85,9 @@ class Service:
 
         Args:
             retry_policy: deadlines of the client's calls.
-            is_upload: whether the client is for large uploads. It then waits for a response for as
-                long as one try may take, because the server responds only after it has received
-                all data, and it retries each part of an upload separately.
+            is_upload: whether the client is for large uploads. Such a client waits for a response
+                until the time limit of one try, because the server responds only after it has
+                received all data. It also retries each part of an upload separately.
         """
         if (retry_policy, is_upload) in self.clients:
             return self.clients[retry_policy, is_upload]
@@ -112,7 +112,7 @@ class Service:
         """Check that requests have the credentials that writing to a Google bucket requires.
 
         Raises:
-            VolumeError: it is a Google bucket, and requests are sent without credentials.
+            VolumeError: the bucket is a Google bucket, and requests are sent without credentials.
         """
         if self.kind == "gs" and self.anonymous:
             msg = f"cannot write to {self.url} without credentials; remove --use-https"

@@ -1,11 +1,11 @@
-"""Opens buckets of S3 and Google Cloud: finds their endpoint, region and credentials.
+"""Open buckets of S3 and Google Cloud: find their endpoint, region and credentials.
 
 | cloud | tool that finds the credentials       | variable that sets another endpoint           |
 |-------|---------------------------------------|-----------------------------------------------|
 | S3    | boto3, which also renews credentials  | AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL    |
 | GCS   | google-auth (application default)     | STORAGE_EMULATOR_HOST                         |
 
-For both clouds, credentials are also searched for in the folders of CloudVolume, see
+Credentials for both clouds are also searched for in the folders of CloudVolume; see
 `chunkflow_py.store.cloudvolume_secrets`.
 
 AWS reports the region of a bucket. If another endpoint is set, the region is ``AWS_REGION``,
@@ -36,7 +36,7 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
 
     Raises:
         VolumeError: the bucket or the prefix is not a valid name, no credentials are found, or
-            *access* is anonymous although the requester pays.
+            *access* is both anonymous and requester-pays.
         MissingExtraError: boto3 or google-auth is not installed.
     """
     if access.anonymous and access.requester_pays:
@@ -69,7 +69,7 @@ def _open_bucket(
     access: Access,
     surroundings: tuple[Any, ...],  # noqa: ARG001 part of the cache key
 ) -> Service:
-    """Return the `Service` of a bucket, whose connections all stores in the bucket share."""
+    """Return the `Service` of a bucket; all stores in the bucket share its connections."""
     if scheme == "s3":
         from chunkflow_py.store.amazon import s3_bucket
 

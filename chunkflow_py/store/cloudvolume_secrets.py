@@ -7,11 +7,13 @@
 | google-secret.json         | Google Cloud: the key of a service account                        |
 | BUCKET-google-secret.json  | the Google bucket BUCKET, in preference to google-secret.json     |
 
-The files are searched for in the folder ``secrets`` of ``~/.cloudvolume`` (or
-``$CLOUD_VOLUME_DIR``), ``~/.cloudfiles`` (or ``$CLOUD_FILES_DIR``), ``~/.neuroglancer`` and ``/``,
-as in cloud-files 6.4 and cloud-volume 12.15. Credentials that the cloud's own tools find in the
-environment or in their own files take precedence over these secret files. The secret files take
-precedence over the roles of the machine.
+These folders are searched for the files, in the same order as in cloud-files 6.4 and cloud-volume
+12.15: ``~/.cloudvolume/secrets``, ``~/.cloudfiles/secrets``, ``~/.neuroglancer/secrets`` and
+``/secrets``. The environment variables ``CLOUD_VOLUME_DIR`` and ``CLOUD_FILES_DIR`` replace
+``~/.cloudvolume`` and ``~/.cloudfiles``.
+
+Credentials that the cloud's own tools find in the environment or in their own files take precedence
+over these secret files. The secret files take precedence over the roles of the machine.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def _folders() -> Iterator[Path]:
 
 
 def secret_file(service: str, bucket: str = "") -> Path | None:
-    """Return the path of the file with credentials for *service*, ``None`` if there is no file.
+    """Return the path of the file with credentials for *service*; ``None`` if there is no file.
 
     A file for *bucket* takes precedence over a file for all buckets.
 
@@ -56,7 +58,7 @@ def secret_file(service: str, bucket: str = "") -> Path | None:
 
 
 def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
-    """Return a new boto3 session that also uses the credentials and region in `secret_file`.
+    """Return a new boto3 session that also uses the credentials and region of a secret file.
 
     Args:
         what: feature that needs boto3, such as ``s3://``, for error messages.
@@ -83,7 +85,7 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
             return Credentials(*(found[key] for key in _KEYS), token, method=_METHOD)
 
     session = botocore.session.get_session()
-    # It takes precedence over the roles of the container and of the machine.
+    # The file takes precedence over the roles of the container and of the machine.
     session.get_component("credential_provider").insert_before("container-role", Secrets())
     if session.get_config_variable("region") is None:
         file = secret_file("aws", bucket)

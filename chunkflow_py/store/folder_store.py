@@ -1,7 +1,7 @@
 """A store in a folder of this machine: objects are files.
 
-Every write is durable: the content is written to a temporary file and synced (fsync), the file is
-renamed to its final name, and its folder is synced; only then does the write return. After a power
+Every write is durable. The content is written to a temporary file and synced (fsync), the file is
+renamed to its final name, and its folder is synced. Only then does the write return. After a power
 cut, an object has the complete old or the complete new content, and no finished write is lost. A
 removal is also durable when the call returns. No setting weakens these guarantees.
 
@@ -9,7 +9,8 @@ Syncs in several threads overlap. All writes in one `together` block share one s
 the end of the block. If the same content is written under several names, all names are links to
 one file, which is synced once.
 
-Files whose names begin with ``.tmp-`` are not objects; they remain after a process was killed.
+Files whose names begin with ``.tmp-`` are not objects; a process that is killed may leave them
+behind.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class FolderStore:
     """A store in a local folder; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = True
-    # Enough that waits for the disk overlap, whatever the number of cores.
+    # Enough calls to overlap their waits for the disk, whatever the number of cores.
     connections = 16
 
     def __init__(self, path: str) -> None:
@@ -115,7 +116,7 @@ class FolderStore:
 
     @contextmanager
     def together(self) -> Iterator[FolderStore]:
-        """Yield a store in the same folder; its writes are on the disk once the block has ended."""
+        """Yield a store in the same folder; its writes are on the disk when the with block ends."""
         store = _GatheringStore(self._root)
         yield store
         for folder in sorted(store.folders):
@@ -186,7 +187,7 @@ class FolderStore:
         """Apply *change* to an object; concurrent updates are not lost.
 
         Processes update an object one after the other. A process that is suspended during its
-        update delays the other processes by `TURN_S`, and repeats the update when it resumes.
+        update delays the other processes by `TURN_S` seconds, and repeats its update later.
         """
         path = Path(self._path(key))
         with _turn(path):
@@ -260,7 +261,10 @@ class _GatheringStore(FolderStore):
 
 
 def _linked(source: Path, path: Path) -> bool | None:
-    """Hard-link *path* to *source*; return whether it succeeded, ``None`` if not supported."""
+    """Make *path* a hard link to *source*; return whether this succeeded.
+
+    Return ``None`` if the file system does not support hard links.
+    """
     try:
         path.hardlink_to(source)
     except FileExistsError:
@@ -274,17 +278,18 @@ def _linked(source: Path, path: Path) -> bool | None:
 
 
 def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
-    """Replace a file's content by *data* if it is still *old*; return whether it was replaced.
+    """Replace a file's content with *data* if it is still *old*; return whether it was replaced.
 
     ```
     1. write and sync .tmp-1f2e3d4c-name/TOKEN
     2. claim          rename the folder to .tmp-claim-name; fails while another claim is not empty
-    3. compare        does the file still have the content *old*, or still not exist (``None``)?
+    3. compare        check that the file still has the content *old* (``None``: does not exist)
     4. move           rename .tmp-claim-name/TOKEN to name
     ```
 
-    A claim is not a lock: another process may remove the claimed file at any time, and the move
-    then fails. Therefore, a process that was suspended during its claim cannot undo a later update.
+    A claim is not a lock: another process may remove the file in the claim at any time, and the
+    move then fails. Therefore, a process that was suspended during its claim cannot undo a later
+    update.
     """
     make_folder(path.parent)
     token = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
@@ -325,7 +330,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Give another process time to finish its claim, then remove the files still in the claim."""
+    """Give another process time to finish its claim, then remove the files that are left in it."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):
@@ -371,8 +376,8 @@ def _moved(claimed: Path, path: Path, handle: int, *, is_new: bool) -> bool:
 def _is_open(path: Path, handle: int) -> bool:
     """Return whether *path* names the file that is open as *handle*.
 
-    A network file system may reuse the inode number of a removed file although this process has
-    the file open. The modification times distinguish the two files.
+    A network file system may give a new file the inode number of a removed file that this process
+    still has open. The modification times distinguish the two files.
     """
     try:
         ours, there = os.fstat(handle), path.stat()
@@ -383,10 +388,10 @@ def _is_open(path: Path, handle: int) -> bool:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Let one process at a time run the block, so that updates of *path* rarely need repetition.
+    """Let one process at a time run the with block, so that updates of *path* rarely collide.
 
-    Correctness does not depend on this lock. A process runs the block without the lock if it has
-    waited for `TURN_S`, for example for a suspended process, or if files cannot be locked here.
+    Correctness does not depend on this lock. A process runs the block without the lock after it
+    has waited for `TURN_S` seconds, or if the file system does not support locks.
     """
     lock = temporary_beside(path, "lock")
     make_folder(path.parent)
@@ -407,7 +412,7 @@ def _lock(path: Path) -> int:
 
     Raises:
         OSError: the file system does not support locks, or other processes have held the lock for
-            `TURN_S`.
+            `TURN_S` seconds.
     """
     deadline = time.monotonic() + TURN_S
     while True:
@@ -435,7 +440,7 @@ def _wait_for(handle: int, deadline: float) -> None:
 
 
 def _write(path: str, data: bytes | memoryview) -> str:
-    """Write a file like `chunkflow_py.store.local_files.write_whole`, with fewer system calls.
+    """Write a file as `chunkflow_py.store.local_files.write_whole` does, in fewer system calls.
 
     Returns:
         The folder of the file, which the caller must sync.
@@ -462,7 +467,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
 
 
 def _write_in_place(path: str, data: bytes | memoryview) -> None:
-    """Write a file non-atomically, for tests which show that readers then see partial files."""
+    """Write a file in two halves, for tests that show that readers may then see a partial file."""
     content = memoryview(data).cast("B")
     with os_errors("write", path):
         make_folder(Path(path).parent)

@@ -91,9 +91,9 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
     except GoogleAuthError:
         msg = (
             f"cannot open {url}: no Google credentials were found in "
-            f"GOOGLE_APPLICATION_CREDENTIALS, in the settings of gcloud, in {FOLDER}, or from the "
-            "metadata service of this machine; run gcloud auth application-default login, or read "
-            "public data with --use-https"
+            f"GOOGLE_APPLICATION_CREDENTIALS, in the settings of gcloud, in {FOLDER}, or at the "
+            "metadata service of this machine; run gcloud auth application-default login; to read "
+            "public data, add --use-https"
         )
         raise VolumeError(msg) from None
 
@@ -109,7 +109,7 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
 
 
 def _are_named() -> bool:
-    """Return whether Google's tools find credentials in a file, not only those of the machine."""
+    """Return whether Google's tools find a credentials file, not only the machine's credentials."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return True
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 TEMPORARY_PREFIX = ".tmp-"
 
-_TRIED, _QUICK_S = 8, 0.0005  # calls to time, and seconds of one that needs no threads
+_TRIED, _QUICK_S = 8, 0.0005  # number of timed calls; a call of fewer seconds needs no threads
 
 _LONGEST_NAME = 255  # bytes, on every file system in common use
 _NO_SPACE = "free some space or write to another disk"
@@ -55,7 +55,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     """Return an absolute path in canonical spelling, without ``.`` and ``..``.
 
     Symbolic links are kept, because they may differ between machines. They are resolved only if
-    the path has a ``..`` after a link, which cannot be removed without changing the target.
+    the path has a ``..`` after a link: removing that ``..`` would change the target.
     """
     whole = os.fspath(Path(path).expanduser().absolute())
     if ".." not in whole.split("/"):
@@ -96,7 +96,7 @@ def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[P
         fsync: wait until the file is on the disk.
 
     Yields:
-        The path to which the caller writes; the file must be closed when the block ends.
+        The path to which the caller writes; the file must be closed when the with block ends.
 
     Raises:
         VolumeError: the file cannot be written; an old file of this name is kept.
@@ -164,7 +164,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert an OSError in the block to an error that names *path* and, if known, a remedy.
+    """Convert an OSError in the with block to an error that names *path* and a remedy, if known.
 
     Args:
         action: the attempted action, such as ``read`` or ``write``.
@@ -204,11 +204,12 @@ def sync(path: str | os.PathLike[str]) -> None:
 def of_each_file(
     work: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
 ) -> list[Result]:
-    """Return *work* of each item, computed in several threads if the files are on a slow server.
+    """Call *work* on each item, in several threads if the disk is slow; return the results.
 
-    For files in the page cache, a call is faster than a thread switch, and frequent switches would
-    slow down all other threads. If the fastest of the first few calls is short, the files are
-    cached; longer calls may only have waited for a processor.
+    The first `_TRIED` calls run in this thread, and their times are measured. The fastest counts,
+    because the others may have waited for a processor. If the fastest is short, the files are in
+    the page cache. The remaining calls then also run in this thread, because thread switches would
+    take longer than the calls, and would slow down all other threads.
 
     Args:
         work: function that makes one or two system calls on a small file.

@@ -22,7 +22,7 @@ class MemoryStore:
     connections = 8
 
     def __init__(self, path: str) -> None:
-        """Open the objects below *path*: the name of a store, and optionally ``/`` and a prefix."""
+        """Open the store at *path*: its name, optionally followed by ``/`` and a prefix of keys."""
         self._path = path.strip("/")
         self.url = f"mem://{self._path}"
 
@@ -63,7 +63,7 @@ class MemoryStore:
         return absent
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace the content of an object by the result of *change*; return the new content."""
+        """Replace the content of an object with the result of *change*; return the new content."""
         with _LOCK:
             new = bytes(change(self.get(key)))
             self.put(key, new)

@@ -17,7 +17,7 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 def reach_of(address: str) -> Reach:
-    """Return which clients can reach an IP address; ``private`` if this is unknown.
+    """Return from where an IP address can be reached; ``private`` if this is unknown.
 
     Raises:
         ValueError: *address* is not a numeric IP address.

@@ -1,9 +1,11 @@
 """Retry failed network calls, with a back-off and for a limited time.
 
-The back-off is random between 0 and a bound that doubles with each try (full jitter: calls that
-failed together do not repeat together). Statuses 408, 425, 429, 500, 502, 503 and 504, connections
-that are refused, reset or silent, and truncated bodies are retried. All other failures, such as
-403, are final.
+The back-off is random between 0 and a bound that doubles with each try. With this full jitter,
+calls that failed at the same time are not repeated at the same time.
+
+These failures are retried: the HTTP statuses 408, 425, 429, 500, 502, 503 and 504; connections that
+are refused, reset or silent; and truncated bodies. All other failures, such as status 403, are
+final.
 
 Calls to a host that this process has never reached fail after 5 s, because a wrong address is
 likelier than an outage. Calls that take a long time are logged while they wait.
@@ -39,10 +41,10 @@ class RetryPolicy:
         stall_s: time without data after which a connection counts as dead.
         longest_s: time limit of one try; a large object over a slow connection takes minutes.
         budget_s: time after which a call is not tried again; the last try may end later.
-        unreachable_s: replaces `budget_s` for a host that has responded before, if no connection to
-            it can be made.
-        unheard_s: replaces `budget_s` for a host that has never responded, whose address may be
-            wrong.
+        unreachable_s: replaces `budget_s` if no connection can be made to a host that has responded
+            before.
+        unheard_s: replaces `budget_s` if no connection can be made to a host that has never
+            responded; the address may be wrong.
         first_wait_s: upper bound of the random wait after the first failure.
         longest_wait_s: upper bound of the random wait after any failure.
     """
@@ -103,8 +105,8 @@ def retried(
 
     Args:
         call: function that makes one try; it may be called many times.
-        understand: function that classifies an exception of *call*; it raises the exception again
-            if the network did not cause it.
+        understand: function that classifies an exception that *call* raised; it raises the
+            exception again if the network was not the cause.
         retry_policy: deadlines and back-off.
         where: host or bucket, without credentials; named in the log.
         silent_s: seconds for which the server may delay its answer, as in a long poll; this time
@@ -171,7 +173,7 @@ class _Notes:
 
     EVERY_S = 10
     LONG_S = 4  # seconds before a call with failures is logged
-    LONG_WITHOUT_AN_ANSWER_S = 8  # the same without failures, such as for large objects
+    LONG_WITHOUT_AN_ANSWER_S = 8  # the same for a call without failures
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -225,7 +227,7 @@ class _Notes:
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("retried %d network calls; the last call, to %s: %s", number, where, message)
+        logger.info("retried %d network calls; the last failure, at %s: %s", number, where, message)
 
 
 _NOTES = _Notes()

@@ -6,11 +6,11 @@ a store run at the same time.
 
 A conditional write (`put_if_absent`, `update`) stores a random mark in the metadata of the object,
 together with the marks of earlier writes. If the reply to a write is lost, the store looks for the
-mark of the write in the stored object: if it is there, the write succeeded, even if other writes
-have followed.
+mark of this write in the stored object. If the mark is there, the write succeeded, even if other
+writes have followed.
 
-The ``Content-Encoding`` of an object is stored but never decoded: `get` returns the bytes as they
-are stored. A forked process must open its own stores.
+The store never decompresses an object, whatever its ``Content-Encoding``: `get` returns the bytes
+as they are stored. A forked process must open its own stores.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _interruptible(call: Callable[[], Any]) -> Any:
-    """Return the result of *call*; ctrl-C interrupts the wait for the result.
+    """Return the result of *call*; Ctrl-C interrupts the wait for the result.
 
     Python handles signals only in the main thread, and not while that thread is inside obstore.
-    Therefore, another thread makes the call. That thread is not a daemon, so the end of the process
-    waits for a write instead of cutting it off.
+    Therefore, another thread makes the call. That thread is not a daemon, so the process does not
+    end before a write has finished.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -173,7 +173,7 @@ class CloudStore:
         return retried(one_try, understand, self._retry_policy, self._service.root)
 
     def _renew(self) -> None:
-        """Create a client with new credentials, unless this was done in the last `RENEW_S`."""
+        """Create a client with new credentials, unless this was done in the last `RENEW_S` s."""
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
             self._service.clients.clear()
@@ -200,7 +200,7 @@ class CloudStore:
         return None if found is None else found[0]
 
     def _fetch(self, key: str, part: Any, most: int | None = None) -> tuple[bytes, Any] | None:
-        """Return the content of an object (or of *part*) and the answer; ``None`` if absent."""
+        """Return the content of an object or of its *part*, and the answer; ``None`` if absent."""
         name = self._name(key)
 
         def call() -> tuple[bytes, Any]:
@@ -403,8 +403,8 @@ class CloudStore:
             if self._put_on_condition(key, new, condition, earlier):
                 return new
         msg = (
-            f"cannot update {self.url}/{key}: for {self._retry_policy.budget_s:g} s, another "
-            "process changed the object before each try; run fewer processes"
+            f"cannot update {self.url}/{key}: for {self._retry_policy.budget_s:g} s, other "
+            "processes always changed the object first; run fewer processes"
         )
         raise VolumeError(msg)
 

@@ -1,4 +1,4 @@
-"""A wrapper of a store that records the length and the checksum of each written object."""
+"""Wrap a store, to record the length and the checksum of each object that is written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RecordingStore:
         self.written.append(Stored.of(self._address(key), data))
 
     def left_out(self, key: str) -> None:
-        """Record that no object is stored under *key*, because all voxels have the fill value."""
+        """Record that *key* has no object, because all of its voxels have the fill value."""
         self.written.append(Stored(self._address(key)))
 
     # --- forwarded ------------------------------------------------------------------------------
@@ -65,15 +65,15 @@ class RecordingStore:
         return self._store.get_range(key, start, stop)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless it exists, without a record; return whether it was written."""
+        """Write an object unless it exists, and record nothing; return whether it was written."""
         return self._store.put_if_absent(key, data)
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object, without a record; return the new content."""
+        """Apply *change* to an object, and record nothing; return the new content."""
         return self._store.update(key, change)
 
     def delete(self, key: str) -> None:
-        """Remove an object, without a record."""
+        """Remove an object, and record nothing."""
         self._store.delete(key)
 
     def size(self, key: str) -> int | None:

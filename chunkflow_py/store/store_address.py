@@ -27,7 +27,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 def without_secrets(url: str) -> str:
-    """Return an address without user name, password and signature, for messages.
+    """Return an address without its user name, password and signature, for messages.
 
     Args:
         url: address as a user writes it, such as ``precomputed://https://me:secret@host/em``.
@@ -36,7 +36,7 @@ def without_secrets(url: str) -> str:
 
 
 def public(text: str) -> str:
-    """Return *text* made safe to show: printable (see `plain`), without secrets in addresses."""
+    """Make *text* safe to show: printable (see `plain`), and without secrets in addresses."""
     text = plain(text)  # first, because it may replace characters of an address
     if "://" not in text:
         return text
@@ -45,7 +45,7 @@ def public(text: str) -> str:
 
 
 def public_line(text: str, most: int) -> str:
-    """Return `public` of *text* as one line, cut to *most* characters and an ellipsis if longer."""
+    """Apply `public` to *text*; return one line, cut after *most* characters with an ellipsis."""
     if len(text) <= most and text.isprintable() and "://" not in text:
         return text  # the usual case
     return public(bounded(text, most).replace("\n", " ").replace("\t", " "))
@@ -71,8 +71,8 @@ def check_host(url: str, what: str = "") -> str:
         what: name of the environment variable with this value, if any, for the message.
 
     Raises:
-        VolumeError: *url* has another scheme, no host, a space in the host, or a port that is not
-            in 1 to 65535.
+        VolumeError: *url* has another scheme, no host, a space in the host, or a port outside of 1
+            to 65535.
     """
     try:
         parts = urlsplit(url)
@@ -87,8 +87,8 @@ def check_host(url: str, what: str = "") -> str:
         msg = f"{what} is {shown!r}, but must be the address of a server, such as http://host:9000"
     else:
         msg = (
-            f"{shown!r} is not the address of a web server; write it as https://host/path, and "
-            "write / : @ in a password as %2F %3A %40"
+            f"{shown!r} is not the address of a web server; write https://host/path, and in a "
+            "password %2F for /, %3A for : and %40 for @"
         )
     raise VolumeError(msg)
 
@@ -103,13 +103,13 @@ def check_bucket(scheme: str, bucket: str) -> str:
         return bucket
     if "@" in bucket:
         msg = (
-            f"{scheme}://…@… contains a user name or password, which cannot be used; remove the "
+            f"{scheme}://…@… contains a user name or password, which is not supported; remove the "
             "part before @, and set AWS_PROFILE or GOOGLE_APPLICATION_CREDENTIALS"
         )
         raise VolumeError(msg)
     msg = (
-        f"{bucket!r} in {scheme}://{bucket} cannot be the name of a bucket, which may contain only "
-        f"letters, digits, dots, hyphens and underscores; write {scheme}://bucket/prefix"
+        f"{bucket!r} in {scheme}://{bucket} cannot be the name of a bucket: only letters, digits, "
+        f"dots, hyphens and underscores are allowed; write {scheme}://bucket/prefix"
     )
     raise VolumeError(msg)
 
@@ -131,8 +131,8 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
         return prefix
     nearest = "/".join([f"{scheme}://{bucket}", *(CONTROL.sub("", part) for part in good)])
     msg = (
-        f"{f'{scheme}://{bucket}/{prefix}'!r} has a part that is empty, . or .., or contains a "
-        f"control character, which is not valid; the nearest valid address is {nearest}"
+        f"{f'{scheme}://{bucket}/{prefix}'!r} is not valid, because a part is empty, . or .., or "
+        f"contains a control character; the nearest valid address is {nearest}"
     )
     raise VolumeError(msg)
 

@@ -37,7 +37,7 @@ class Stored:
     Attributes:
         url: address of the object.
         size: length in bytes; ``None`` if nothing is stored because all voxels have the fill value.
-        checksum: SHA-256 of the bytes as they are stored, the first 32 hexadecimal digits.
+        checksum: first 32 hexadecimal digits of the SHA-256 of the bytes as they are stored.
     """
 
     url: str
@@ -65,7 +65,7 @@ class Leftover:
 
 
 def checksum_of(data: bytes | memoryview) -> str:
-    """Return the checksum of *data* for a `Stored` record; other threads run meanwhile."""
+    """Return the checksum of *data* for a `Stored` record; other threads can run meanwhile."""
     return hashlib.sha256(data).hexdigest()[:CHECKSUM_DIGITS]
 
 
@@ -152,7 +152,7 @@ class Gathers(Protocol):
     """A store that makes many writes cheaper when they are grouped."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Return a context manager that yields a store; when its block ends, writes are durable."""
+        """Return a context manager that yields a store, and makes its writes durable on exit."""
 
 
 @runtime_checkable
@@ -187,5 +187,5 @@ def sizes_of(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 def together(store: Store) -> AbstractContextManager[Store]:
-    """Return a context manager that yields a store for many writes, durable when its block ends."""
+    """Return a context manager that yields a store for many writes, all durable after its exit."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

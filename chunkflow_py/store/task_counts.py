@@ -1,14 +1,14 @@
 """Counts that tasks make, such as histograms: one small object per task, summed by readers.
 
 ```
-URL/0-64_0-512_0-512.npz      counts of the task of this box: a few arrays, and their description
+URL/0-64_0-512_0-512.npz      counts of the task with this box: a few arrays, and their settings
 URL/64-128_0-512_0-512.npz
 ```
 
-A task that runs again replaces its object by an equal object, and a killed task leaves no object.
+A task that runs again replaces its object with an equal object, and a killed task leaves no object.
 Therefore, no voxel is counted twice, and the sum does not depend on the order of tasks. If boxes
-overlap, reading raises an error. The objects are files of `numpy.savez_compressed`, read without
-pickle; their entry ``about`` is a JSON text.
+overlap, reading raises an error. The objects are files of `numpy.savez_compressed`, and are read
+without pickle. Their entry ``about`` is JSON text.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class CountStore:
             raise VolumeError(msg) from error
         if (kind, version) != (self.kind, VERSION):
             msg = (
-                f"{key} below {self.place} has counts of kind {kind!r}, version {version}, not "
-                f"{self.kind!r}, version {VERSION}; check the URL"
+                f"{key} below {self.place} has counts of kind {kind!r}, version {version}, instead "
+                f"of kind {self.kind!r}, version {VERSION}; check the URL"
             )
             raise VolumeError(msg)
         return TaskCounts(region, arrays, settings, domain)
@@ -264,7 +264,7 @@ def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
 
 
 def describe_counts(about: Mapping[str, Any]) -> str:
-    """Format the entries ``tasks`` and ``coverage``: ``8 tasks, all of the volume``."""
+    """Format ``tasks`` and ``coverage`` in *about* as text: ``8 tasks, all of the volume``."""
     tasks, covered = about["tasks"], about["coverage"]
     share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
     return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

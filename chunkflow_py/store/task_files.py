@@ -39,7 +39,7 @@ class TaskFiles:
     Attributes:
         name: path or URL as a user writes it: a file, a folder, or the start of the files' names.
         suffix: end of the files' names.
-        extensions: file extensions; if *name* has one of them, it is one file for all tasks.
+        extensions: file extensions; if *name* ends with one of them, all tasks share one file.
         option: name of the option, for messages.
     """
 
@@ -69,7 +69,7 @@ class TaskFiles:
 
     @property
     def place(self) -> str:
-        """Absolute address of the file; for one file per task, with BOX in place of the box."""
+        """Absolute address of the file; BOX stands for the box if each task has its own file."""
         name = self._named("BOX")
         return str(_local(name).absolute()) if _is_local(name) else name
 
@@ -92,8 +92,8 @@ class TaskFiles:
         """
         if region is None and not self.is_fixed:
             msg = (
-                f"files are named {self.option} {self.name} followed by the task's box, but the "
-                "task has no box; begin the pipeline with create-bbox or generate-tasks"
+                f"{self.option} {self.name} names one file for the box of each task, but this task "
+                "has no box; begin the pipeline with create-bbox or generate-tasks"
             )
             raise GeometryError(msg)
         return self._named(str(region))
@@ -109,8 +109,8 @@ class TaskFiles:
     def size(self, region: Region | None) -> int | None:
         """Return the length of a task's file in bytes; ``None`` if the file does not exist.
 
-        If the name is that of a folder, such as a zarr array, 1 is returned. In a cloud, folders
-        are found only if the suffix ends with a slash.
+        If the file is a folder, such as a zarr array, 1 is returned. In a cloud, a folder is found
+        only if the suffix ends with a slash.
 
         Raises:
             VolumeError: the store cannot be read.
@@ -168,7 +168,7 @@ def _split(url: str) -> tuple[Store, str]:
 
 
 def grown(region: Region | None, voxels: int) -> Region | None:
-    """Return *region* with its box grown by *voxels* on every side, or shrunk if negative.
+    """Return *region* with its box grown by *voxels* on every side; shrunk if *voxels* < 0.
 
     Raises:
         GeometryError: the box would have a negative size.
@@ -178,7 +178,7 @@ def grown(region: Region | None, voxels: int) -> Region | None:
 
 @dataclass
 class ItemSaver(OperatorBase):
-    """Writes one item of every task, such as the synapses, to a small file.
+    """Writes one item that each task carries, such as its synapses, to a small file.
 
     Attributes:
         files: names of the files.
@@ -201,7 +201,7 @@ class ItemSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the file, or of the files with BOX in place of the box."""
+        """Address of the file; BOX stands for the box if each task has its own file."""
         return self.files.place
 
     @hook

@@ -1,4 +1,4 @@
-"""Transfers of objects: bytes, and the time in which at least one is in progress."""
+"""Count transfers of objects, their bytes, and the time in which any is in progress."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ class Transfers:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes per second of these seconds; infinite if no transfer has finished."""
+        """Bytes per second while transfers were in progress; infinite if none has finished."""
         return self.bytes / max(self.seconds, 1e-9) if self.finished else math.inf

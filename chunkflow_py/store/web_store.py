@@ -7,8 +7,8 @@ from objects that are compressed for the transfer.
 
 Servers are not trusted. The size of a response is limited before and after decompression. The time
 until the whole response has arrived, headers included, is limited too. A redirect must not lead to
-an address that only this client can reach; see `chunkflow_py.store.network_reach`; the check uses
-the IP address of the connection, not the host name.
+an address that only this client can reach; see `chunkflow_py.store.network_reach`. This is checked
+by the IP address of the connection, not by the host name.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class WebStore:
         most: int | None = None,
         enough: int | None = None,
     ) -> tuple[int, Any, bytes]:
-        """Send a request; return status (404, 410 and 416 too), headers and body of the response.
+        """Send a request; return the status (possibly 404, 410 or 416), headers and body.
 
         Args:
             method: HTTP method.
@@ -248,8 +248,8 @@ class WebStore:
 
     def _refuse(self, action: str) -> NoReturn:
         msg = (
-            f"cannot {action} {self.url}: a web server only returns objects by their address; use "
-            "an s3:// or gs:// address"
+            f"cannot {action} {self.url}: a web server only allows reading single objects; use an "
+            "s3:// or gs:// address"
         )
         raise VolumeError(msg)
 
@@ -304,7 +304,7 @@ def _is_same_server(one: str, other: str) -> bool:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
-    """Return the body of a successful response; see `_body`; b"" for status 404, 410 and 416."""
+    """Return the body of a response (see `_body`), or b"" for status 404, 410 and 416."""
     if answer.status < 300 and method != "HEAD":
         return _body(answer, most, enough if answer.status == 200 else None)
     if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:
@@ -324,7 +324,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
     if answer.headers.get("Content-Encoding") == "gzip" and answer.status == 200:
         pieces = _unpacked(pieces)
     elif enough is None and (answer.length_remaining or 0) > most:
-        msg = f"the answer has {answer.length_remaining} bytes, more than the {most} allowed"
+        msg = f"the answer has {answer.length_remaining} bytes, more than the allowed {most}"
         raise _UnfitError(msg)
     kept, size = [], 0
     for piece in pieces:
@@ -334,7 +334,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
             answer.close()
             break
         if enough is None and size > most:
-            msg = f"the answer has more than the {most} bytes allowed"
+            msg = f"the answer has more than the {most} bytes that are allowed"
             raise _UnfitError(msg)
     return b"".join(kept)
 
@@ -379,7 +379,7 @@ class _Until(io.RawIOBase):
 
 
 def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
-    """Return scheme -> pool class for urllib3, whose responses must arrive before a deadline.
+    """Return urllib3's pool classes by scheme; their responses must arrive before a deadline.
 
     Args:
         retry_policy: policy with the time limit of a response.

@@ -1,4 +1,4 @@
-"""Checkerboard order: an order for sending tasks in which neighbours are far apart.
+"""Checkerboard order: tasks are sent in an order that keeps neighbouring tasks apart.
 
 ```
 even layer     odd layer      Eight colours, one for each parity of z, y and x. Within a slab, all
@@ -7,13 +7,13 @@ even layer     odd layer      Eight colours, one for each parity of z, y and x. 
 0  2  0  2     5  7  5  7     (2 and 3, 4 and 5, 6 and 7) are neighbours only at a corner.
 ```
 
-Tasks that run at the same time then share no patches, and most patches that a task shares have been
-computed by its neighbours before it begins (`chunkflow_py.inference.patch_exchange`). A slab
-consists of whole layers of tasks along z, with enough tasks to keep all workers busy in each
+Tasks that run at the same time then share few or no patches. Most patches that a task shares have
+been computed by its neighbours before the task begins (`chunkflow_py.inference.patch_exchange`). A
+slab consists of whole layers of tasks along z, with enough tasks to keep all workers busy in each
 colour. Without slabs, the patches of the whole volume would be stored before the first of them is
 used.
 
-The order depends on the boxes only. It changes neither the numbers of tasks nor their plan.
+The order depends only on the boxes. It changes neither the plan nor the numbers of the tasks.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _COLOURS = (
 def checkerboard(plan: Plan, workers: int = USUAL_WORKERS) -> Iterator[int]:
     """Yield the numbers of all tasks of a plan in checkerboard order.
 
-    Memory use does not grow with the number of tasks of a grid. For a list of boxes, it grows by
-    less than the list itself takes. The tasks of a plan without a
-    checkerboard order (see `obstacle`) are in the order of the plan.
+    For a grid, memory use does not grow with the number of tasks. For a list of boxes, the order
+    needs less memory than the list itself. The tasks of a plan without a checkerboard order (see
+    `obstacle`) are in the order of the plan.
 
     Args:
         plan: plan of the tasks.
@@ -59,7 +59,7 @@ def checkerboard(plan: Plan, workers: int = USUAL_WORKERS) -> Iterator[int]:
 
 
 def obstacle(plan: Plan) -> str:
-    """Return why a plan has no checkerboard order; empty if it has one."""
+    """Return the reason why a plan has no checkerboard order; empty if it has one."""
     if isinstance(plan, GridPlan):
         return ""
     if not isinstance(plan, ListPlan):
@@ -77,11 +77,11 @@ def obstacle(plan: Plan) -> str:
 def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
     """Return the layers of each slab.
 
-    A slab ends when it has enough tasks. If too few tasks remain for another slab, the last slab
-    also contains these, so it has less than twice as many tasks as necessary, plus one layer.
+    A slab ends when it has at least *least* tasks. If fewer than *least* tasks remain, they join
+    the last slab. So a slab has fewer than twice *least* tasks, plus one layer.
 
     Args:
-        tasks: number of the layer -> number of its tasks, in ascending order of the layers.
+        tasks: number of a layer -> number of tasks in the layer, in ascending order of the layers.
         least: smallest number of tasks of a slab.
     """
     result: list[list[int]] = [[]]
@@ -134,7 +134,7 @@ def _of_list(plan: ListPlan, least: int) -> Iterator[int]:
 
 
 def _cell_of(plan: ListPlan) -> tuple[Zyx, Zyx]:
-    """Return the size and the start of the grid whose cells may contain the boxes of a list."""
+    """Return the size and the start of a grid whose cells may contain the boxes of a list."""
     if not plan.boxes:
         return Zyx(1, 1, 1), Zyx(0, 0, 0)
     size, start = plan.boxes[0].size, plan.boxes[0].start

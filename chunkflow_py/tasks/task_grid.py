@@ -76,14 +76,14 @@ def task_grid(
     Args:
         chunk_size: extent of a box, voxels, zyx.
         start: first voxel of the region.
-        stop: end of the region, exclusive; without it, *grid_size* boxes (default: one).
+        stop: end of the region, exclusive; without it, there are *grid_size* boxes (default: one).
         grid_size: number of boxes along each axis.
         respect_stop: clip the last boxes to the end of the region.
-        block_size: extend the region outward to multiples of this, counted from (0, 0, 0).
+        block_size: extend the region outward to multiples of this size, counted from (0, 0, 0).
 
     Raises:
-        OptionError: *chunk_size* is not a multiple of *block_size*, or the grid extends beyond a
-            stop that it should respect.
+        OptionError: *chunk_size* is not a multiple of *block_size*; or *respect_stop* is set and
+            the grid extends beyond *stop*.
     """
     count = grid_size or (Zyx(1, 1, 1) if stop is None else None)
     end = start + chunk_size * count if stop is None and count else stop

@@ -32,7 +32,7 @@ class ListPlan:
     row_bytes: ClassVar[int] = _ROW.size
 
     def __post_init__(self) -> None:
-        """Copy the regions; normalise *indexes* to ``None`` if they select all of them.
+        """Copy the regions; normalise *indexes* to ``None`` if they select the whole list.
 
         Raises:
             GeometryError: a region occurs twice, or *indexes* go beyond the list.
@@ -40,7 +40,7 @@ class ListPlan:
         object.__setattr__(self, "regions", tuple(self.regions))
         if len(self._numbers) != len(self.regions):
             task = next(r for n, r in enumerate(self.regions) if self._numbers[r] != n)
-            msg = f"task {task} occurs twice in a list of {len(self.regions)}; remove one of them"
+            msg = f"task {task} occurs twice in a list of {len(self.regions)} tasks; list it once"
             raise GeometryError(msg)
         if self.indexes is not None:
             check_part(self.indexes, len(self.regions))
@@ -101,7 +101,7 @@ class ListPlan:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: no task of the plan has this region; the message names the nearest.
+            GeometryError: no task of the plan has this region; the message names the nearest task.
         """
         number = self._numbers.get(region)
         if number is not None and number in self._part:
@@ -117,7 +117,7 @@ class ListPlan:
 
     @classmethod
     def from_rows(cls, rows: bytes, indexes: range | None = None) -> ListPlan:
-        """Return the plan of *rows*, which `to_json` has returned."""
+        """Recreate a plan from *rows*, the second value that its `to_json` returned."""
         return cls([_region_of(row) for row in _ROW.iter_unpack(rows)], indexes=indexes)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
@@ -169,6 +169,6 @@ def check_part(indexes: range, total: int) -> None:
 
 
 def no_task(region: Region, why: str, near: Region | None) -> GeometryError:
-    """Return the error for a region without a task, which names the nearest task."""
+    """Return the error for a region that has no task; the message names the nearest task."""
     hint = "the plan has no tasks" if near is None else f"the nearest task is {near}"
     return GeometryError(f"{region} {why}; {hint}")

@@ -8,9 +8,9 @@ raster          morton          hilbert         Neighbours along a curve read sh
 12 13 14 15    10 11 14 15      5  6  9 10
 ```
 
-The order is computed, not stored: recursive subdivision of the grid finds the box of a number in
-O(log n) steps. The extents need not be powers of two. The order depends on the grid only, so all
-jobs over the same grid agree on, say, tasks 7 to 9.
+The order is computed, not stored: recursive subdivision of the grid finds the box with a given
+number in O(log n) steps. The extents need not be powers of two. The order depends only on the grid,
+so all jobs over the same grid use the same boxes for, say, tasks 7 to 9.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class OrderedBoxes(Sequence[BoundingBox]):
         """Return box number *index*, in O(log n) steps.
 
         Raises:
-            IndexError: *index* is not below the number of boxes, or is negative.
+            IndexError: *index* is negative, or not below the number of boxes.
         """
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]

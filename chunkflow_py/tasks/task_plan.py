@@ -39,8 +39,8 @@ class Plan(Protocol):
 
     Attributes:
         span: upper bound of the numbers, exclusive; some numbers below it may not be tasks.
-        boxes: grid or list of boxes for which outputs are sized; includes the boxes of all tasks,
-            and possibly others.
+        boxes: grid or list of boxes that new outputs must cover. It contains the boxes of all
+            tasks, and possibly others.
         times: number of time points, each of which has all boxes; ``None`` without a time axis.
     """
 
@@ -64,19 +64,19 @@ class Plan(Protocol):
         """Return the region of a task."""
 
     def text(self, number: int) -> str:
-        """Return ``str(region(number))``, faster."""
+        """Return ``str(region(number))``, but faster."""
 
     def number(self, region: Region) -> int:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: no task of the plan has this region; the message names the nearest.
+            GeometryError: no task of the plan has this region; the message names the nearest task.
         """
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
         """Return a JSON description and the content of a binary file, which may be empty.
 
-        Equal plans return equal values, so that a digest of them identifies the plan.
+        Equal plans return equal values, so a digest of the values identifies the plan.
         """
 
 
@@ -87,7 +87,8 @@ class GridPlan:
     Attributes:
         grid: grid of the boxes.
         order: order in which tasks are made; their numbers do not depend on it.
-        indexes: range of positions in this order, with step 1, that are to be done; ``None``: all.
+        indexes: range (with step 1) of the positions in *order* whose tasks are to be done;
+            ``None``: all.
         times: number of time points, or ``None`` without a time axis.
         kept: one bit per box of the grid, lowest bit of the first byte first; only boxes whose bit
             is set are tasks. ``None``: all boxes.
@@ -111,8 +112,8 @@ class GridPlan:
             if len(self.kept) != -(-total // 8) or self.kept[-1] >> ((total - 1) % 8 + 1):
                 msg = (
                     f"the mask of a plan of {total} boxes needs {-(-total // 8)} bytes (one bit "
-                    f"per box, all other bits 0), but it has {len(self.kept)} bytes, the last of "
-                    f"them {self.kept[-1:].hex() or 'missing'}"
+                    f"per box, unused bits 0), but it has {len(self.kept)} bytes; the last byte is "
+                    f"{self.kept[-1:].hex() or 'missing'}"
                 )
                 raise GeometryError(msg)
             if _count(self.kept) == total:
@@ -132,7 +133,7 @@ class GridPlan:
 
     @property
     def boxes(self) -> BoxGrid:
-        """The whole grid, including boxes that are not tasks: outputs are sized for it."""
+        """The whole grid, including boxes that are not tasks; new outputs must cover it."""
         return self.grid
 
     def __len__(self) -> int:
@@ -189,7 +190,7 @@ class GridPlan:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: no task of the plan has this region; the message names the nearest.
+            GeometryError: no task of the plan has this region; the message names the nearest task.
         """
         grid, box = self.grid, region.bbox
         cell = (box.start - grid.start) // grid.stride

@@ -1,4 +1,4 @@
-"""Test suites for extensions: a test class inherits one, and pytest runs all its tests.
+"""Test suites for extensions: a test class inherits a suite, and pytest runs its tests.
 
 | to add         | inherit                                               | define                  |
 |----------------|-------------------------------------------------------|-------------------------|

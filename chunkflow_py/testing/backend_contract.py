@@ -1,6 +1,6 @@
 """Contract of backends: inherit `BackendContract` and define a fixture `backend`.
 
-A result is valid only until the next call, so the suite copies it.
+A result is valid only until the next call, so the suite copies each result.
 
 ```python
 class TestMyBackend(BackendContract):
@@ -55,7 +55,7 @@ class BackendContract:
         return torch.rand(shape, generator=generator)
 
     def test_returns_floats_of_either_patch_size(self, backend):
-        """A result is floating point, (n, channels, z, y, x) of the input or output patch size."""
+        """A result is a float tensor (n, channels, z, y, x) of the input or output patch size."""
         result = backend(self.batch())
         assert result.dtype.is_floating_point
         assert tuple(result.shape[:2]) == (self.batch_size, self.num_output_channels)
@@ -70,7 +70,7 @@ class BackendContract:
         assert torch.equal(batch, before)
 
     def test_keeps_nothing_of_earlier_batches(self, backend):
-        """A batch gives the same bytes whatever ran before it."""
+        """A batch gives the same bytes, whatever batches ran before."""
         first = backend(self.batch()).clone()
         backend(self.batch(seed=1))
         assert torch.equal(backend(self.batch()), first)
@@ -115,7 +115,7 @@ class BackendContract:
         assert torch.equal(result, backend(batch.contiguous()))
 
     def test_says_what_decides_the_bytes(self, backend):
-        """The profile is text, and names PyTorch and the device."""
+        """The compute profile is text, and names PyTorch and the device."""
         assert all(isinstance(k, str) and isinstance(v, str) for k, v in backend.profile.items())
         assert {"torch", "device", "framework"} <= backend.profile.keys()
 

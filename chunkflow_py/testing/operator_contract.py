@@ -21,7 +21,7 @@ DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
 
 
 def arrays():
-    """Return an array and its kind for each kind and axes that occur together in pipelines."""
+    """Return an array and its kind for each combination of kind and axes that pipelines have."""
     rng = np.random.default_rng(0)
     return {
         "image zyx": (rng.integers(0, 256, (4, 8, 8)).astype(np.uint8), "image"),
@@ -54,12 +54,12 @@ class OperatorContract:
         return self.command
 
     def run(self, operator, *arguments):
-        """Run a pipeline of the operator alone, and return click's result."""
+        """Run a pipeline of only this operator, and return click's result."""
         group = click.Group("cli", commands=[operator], chain=True, params=list(cli.params))
         return CliRunner().invoke(group, [operator.name, *arguments])
 
     def test_help_shows_summary_and_example(self, operator):
-        """--help works, begins with the summary and has an example that uses the command."""
+        """--help works, and shows the summary and an example that uses the command."""
         result = self.run(operator, "--help")
         assert result.exit_code == 0
         text = " ".join(result.output.split())
@@ -149,7 +149,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
-        """A transform keeps offset, voxel size and its input, or raises a clear error."""
+        """A transform keeps offset and voxel size, and changes no input; or it raises an error."""
         made = operator.main([], standalone_mode=False)
         assert isinstance(made, Operator)
         array, kind = arrays()[key]

@@ -1,4 +1,4 @@
-"""Measure the peak memory of a function, without that of other threads of the process."""
+"""Measure the peak memory of a function, without the memory of other threads."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ def peak_of(work: Callable[[], object]) -> Peak:
     include their memory. The fork has only one thread.
 
     Raises:
-        AssertionError: *work* failed (the message is its traceback) or took too long.
+        AssertionError: the function failed (the message is its traceback) or took too long.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():

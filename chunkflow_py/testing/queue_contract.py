@@ -50,7 +50,7 @@ class QueueContract:
 
     @pytest.fixture
     def url(self):
-        """Return the address of a queue for this test, which does not exist yet."""
+        """Return the address of a queue that does not exist yet, for this test."""
         pytest.fail("a class that inherits QueueContract must define the fixture url")
 
     @pytest.fixture
@@ -164,7 +164,7 @@ class QueueContract:
         assert second.handle != first.handle
 
     def test_extended_leases_last(self, queue):
-        """An extension replaces the end of a lease by a later or an earlier time."""
+        """An extension replaces the end of a lease with a later or an earlier time."""
         queue.send(["a"])
         messages = received(queue, 1, self.short_lease_s)
         assert queue.extend(messages, LONG_S) == []
@@ -205,7 +205,7 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_stale_burial(self, queue, stale):
-        """A message that another worker has leased since is not moved to the dead letters."""
+        """A message is not moved to the dead letters if another worker has leased it meanwhile."""
         old, new = stale
         queue.bury([old], "too late")
         assert list(queue.dead_letters()) == []
@@ -385,7 +385,7 @@ class QueueContract:
     def test_a_killed_worker(self, queue):
         """Messages of a killed process are received again when their leases have ended."""
         if not self.crosses_processes:
-            pytest.skip("this queue is of one process")
+            pytest.skip("only one process can use this queue")
         queue.send(["a", "b"])
         worker = run_script(HOLD, queue.url, max(2.0, self.short_lease_s))
         try:

@@ -1,4 +1,4 @@
-"""Compare a queue with a simple model: hypothesis searches for calls on which they differ."""
+"""Compare a queue with a simple model: hypothesis searches for calls whose results differ."""
 
 import itertools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SECONDS = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 
 @dataclass
 class Modelled:
-    """A message in the model; only the handle in *receipt* may change it."""
+    """A message in the model; only the handle in the attribute *receipt* may change it."""
 
     body: str
     receives: int = 0
@@ -30,8 +30,8 @@ class QueueModel(RuleBasedStateMachine):
         """Start with an empty queue.
 
         Args:
-            open_queue: called with a function that returns the time in seconds; returns an empty
-                queue.
+            open_queue: function that returns an empty queue; its argument is a function that
+                returns the time in seconds.
         """
         super().__init__()
         self.now = 1000.0
@@ -41,7 +41,7 @@ class QueueModel(RuleBasedStateMachine):
         self.dead = []
 
     def mine(self, message):
-        """Return the modelled message of a receipt; ``None`` if it is no longer valid."""
+        """Return the modelled message of a receipt; ``None`` if the receipt is no longer valid."""
         found = [each for each in self.messages if each.receipt == message.handle]
         return found[0] if found else None
 

@@ -66,7 +66,7 @@ while True:
 
 
 def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
-    """Kill consumers at different times; return all messages received, by them or at the end.
+    """Kill consumers at different times; return all messages received by them or afterwards.
 
     Args:
         queue: queue with messages.

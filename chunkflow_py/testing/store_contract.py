@@ -30,7 +30,7 @@ class StoreContract:
         return open_store(url)
 
     def test_what_it_says(self, store, url):
-        """A store has its address, a useful number of connections, and whether it is local."""
+        """A store states its address, whether it is local, and a useful number of connections."""
         assert store.url == (url if "://" in url else f"file://{url}")
         assert store.connections > 1
         assert store.is_local == store.url.startswith("file:")
@@ -45,7 +45,7 @@ class StoreContract:
         assert again.size("a/b/c") == len(data)
 
     def test_what_is_too_long_is_not_read(self, store):
-        """An object above the size limit is an error that names the size and the limit."""
+        """Reading an object above the size limit is an error that names the size and the limit."""
         store.put("a/object", bytes(1000))
         assert store.get("a/object", 1000) == bytes(1000)
         with pytest.raises(VolumeError, match="a/object has 1000 bytes, but .* at most 999 bytes"):
@@ -66,7 +66,7 @@ class StoreContract:
         assert store.get("key") == b"short"
 
     def test_absent(self, store):
-        """A key that does not exist is None, even if keys below or beside it exist."""
+        """Reading a missing key returns None, even if keys below or beside it exist."""
         store.put("folder/object", b"x")
         for key in ("nothing", "folder", "fold", "folder/object/below", "folder/other"):
             assert store.get(key) is None
@@ -110,7 +110,7 @@ class StoreContract:
         assert store.put_if_absent("a/claim", b"third") is True
 
     def test_one_winner(self, url):
-        """Of 16 writers of one key at once, exactly one succeeds, and its content is stored."""
+        """If 16 writers write one key at once, exactly one succeeds, and its content is stored."""
         stores = [open_store(url) for _ in range(16)]
 
         def claim(number):
@@ -146,7 +146,7 @@ class StoreContract:
         assert list(open_store(url).list()) == ["n"]
 
     def test_failing_change(self, store):
-        """An update whose change fails changes nothing, and the next update works."""
+        """An update whose function raises an error changes nothing, and the next update works."""
         store.put("key", b"old")
 
         def change(old):
@@ -187,7 +187,7 @@ class StoreContract:
         assert sorted(store.list("nothing/here")) == []
 
     def test_neighbours(self, store, url):
-        """A store does not list the objects of another whose URL begins with its own."""
+        """A store does not list objects of another store whose URL begins with the same text."""
         open_store(f"{url}2").put("key", b"2")
         store.put("key", b"1")
         assert list(store.list()) == ["key"]

@@ -1,7 +1,7 @@
 """Contract of volume drivers.
 
-The tests of a driver for local folders inherit `LocalContract`; those of any other driver inherit
-`VolumeContract` and define a fixture `url`. Both set the attribute ``scheme``.
+The tests of a driver for local folders inherit `LocalContract`. The tests of any other driver
+inherit `VolumeContract` and define a fixture `url`. Both set the attribute ``scheme``.
 """
 
 import json
@@ -93,7 +93,7 @@ class VolumeContract:
 
     @pytest.fixture
     def url(self):
-        """Return the address of a volume for this test, which does not exist yet."""
+        """Return the address of a volume that does not exist yet, for this test."""
         pytest.fail("a class that inherits VolumeContract must define the fixture url")
 
     @property
@@ -102,7 +102,7 @@ class VolumeContract:
         return self.shard_size or BLOCK
 
     def create(self, url, dtype="uint8", channels=None, kind="image", encoding=None, mip=0):
-        """Create a volume over `BOUNDS`."""
+        """Create a volume with the bounds `BOUNDS`."""
         spec = VolumeSpec(
             BOUNDS, (40.0, 4.5, 4.0), np.dtype(dtype), channels, kind, BLOCK, encoding,
             shard_size=self.shard_size,
@@ -114,7 +114,7 @@ class VolumeContract:
         return open_store(Location.parse(url).store_url)
 
     def objects(self, url):
-        """Return all stored objects, bytes by key."""
+        """Return the content of all stored objects, by key."""
         store = self.store(url)
         return {key: store.get(key) for key in store.list()}
 
@@ -169,7 +169,7 @@ class VolumeContract:
         np.testing.assert_array_equal(open_volume(url).read(box), chunk.cut(box))
 
     def test_channels(self, url):
-        """All channels, or the requested channels in their order, are read with a channel axis."""
+        """All channels, or only those requested, in that order, are read with a channel axis."""
         chunk = noise(channels=3)
         self.create(url, channels=3).write(chunk)
         volume = open_volume(url)
@@ -185,7 +185,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS, [0]), noise(channels=1).array[0])
 
     def test_block_by_block(self, url):
-        """Blocks written one by one, some cut off by the bounds, make up the whole volume."""
+        """Blocks written one by one make up the whole volume, even if the bounds cut off some."""
         chunk = noise()
         volume = self.create(url)
         for box in BoxGrid.covering(BOUNDS, self.unit):
@@ -203,7 +203,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), wanted)
 
     def test_zeros(self, url):
-        """Voxels that were never written, or overwritten with zeros, are read as zeros."""
+        """Voxels that were never written, or were overwritten with zeros, are read as zeros."""
         volume = self.create(url)
         assert not volume.read(BOUNDS).array.any()
         volume.write(noise())
@@ -211,7 +211,7 @@ class VolumeContract:
         assert not open_volume(url).read(BOUNDS).array.any()
 
     def test_misaligned(self, url):
-        """A write that cuts a write unit does not begin; the error names the nearest valid box."""
+        """Writing part of a write unit stores nothing; the error names the nearest valid box."""
         volume = self.create(url)
         box = BoundingBox.from_size(BOUNDS.start, self.unit - (0, 0, 4))
         nearest = BoundingBox.from_size(BOUNDS.start, self.unit)
@@ -264,7 +264,7 @@ class VolumeContract:
         assert self.objects(url) == {}
 
     def test_same_bytes(self, url):
-        """The same voxels give the same bytes, whether written at once or unit by unit."""
+        """The same voxels give the same bytes, whether written at once or one unit at a time."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         before = self.objects(url)
@@ -286,7 +286,7 @@ class VolumeContract:
         assert again == written
 
     def test_left_out_blocks_are_reported(self, url):
-        """A unit of zeros is reported under its address, without length, and is not stored."""
+        """A write unit of zeros is reported with its address but no length, and is not stored."""
         volume, zeros = self.create(url), noise()
         before = volume.write(noise())
         zeros.array[...] = 0
@@ -294,7 +294,7 @@ class VolumeContract:
         assert self.stored_blocks(url) == []
 
     def test_has_blocks(self, url):
-        """A box has its blocks if every unit that it touches was written."""
+        """`has_blocks` is true if every write unit that the box touches was written."""
         volume = self.create(url)
         first = BoundingBox.from_size(BOUNDS.start, self.unit)
         assert not volume.has_blocks(first)
@@ -307,7 +307,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("channels", [None, 3])
     def test_stored_units(self, url, channels):
-        """Exactly the stored units are listed, with their boxes and addresses."""
+        """Exactly the stored write units are listed, with their boxes and addresses."""
         volume = self.create(url, channels=channels)
         assert list(volume.stored_units()) == []
         low = BoundingBox.from_size(BOUNDS.start, self.unit)
@@ -334,7 +334,7 @@ class VolumeContract:
         assert {unit.box for unit in volume.stored_units()} == wanted - {low}
 
     def test_missing_blocks(self, url):
-        """A missing block is read as zeros, or with ``fill_missing=False`` is an error."""
+        """A missing block is read as zeros; with ``fill_missing=False``, it is an error."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         key = self.stored_blocks(url)[0]
@@ -448,7 +448,7 @@ class LocalContract(VolumeContract):
 
     @pytest.fixture
     def url(self, tmp_path):
-        """Return the address of a volume in a temporary folder, which does not exist yet."""
+        """Return the address of a volume that does not exist yet, in a temporary folder."""
         return f"{self.scheme}://{tmp_path}/em"
 
     def test_bare_path(self, url, tmp_path):

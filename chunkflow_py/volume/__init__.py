@@ -148,19 +148,19 @@ def format_of_new(place: Location, format: str | None) -> str:
 
 
 def driver_of(format: str) -> object:
-    """Return the module that opens and, if possible, creates volumes of a format."""
+    """Return the module that opens volumes of a format, and may also create them."""
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 
 def _stored_format(store: Store) -> str | None:
-    """Return the format of a stored volume, from the first file of `_SIGNS` that exists."""
+    """Return the format of a stored volume: that of the first name in `_SIGNS` that exists."""
     from concurrent.futures import ThreadPoolExecutor
 
     def format_by(sign: str) -> str | VolumeRefusedError | None:
         try:
             return None if store.size(sign) is None else _SIGNS[sign]
         except VolumeRefusedError as error:
-            # a bucket that does not permit listing also answers this for a missing object
+            # if a bucket does not permit listing, a missing object causes this error, too
             return error
 
     first, *others = _SIGNS
@@ -204,7 +204,7 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
 
 
 def _to_load(file: Path, named: str) -> str:
-    """Return advice with the command that converts a file or folder of sections to a volume."""
+    """Return the advice to convert an image file to a volume; empty for other kinds of files."""
     loader = _LOADERS.get(file.suffix.lower())
     if loader is None:
         return ""

@@ -5,8 +5,8 @@ zarr://s.zarr/0    s.zarr at mip 0    file:///data/../data/s.zarr/0    a link to
                                       all: device and inode of the folder s.zarr/0
 ```
 
-An operator names its inputs and outputs with the address of a file or folder, or, for a level of a
-volume, with ``ADDRESS at mip N`` (`level_name`).
+An operator names each input and output by the address of a file or folder. A level of a volume has
+the name ``ADDRESS at mip N`` (`level_name`).
 
 | address                   | its array                                                     |
 |---------------------------|---------------------------------------------------------------|
@@ -19,8 +19,8 @@ On this machine, device and inode identify a file or folder, whatever link, moun
 to it. A file that does not exist yet is identified by its nearest existing parent folder and the
 rest of its path. In a bucket, the key identifies the array.
 
-A worker also compares arrays with the arrays that an earlier step of its run has written, see
-`expect`: a missing block of such an array was either recorded as empty, or is lost.
+A worker also knows the arrays that earlier steps of its run have written (see `expect`). If a block
+of such an array is missing, it was either recorded as empty, or is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def same_array(first: str, second: str) -> bool:
-    """Return whether two addresses refer to one array, or one to a file that contains the other.
+    """Return whether two addresses name the same array, or an array and the file that contains it.
 
     Args:
         first: an address, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
@@ -89,7 +89,7 @@ class ArrayAddress:
 
     @classmethod
     def parse(cls, text: str) -> ArrayAddress:
-        """Parse an address; texts that are not addresses of a store match only equal texts."""
+        """Parse an address; a text that is not the address of a store equals only the same text."""
         address, separator, mip = text.rpartition(LEVEL)
         if not (separator and is_digits(mip)):
             address, mip = text, ""
@@ -116,7 +116,7 @@ class ArrayAddress:
             return True
         if not self.scheme or self.scheme != other.scheme:
             return False
-        # Remote metadata are slow to read, and without links an array lies below its volume.
+        # Remote metadata are slow to read. Remote stores have no links: arrays lie below volumes.
         if self.scheme != "file" and not _related(self.path, other.path):
             return False
         if (self.mip is None) == (other.mip is None):
@@ -126,12 +126,12 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """Identity of the file or folder that contains the whole volume, as a set of one item."""
+        """Identity of the file or folder with the whole volume, as a set with one element."""
         return frozenset({self._known(self.path)})
 
     @cached_property
     def arrays(self) -> frozenset[str]:
-        """Identities of the stored arrays: several if the folder has volumes of several formats."""
+        """Identities of the stored arrays: one per format in which the folder holds a volume."""
         if self.mip is None:
             return self.containers
         if self.scheme == "file" and (self.dataset or os.path.isfile(self.path)):  # noqa: PTH113
@@ -140,7 +140,7 @@ class ArrayAddress:
         found = frozenset(filter(None, (self._array(name) for name in formats)))
         if found:
             return found
-        # Where the level would be created: as an array of that number in a group, or alone.
+        # Where the level would be created: in a group, as the array with this number, or alone.
         own = {self._known(f"{self.path}/{self.mip}")}
         return frozenset(own if self.mip else own | self.containers)
 
@@ -166,7 +166,7 @@ class ArrayAddress:
         return f"{self._known(self.path)}#{inside or name}"
 
     def _known(self, path: str) -> str:
-        """Return the identity of a path: device and inode of the part that exists."""
+        """Return the identity of a path: device and inode of its existing part, then the rest."""
         if self.scheme != "file":
             return f"{self.scheme}://{path}"
         path, rest = os.path.realpath(path), ""
@@ -205,7 +205,7 @@ def _normal(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _bucket(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path of a web address; for a bucket, those for writing to the bucket."""
+    """Return scheme and path of a web address; a bucket gets its own scheme, ``s3`` or ``gs``."""
     parts = urlsplit(f"{protocol}://{path}")
     host, key = parts.netloc.rpartition("@")[2].lower(), unquote(parts.path)
     for name in _ENDPOINTS:
@@ -250,7 +250,7 @@ _recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arr
 def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
     """Set the arrays whose blocks this run has recorded.
 
-    Volumes that are opened for reading afterwards check their missing blocks against the records.
+    Volumes that are opened for reading after this call look up missing blocks in the records.
 
     Args:
         arrays: pairs of the address of an array and the record of its blocks.
@@ -260,7 +260,7 @@ def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
 
 
 def expected_of(array_url: str) -> RecordedBlocks | None:
-    """Return the record of the blocks of the array at an address, or ``None`` if none is set."""
+    """Return the recorded blocks of the array at *array_url*, or ``None`` if it has no record."""
     if not _recorded:
         return None
     arrays = ArrayAddress.parse(array_url).arrays

@@ -1,4 +1,4 @@
-"""Convert voxels to another dtype by fixed rules, which never rescale values to a range.
+"""Convert voxels to another dtype by fixed rules; the contrast of images is never stretched.
 
 | from      | to               | rule                                                            |
 |-----------|------------------|-----------------------------------------------------------------|
@@ -122,13 +122,13 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
 
 
 def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
-    """Convert a float map to integers: clamp to [0, 1] and round 255·p (65535·p) half to even.
+    """Convert a float map to integers: clamp to [0, 1], then round 255·p or 65535·p half to even.
 
     Args:
-        values: float map of any shape, without NaN; not modified. Half precision is computed in
-            single precision, because it cannot represent 65535. Single and double keep their
-            precision, as on a GPU.
-        out: array for the result, of the same shape, uint8 or uint16.
+        values: float map of any shape, without NaN; not modified. Half precision cannot represent
+            65535, so half-precision values are computed in single precision. Single and double
+            precision are kept, as on a GPU.
+        out: array for the result, of the same shape: uint8 (for 255·p) or uint16 (for 65535·p).
 
     Returns:
         The number of clamped voxels.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OBJECT = "chunkflow_convert.json"
 _ATTRIBUTE = "chunkflow_convert"
 _OVERWRITING = "overwriting"  # in a record: blocks of another source may remain
-# objects that describe volumes; every other object holds a part of one
+# objects that describe volumes; every other object holds a part of a volume
 _DOCUMENTS = {
     OBJECT, "info", "provenance", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup",
     ".zmetadata",
@@ -51,7 +51,7 @@ class CopyRecord:
         Args:
             copied: description of the source, as JSON values.
             overwrite: whether the copy replaces all blocks, whatever their source.
-            dry_run: whether to check only and write nothing.
+            dry_run: whether to only check the record, without writing.
 
         Raises:
             VolumeError: the volume has blocks of another source, and *overwrite* is false.

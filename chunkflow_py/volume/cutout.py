@@ -1,7 +1,7 @@
 """Choose the box that a loader reads: an explicit cut, the task's box, or the whole volume.
 
-The task's box is enlarged by a margin, which is clipped at the bounds of the volume; `margins_left`
-returns the remaining margins.
+An explicit cut is a box given by options. The task's box is enlarged by a margin, which is clipped
+at the bounds of the volume; `margins_left` returns the remaining margins.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cutout:
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function for margin ``auto``: (task's box, bounds) -> box to read."""
+        """Set the function that margin ``auto`` uses: (task's box, bounds) -> box to read."""
         self._required = required
 
     def box(
@@ -104,7 +104,7 @@ class Cutout:
         return needed.intersection(bounds), bounds
 
     def known_box(self) -> BoundingBox | None:
-        """Return the box of an explicit cut, if the options alone determine the box."""
+        """Return the box of an explicit cut, or ``None`` if it also depends on the volume."""
         if self.start is None or not (self.stop or self.size):
             return None
         return BoundingBox(self.start, self.stop or self.start + (self.size or 0))

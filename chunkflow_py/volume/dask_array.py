@@ -1,4 +1,4 @@
-"""A volume as a lazy dask array: each chunk is read by the process that computes with it.
+"""A volume as a lazy dask array: the process that needs a dask chunk reads it.
 
 ```
 volume   |----|----|----|----|----|--|      write units
@@ -40,8 +40,8 @@ def to_dask(
         volume: volume, opened for reading.
         channels: channels to read, in this order (default: all).
         time: time index to read (default: all time points, as the first axis of the array).
-        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). With multiples of
-            the write unit, no block is read twice.
+        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). If it is a multiple
+            of the write unit, no block is read twice.
 
     Returns:
         Array of shape ([t,] [c,] z, y, x) and the volume's dtype. Axes that the volume does not
@@ -133,7 +133,7 @@ class VolumeArray:
 
 
 def _filled(key: Any, ndim: int) -> tuple[Any, ...]:
-    """Return *key* with one entry per axis; axes that it leaves out get ``slice(None)``."""
+    """Return *key* with one entry per axis; axes missing in *key* get ``slice(None)``."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is Ellipsis for k in keys):
         at = next(i for i, k in enumerate(keys) if k is Ellipsis)

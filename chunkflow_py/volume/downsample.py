@@ -1,8 +1,8 @@
 """Downsample by integer factors: the mean for images, the most frequent label for labels.
 
 ```
-fine     |0 1|2 3|4 5|6 7|8 9|        coarse voxel k is computed from fine voxels k·f to
-chunk      |---------------|          (k+1)·f, exclusive, as far as the chunk has them;
+fine     |0 1|2 3|4 5|6 7|8 9|        with factor f, coarse voxel k is computed from the fine
+chunk      |---------------|          voxels k·f to (k+1)·f - 1 that are in the chunk;
 coarse   | 0 | 1 | 2 | 3 | 4 |        voxels are counted from the origin of the volume
 ```
 
@@ -45,15 +45,15 @@ def downsample(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype, at any offset.
         factor: integers, zyx.
-        mode: ``mean`` (for integers exact and rounded half to even; for floats summed in at least
-            single precision), ``mode`` (the most frequent value, or the smallest of equally
-            frequent values), or ``auto`` (``mode`` for labels as defined by `is_labels`, else
-            ``mean``).
-        sparse: whether the mode ignores the label 0, unless all voxels are 0.
+        mode: ``mean``, ``mode`` or ``auto``. The mean of integers is exact and rounded half to
+            even; floats are summed in at least single precision. ``mode`` takes the most frequent
+            value, or the smallest of equally frequent values. ``auto`` takes the mode of labels
+            (see `is_labels`) and the mean of other voxels.
+        sparse: whether ``mode`` ignores the label 0, unless all fine voxels are 0.
 
     Returns:
-        A chunk of the same dtype, channels and kind; a coarse voxel at its boundary is
-        computed from the fine voxels that the chunk has.
+        A chunk of the same dtype, channels and kind. A coarse voxel that extends beyond *chunk* is
+        computed from the fine voxels inside *chunk*.
 
     Raises:
         OptionError: a factor is below 1.
@@ -64,7 +64,10 @@ def downsample(
         raise OptionError(msg)
     labels = is_labels(chunk.dtype, chunk.kind) if mode == "auto" else mode == "mode"
     if chunk.dtype.kind == "b" and not labels:
-        msg = f"chunk {chunk.bbox} is bool, which has no mean; use mode, or convert it to uint8"
+        msg = (
+            f"chunk {chunk.bbox} is bool, which has no mean; use --mode mode, or convert the chunk "
+            "to uint8"
+        )
         raise ChunkError(msg)
     box = coarser(chunk.bbox, factor)
     if not chunk.array.size:  # rounding outward would make an empty box non-empty
@@ -118,7 +121,10 @@ def _spans(start: int, stop: int, factor: int) -> list[_Span]:
 
 
 def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
-    """Write to *coarse* the mean of each cell of *fine*, whose extent is a multiple of *cell*."""
+    """Write the mean of each cell of *fine* to *coarse*.
+
+    A cell is the fine voxels of one coarse voxel. The extent of *fine* is a multiple of *cell*.
+    """
     count = cell.product()
     for z in range(coarse.shape[0]):  # plane by plane, so that the data stay in the CPU cache
         planes = fine[z * cell.z : (z + 1) * cell.z]
@@ -135,7 +141,7 @@ def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
 
 
 def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
-    """Return the smallest dtype that can store the sum of *count* voxels, with rounding."""
+    """Return the smallest dtype in which `_rounded` can process the sum of *count* voxels."""
     most = (int(np.iinfo(dtype).max) + 1) * count
     sizes = (2, 4, 8)
     kinds = [np.dtype(f"{dtype.kind}{size}") for size in sizes]
@@ -143,7 +149,7 @@ def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
 
 
 def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the sum of each cell of a plane of cells, (y, x), added in a fixed order."""
+    """Return the sum of each cell in a plane of cells, (y, x); the order of adding is fixed."""
     width = cell.x
     pairs = planes.dtype.kind == "u" and width == 2 and dtype.itemsize == 2 * planes.itemsize
     if pairs and planes.strides[-1] == planes.itemsize:
@@ -162,7 +168,7 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
     """Return the integers *sums* divided by *count* (at least 2), rounded half to even."""
     if count & (count - 1) == 0:
         shift = count.bit_length() - 1
-        result: NDArray[Any] = (sums >> shift) & 1  # 1 where half has to go up
+        result: NDArray[Any] = (sums >> shift) & 1  # 1 where a half is rounded up
         result += sums
         result += (count >> 1) - 1
         result >>= shift
@@ -178,9 +184,9 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
-    """Write to *coarse* the most frequent label of each cell of *fine*.
+    """Write the most frequent label of each cell of *fine* to *coarse*.
 
-    The extent of *fine* is a multiple of *cell*.
+    A cell is the fine voxels of one coarse voxel. The extent of *fine* is a multiple of *cell*.
     """
     _, height, width = fine.shape
     steps = [
@@ -208,7 +214,7 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return which cells of one plane of cells contain several labels, (y, x) bool.
+    """Return whether each cell in a plane of cells contains several labels, (y, x) bool.
 
     Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
     cell must be larger than one voxel.
@@ -229,7 +235,8 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
     """Return the most frequent label of each cell, or the smallest of equally frequent labels.
 
     Args:
-        columns: one array (n,) per position inside a cell: its labels in n cells; overwritten.
+        columns: one array (n,) for each position inside a cell, with the labels of n cells at this
+            position; overwritten.
         sparse: whether to return 0 only if all labels of a cell are 0.
     """
     if columns[0].dtype.kind == "f":
@@ -250,7 +257,7 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
         if index:
             run *= column == columns[index - 1]
         run += column != 0 if sparse else counter.type(1)
-        # Labels ascend, so of equally frequent ones the first stays. Bit masks avoid branches.
+        # Labels ascend, so the first of equally frequent labels stays. Bit masks avoid branches.
         better = np.negative((run > most).astype(bits))
         chosen ^= (chosen ^ column.view(bits)) & better
         np.maximum(most, run, out=most)
@@ -259,10 +266,10 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns to compare and swap, in order, that sort *count* columns.
+    """Return the pairs of columns to compare, in this order, so that *count* columns get sorted.
 
-    Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3, section 5.2.2,
-    algorithm M): whole columns are compared at once, which is faster than sorting short rows.
+    The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
+    section 5.2.2, algorithm M). It compares whole columns, which is faster than sorting short rows.
     """
     pairs = []
     part = 1

@@ -1,4 +1,4 @@
-"""Translation of the exceptions of codecs, libraries and damaged metadata to `VolumeError`."""
+"""Translate exceptions of libraries, codecs and metadata parsers to `VolumeError`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def reason_of(error: Exception) -> str:
 def translated_errors(
     failure: str, remedy: str = "", reason: Callable[[Exception], str] = reason_of
 ) -> Iterator[None]:
-    """Translate all exceptions of libraries in the ``with`` block to `VolumeError`.
+    """Translate exceptions in the ``with`` block to `VolumeError`; let a `ChunkflowError` pass.
 
     Args:
-        failure: beginning of the message: what failed, such as ``cannot open em.zarr``.
+        failure: what failed, as the beginning of the message, such as ``cannot open em.zarr``.
         remedy: end of the message, including a separator such as ``; ``.
-        reason: function that returns the part of the message between *failure* and *remedy*.
+        reason: function that returns the reason to show for an exception.
 
     Raises:
         VolumeError: the block raised an exception that is not a `ChunkflowError`.

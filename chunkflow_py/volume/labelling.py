@@ -5,9 +5,10 @@ ARRAY/labelling/0-64_0-512_0-512.json    {"by": "connected-components", "connect
 ARRAY/labelling/t3_0-64_...              of time index 3
 ```
 
-ARRAY is the folder or prefix of the level's blocks. A task writes the document of its box before it
-writes voxels, so all stored labels have a document. A task that runs again writes the same bytes,
-so the order of tasks does not matter. Volumes in HDF5 files have no documents.
+ARRAY is the folder or prefix with the blocks of the level. A task writes the document of its box
+before it writes voxels, so all stored labels have a document. A task writes no other document, and
+writes the same bytes if it runs again, so the order of tasks does not matter. Volumes in HDF5 files
+have no documents.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How tasks have labelled objects, with ids that are unique in the volume.
+    """How an operator has labelled objects; each object of the volume has its own id.
 
     Attributes:
         by: name of the operator that labelled the objects.
@@ -122,7 +123,7 @@ class LabellingRecords:
         """Yield the documents of those regions whose first or last voxel is written by *tasks*.
 
         Args:
-            tasks: index that finds the task at a voxel, see
+            tasks: index that finds the task that writes a voxel, see
                 `chunkflow_py.core.operator_base.WritersByPlace`.
             time: time index to which all tasks write (default: each task has its own).
         """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for the tasks to come
+MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for later tasks
 _COPIES = 2  # of a block that is being read: as stored, and decoded
 
 
@@ -35,11 +35,11 @@ _COPIES = 2  # of a block that is being read: as stored, and decoded
 class VolumeLoader(OperatorBase):
     """Loads into each task the part of a volume that the task needs, or the whole volume.
 
-    If neighbouring tasks share blocks, decoded blocks are cached: the blocks of a plane of tasks,
-    of a row of tasks, or of two tasks, whichever is the largest that fits into 512 MiB.
+    If neighbouring tasks share blocks, decoded blocks are cached. The cache holds the blocks of a
+    plane of tasks, of a row of tasks, or of two tasks: the largest of these that fits into 512 MiB.
 
     Attributes:
-        source: source that opens the volumes.
+        source: object that opens the volume, or the file of each task.
         cutout: part of the volume to read.
         output_name: name of the chunk in the task.
         channels: channels to read, in this order (default: all).
@@ -48,8 +48,8 @@ class VolumeLoader(OperatorBase):
         kind: meaning of the voxels (default: that of the volume).
         time: time index to read (default: that of the task).
         set_bbox: whether to set the task's box to the box of the chunk.
-        checks: checks that are called in this order with the chunk, the volume and the time index;
-            each returns the chunk for the next.
+        checks: checks of the chunk, in this order. Each is called with the chunk, the volume and
+            the time index, and returns the chunk for the next check.
     """
 
     source: VolumeSource
@@ -185,7 +185,7 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function for margin ``auto``: (task's box, bounds) -> box to read."""
+        """Set the function that margin ``auto`` uses: (task's box, bounds) -> box to read."""
         self.cutout.negotiate(required)
 
     @hook
@@ -212,7 +212,7 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:  # noqa: ARG002  (it has no input)
-        """Return the memory for chunks with margins, blocks during decoding, and the cache."""
+        """Return the memory for chunks with margins, for decoding blocks, and for the cache."""
         if not self.source.is_shared:
             return OperatorMemory()
         covered = [self._covered(task) for task in self._samples()]
@@ -251,7 +251,7 @@ class VolumeLoader(OperatorBase):
         return [box for box in samples if not box.intersection(self.volume.bounds).is_empty]
 
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
-        """Return the box to read for a task, and the box of all blocks that the former touches."""
+        """Return the box to read for a task, and this box extended to whole blocks."""
         bounds = self.volume.bounds
         box = self.cutout.box(bounds, task, self.volume.url)[0]
         return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)
@@ -259,10 +259,11 @@ class VolumeLoader(OperatorBase):
     def _shared_bytes(self) -> int:
         """Return the size of the cache in bytes, for blocks that several tasks read.
 
-        In raster order, a plane of tasks lies between two neighbours along z, a row of tasks
-        between two neighbours along y, and no task between two neighbours along x. In other orders,
-        neighbours follow each other sooner. The cache holds the blocks of the plane, of the row, or
-        of two tasks: the largest set that helps and that fits into `MOST_CACHED`.
+        In raster order, the tasks of a plane run between two neighbours along z, those of a row
+        between two neighbours along y, and none between two neighbours along x. In other orders,
+        fewer tasks run between neighbours. The cache holds the largest of three sets: the blocks of
+        the plane, of the row, or of two tasks. A set counts only if it fits into `MOST_CACHED`, and
+        if neighbours along its axis share blocks.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:

@@ -1,4 +1,4 @@
-"""Masks of chunks, patches and task boxes; the voxels of a mask may be larger."""
+"""Masks of chunks, patches and task boxes; mask voxels may be larger than the masked voxels."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ READ_BYTES = 1 << 24  # of the mask, at once
 
 @dataclass(frozen=True)
 class BoxMask:
-    """A mask of the voxels of a box to keep; stored at its coarse resolution until it is applied.
+    """Which voxels of a box to keep; stored at the resolution of the mask until it is applied.
 
     ```
     mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel
-    voxels    |-*-|-*-|-*-|-*-|         at its centre *; the indexes are 0 1 1 2
+    voxels    |-*-|-*-|-*-|-*-|         at the voxel's centre *; the indexes are 0 1 1 2
     ```
 
     Attributes:
         coarse: (z, y, x) bool, the part of the mask around the box.
-        indexes: one array for each of z, y and x: the index in *coarse* of each voxel of the box.
+        indexes: for each of z, y and x, an array with the index in *coarse* of each voxel of the
+            box.
     """
 
     coarse: NDArray[np.bool_]
@@ -137,15 +138,15 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
 def touches_mask(
     volume: Volume, box: BoundingBox, voxel_size_nm: VoxelSize
 ) -> Callable[[BoundingBox], bool]:
-    """Return a function that returns whether the mask has a nonzero voxel in a given box.
+    """Return a function that checks whether the mask has a nonzero voxel in a given box.
 
     The result depends only on the box, because a patch that extends over two tasks must be computed
     in both tasks or in neither.
 
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
-        box: region for which the mask is read once, in advance. For a given box that extends beyond
-            this region, the mask is read again.
+        box: region for which the mask is read once, in advance. If the function is called with a
+            box that extends beyond this region, it reads the mask again.
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Raises:
@@ -241,8 +242,8 @@ def _coarse_spans(grid: BoxGrid, axis: int, ratio: Fraction) -> tuple[NDArray[An
 def _any_along(
     axis: int, voxels: NDArray[np.bool_], low: NDArray[Any], high: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return whether any voxel is set in each span along *axis*; no span may be empty."""
-    # Gaps between spans are reduced too, and dropped; the added row lets a span end at the edge.
+    """Return, for each span along *axis*, whether any voxel is set; no span may be empty."""
+    # Gaps are reduced like spans, then dropped; the added row lets a span end at the edge.
     end = np.zeros([1 if a == axis else n for a, n in enumerate(voxels.shape)], bool)
     faces = np.stack([low, high], axis=1).ravel()
     several = np.logical_or.reduceat(np.concatenate([voxels, end], axis), faces, axis)
@@ -280,7 +281,7 @@ def _warn_of_outside(volume: Volume, count: int, total: int) -> None:
 
 
 def _nonzero(volume: Volume, box: BoundingBox) -> NDArray[np.bool_]:
-    """Return where any channel of the mask is nonzero, (z, y, x) bool; false outside its bounds."""
+    """Return where any channel of the mask is nonzero, (z, y, x) bool; false outside the mask."""
     inside = box.intersection(volume.bounds)
     coarse = np.zeros(box.size, bool)
     if not inside.is_empty:
@@ -314,22 +315,23 @@ def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> 
     z, y, x = (_quotient(m, c) for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True))
     if min(z, y, x) < 1:
         msg = (
-            f"the voxel size of mask {volume.url} is {volume.voxel_size_nm} nm, that of {whose[0]} "
-            f"is {voxel_size_nm} nm (zyx), but voxels of the mask must not be smaller; {whose[1]}"
+            f"the voxel size of mask {volume.url} is {volume.voxel_size_nm} nm, but that of "
+            f"{whose[0]} is {voxel_size_nm} nm (zyx); voxels of the mask must not be smaller; "
+            f"{whose[1]}"
         )
         raise ChunkError(msg)
     return z, y, x
 
 
 def _quotient(coarse: float, fine: float) -> Fraction:
-    """Return the exact quotient of two lengths as written in decimal: 0.3 / 0.1 is 3."""
+    """Return the exact quotient of two decimal numbers: 0.3 / 0.1 is 3."""
     exact = Fraction(repr(coarse)) / Fraction(repr(fine))
     near = exact.limit_denominator(1000)
     return near if abs(near - exact) <= exact / 10**6 else exact
 
 
 def _scaled(places: NDArray[Any], ratio: Fraction) -> NDArray[Any]:
-    """Return the integers *places* divided by *ratio* and rounded down."""
+    """Return integer positions divided by *ratio* and rounded down."""
     scaled: NDArray[Any] = places * ratio.denominator // ratio.numerator
     return scaled
 

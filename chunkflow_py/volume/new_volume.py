@@ -1,7 +1,8 @@
 """Describe and create new volumes: from options, from another volume or from the first chunk.
 
-`VolumeCreator` is the operator create-volume. The functions choose block sizes, time points and
-channel names, for `VolumeCreator` and for `chunkflow_py.volume.saver.VolumeSaver`.
+`VolumeCreator` is the operator create-volume. `VolumeCreator` and
+`chunkflow_py.volume.saver.VolumeSaver` use the functions of this module to choose block sizes, time
+points and channel names.
 """
 
 from __future__ import annotations
@@ -34,27 +35,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume once: before the first task, or from the first chunk if that is needed.
+    """Creates a volume once: before the first task, or, if a chunk is needed, with the first chunk.
 
     Attributes:
         url: address of the new volume.
         format: format of the volume, if the address does not name it.
-        input_name: name of the chunk that supplies the properties given neither by options nor by
-            *like*.
-        like: address of an existing volume that supplies the properties not given by options.
+        input_name: name of the chunk that supplies missing properties if *like* is not given.
+        like: address of an existing volume that supplies properties not given by options.
         like_mip: level of *like*.
         like_opening: options for opening *like*.
         volume_size, voxel_offset, block_size, shard_size: see `VolumeSpec`; voxels, zyx.
         factor: downsampling from each level to the next, zyx (default: as in *like*, else 2, 2, 2).
-        task_memory: bytes of memory for one task, for which `shard_for_memory` chooses the shards.
+        task_memory: memory for one task, in bytes; `shard_for_memory` chooses shards that fit.
         voxel_size: size of a voxel, nanometres, zyx.
         data_type, channel_num, kind, encoding, max_mip, times: see `VolumeSpec`.
         overwrite: whether to replace the metadata of an existing volume that differs.
         creating: settings of the format, which are passed to `create_volume`.
         opening: options for reading and writing the volume.
-        announced: volumes that earlier operators will create, to which this operator adds its own:
-            address -> function that returns the description.
-        tell: function that is called with the command that generates tasks of the size of a shard.
+        announced: volumes that the operators of the pipeline will create, as address -> function
+            that returns the description; this operator adds its own volume.
+        tell: function that shows a command to the user: the command for tasks of one shard each.
         command: name of the operator, for messages.
     """
 
@@ -102,7 +102,7 @@ class VolumeCreator(OperatorBase):
         return open_volume(self.like, self.like_mip, opening=self.like_opening)
 
     def _missing_options(self) -> list[str]:
-        """Return the options that are not given and whose values a chunk can supply."""
+        """Return the missing options whose values a chunk can supply."""
         if self.model is not None:
             return []
         given = {
@@ -120,7 +120,7 @@ class VolumeCreator(OperatorBase):
         return None if self._missing_options() else self.spec(None)
 
     def spec(self, chunk: Chunk | None) -> VolumeSpec:
-        """Return the description of the volume: each property from options, *like* or *chunk*.
+        """Return the description of the volume, with properties from options, *like* and *chunk*.
 
         Raises:
             OptionError: the extent or the dtype is unknown.
@@ -198,7 +198,7 @@ class VolumeCreator(OperatorBase):
     @property
     @hook
     def single_writer(self) -> bool:
-        """Whether one process at a time may write to the volume."""
+        """Whether only one process at a time may write to the volume."""
         return (Location.parse(self.url).format or self.format) == "h5"
 
     @hook
@@ -275,8 +275,8 @@ def plan_blocks(
         boxes: boxes of the tasks, if known.
         bounds: box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have exactly *bounds*. If not, and if the tasks do not align
-            with blocks that start at *bounds*, the volume gets the bounds of all tasks.
+        fixed: whether the volume must have exactly *bounds*. If false, tasks that do not align with
+            blocks that start at *bounds* reduce the volume to the region of the tasks.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)
@@ -363,7 +363,7 @@ def kept_names(
 def known_names(
     voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the setting of `create_volume` for the channel names of a pipeline's voxels.
+    """Return the setting of `create_volume` for the channel names that the pipeline knows.
 
     Args:
         voxels: properties of the voxels that the pipeline makes, if known.

@@ -1,4 +1,4 @@
-"""The operator that writes the chunk of each task to a volume, with a thumbnail and logs."""
+"""The operator that writes the chunk of each task to a volume, with thumbnail and logs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class VolumeOutput(OperatorBase):
         input_name: name of the chunk in the task.
         intensity_threshold: do not write chunks whose voxels are all below this value.
         upload_log: whether to write ``log/<box>.json`` with the time that each operator took.
-        create_thumbnail: whether to write the last channel of the first time point, downsampled
-            along y and x, to the precomputed volume ``thumbnail`` in the folder of the volume.
+        create_thumbnail: whether to write a thumbnail to the precomputed volume ``thumbnail`` in
+            the folder of the volume. The thumbnail is the last channel of the first time point,
+            downsampled along y and x.
         name: name of the command, for the log.
     """
 
@@ -75,7 +76,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the level, and the thumbnail and the log if they are written, as outputs."""
+        """Return the outputs: the level, and the thumbnail and the log if they are written."""
         saver, place = self.saver, self.saver.place
         more = (
             Output("objects", f"{self._beside(name).store_url}/")
@@ -121,7 +122,7 @@ class VolumeOutput(OperatorBase):
     @property
     @hook
     def single_writer(self) -> bool:
-        """Whether one process at a time may write to the volume."""
+        """Whether only one process at a time may write to the volume."""
         volume = self.saver.volume
         return self.saver.place.format == "h5" if volume is None else volume.single_writer
 
@@ -189,7 +190,7 @@ class VolumeOutput(OperatorBase):
         return self.saver.stored_type()
 
     def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:
-        """Record how the objects of *chunk* were numbered, before its voxels are written."""
+        """Record how the objects of *chunk* were labelled, before its voxels are written."""
         if self._labelling is None:
             return ()
         volume = self.saver.volume_for(chunk, time)
@@ -214,7 +215,7 @@ class VolumeOutput(OperatorBase):
     def _thumbnail(self, volume: Volume) -> tuple[VolumeSaver, int]:
         with self._lock:
             if self._thumbnails is None:
-                # without known tasks, each may be as small as a write unit
+                # if the tasks are not known, they may be as small as a write unit
                 known = self._boxes and common_unit(self._boxes, volume.bounds)
                 unit = known or volume.write_unit
                 self._thumbnails = self._thumbnail_saver(volume.bounds, unit)
@@ -226,8 +227,8 @@ class VolumeOutput(OperatorBase):
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
         """Return the saver of the thumbnail, and the downsampling factor along y and x.
 
-        Each task writes its own blocks of the thumbnail; an existing thumbnail must have blocks
-        that no two tasks share.
+        Each task writes its own blocks of the thumbnail. If the thumbnail exists, no two tasks may
+        share one of its blocks.
         """
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings
@@ -257,7 +258,7 @@ class VolumeOutput(OperatorBase):
         return saver, 2**times
 
     def _thumbnail_level(self, url: str) -> int | None:
-        """Return the coarsest level of a thumbnail that exists or is to be created, or ``None``."""
+        """Return the coarsest level of the existing or announced thumbnail, or ``None``."""
         announced = self.saver.announced.get(volume_name(Location.parse(url)))
         if announced is not None and (spec := announced()) is not None:
             return spec.max_mip
@@ -284,7 +285,7 @@ class VolumeOutput(OperatorBase):
 
 
 def compute_device() -> str:
-    """Return the name of the GPU if PyTorch is loaded and finds one, else of the processor."""
+    """Return the name of the GPU if PyTorch is loaded and finds one, else that of the processor."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNIT_NM = (1.0, 1.0, 1.0)  # this object, by identity, marks a voxel size that is assumed
+UNIT_NM = (1.0, 1.0, 1.0)  # an assumed voxel size; compared by identity
 
 
 _CROP = "crop the saved chunks with crop-margin, or generate tasks that do not overlap"
@@ -91,7 +91,7 @@ class VolumeOptions:
         store_zeros: whether to write blocks that contain only the fill value; if false, such
             blocks are not written, and are deleted if they exist.
         parallel: number of blocks to encode or decode at the same time (default: one per core).
-        cache_bytes: size of the cache of decoded blocks, which later reads use, in bytes.
+        cache_bytes: size of the cache that keeps decoded blocks for later reads, in bytes.
         access: credentials and options of the store.
     """
 
@@ -130,8 +130,8 @@ class Volume(Protocol):
         channels: number of channels, or ``None`` without a channel axis.
         kind: meaning of the voxels, such as ``image``, if known.
         block_size: extent of one stored block, voxels, zyx.
-        write_unit: extent of a shard, or of a block if there are no shards, voxels, zyx; only one
-            writer may write to it.
+        write_unit: extent of the smallest part that can be written independently: a shard, or a
+            block if there are no shards; voxels, zyx.
         times: number of time points, or ``None`` for a volume without a time axis.
         mips: numbers of all levels of the volume.
         single_writer: whether only one process at a time may write to the volume, because it is
@@ -218,7 +218,7 @@ class Volume(Protocol):
 
 
 def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
-    """Return *bounds* in voxels of a *factor* times coarser level; see `BoundingBox.coarser`."""
+    """Return *bounds* in voxels that are *factor* times as large; see `BoundingBox.coarser`."""
     return bounds.coarser(factor)
 
 
@@ -275,7 +275,7 @@ def check_alignment(
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether this is the case."""
+    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether it warned."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
@@ -288,8 +288,9 @@ def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool
 def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
     """Refuse boxes that share voxels, unless the boxes are identical.
 
-    The boxes of a list are assigned to the cells of a grid, whose cells have the size of the
-    smallest box. If all boxes have a similar size, each box is compared only with its neighbours.
+    To compare few pairs, the boxes of a list are assigned to the cells of a grid; a cell is as
+    large as the smallest box. If all boxes have a similar size, each box is compared only with its
+    neighbours.
 
     Raises:
         AlignmentError: two boxes overlap; the message names both.

@@ -7,9 +7,9 @@ level 2   |-------|-------|-------|-------|                         blocks: one 
 level 3   |---------------|-------|                                 blocks: shared by tasks
 ```
 
-A pipeline writes the levels in which no two tasks share a write unit. Each of the other levels
-needs the complete next finer level; `chunkflow_py.run.whole_volume.downsampling` writes the other
-levels.
+A pipeline writes the levels in which no two tasks share a write unit. The other levels are written
+by `chunkflow_py.run.whole_volume.downsampling`, because each of them needs the complete next finer
+level.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class PyramidOutput(OperatorBase):
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check that the chunk is finer than the levels to write, and that there is a level.
+        """Check that there is a level to write, and that all levels are coarser than the chunk.
 
         Raises:
             OptionError: there is no level to write.
@@ -235,7 +235,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for all levels of a chunk of extent *size* and their encoded blocks."""
+        """Return the memory for all levels of a chunk of extent *size*, and for encoded blocks."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None or self._volumes is None:

@@ -32,7 +32,7 @@ BAD_SECTIONS_FILE = "blackout_section_ids.json"
 
 
 class Check(Protocol):
-    """A check of every chunk that is read."""
+    """A check that the loader calls with every chunk that it reads."""
 
     def prepare(self) -> None:
         """Raise an error before the first task if the check cannot be made."""
@@ -157,12 +157,13 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
 
     ```
     fine    |--|--|--|--|--|--|     chunk, averaged over each coarse voxel
-    coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f
+    coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f - 1
     ```
 
-    Each level is the rounded average of the next finer level, so integer intensities may differ by
-    1 for each halving of an axis, and floats by 0.1 % of the largest absolute value that is stored
-    in this box of the coarser level. Coarse voxels that extend beyond the chunk are not compared.
+    Each level is the rounded average of the next finer level. Integer intensities may therefore
+    differ by 1 for each halving of an axis. Floats may differ by 0.1 % of the largest absolute
+    value in this box of the coarser level. Coarse voxels that extend beyond the chunk are not
+    compared.
 
     Args:
         chunk: an image, integer or float.

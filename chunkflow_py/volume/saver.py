@@ -4,9 +4,9 @@ Properties of a new volume:
 
 | property               | source                                                                 |
 |------------------------|------------------------------------------------------------------------|
-| bounds                 | an option, else the domain of the pipeline's input, else the hull of   |
-|                        | all tasks, else the first chunk's domain; if the tasks do not align    |
-|                        | with blocks that start at this domain, the hull of all tasks           |
+| bounds                 | an option, else the domain of the pipeline's input, else the box       |
+|                        | around all tasks, else the first chunk's domain; but if the tasks do   |
+|                        | not align with blocks that start there, the box around all tasks       |
 | block size             | an option, else the largest size up to 64 voxels that aligns all tasks |
 | time points            | an option, else the input of the pipeline, if a time index is written  |
 | dtype, channels, kind, | options, else the first chunk; for `create_output`, which runs before  |
@@ -132,7 +132,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check the boxes of all tasks against the write unit, before the first task.
+        """Check the boxes of all tasks against the write units, before the first task.
 
         Args:
             boxes: boxes that the tasks have when they reach the saver, if known.

@@ -62,8 +62,8 @@ class BoxCheck:
             msg = (
                 f"chunk {chunk.bbox} of task {task} extends beyond {box} (zyx, voxels), the box "
                 f"that the task may write in {url}, and would overwrite output of other tasks; "
-                "crop the chunk to that box with crop-margin, or, if it was moved on purpose, move "
-                "the task's box too, with adjust-bbox or crop-margin --crop-bbox"
+                "crop the chunk to that box with crop-margin; if the chunk was moved on purpose, "
+                "also move the task's box, with adjust-bbox or crop-margin --crop-bbox"
             )
             raise GeometryError(msg)
         held = box.intersection(chunk.domain if self.domain is None else self.domain)
@@ -84,7 +84,7 @@ def stored_inside(
 
     Args:
         volume: volume that the tasks write.
-        tasks: index that finds the task at a voxel, see
+        tasks: index that finds the task that writes a voxel, see
             `chunkflow_py.core.operator_base.WritersByPlace`.
         shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
         time: time index to which all tasks write (default: each task has its own).

@@ -280,7 +280,7 @@ def loader_of(
 
 
 def _places(spec: Any) -> Iterator[str]:
-    """Yield the addresses of all arrays in a spec that TensorStore has completed."""
+    """Yield the addresses of all arrays in a spec whose defaults TensorStore has filled in."""
     if isinstance(spec, list):
         for each in spec:
             yield from _places(each)
@@ -310,7 +310,7 @@ def _translated(doing: str) -> Iterator[None]:
     """Translate errors of TensorStore to a `VolumeError` with a short message.
 
     Args:
-        doing: the operation that failed, as in ``TensorStore cannot …``.
+        doing: the operation, such as ``open URL``; the message begins with ``TensorStore cannot``.
     """
     try:
         yield

@@ -29,8 +29,8 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
     """Return how many times y and x can be halved so that no two tasks share a thumbnail voxel.
 
     Args:
-        unit: extent that divides the distances of all task boundaries from the start of *bounds*,
-            zyx; 0 along an axis with one task.
+        unit: grid step, counted from the start of *bounds*, that hits all task boundaries, zyx; 0
+            along an axis with one task.
         bounds: box of all voxels of the volume.
         mip: level of the volume from which the thumbnail is made.
         coarsest: number of the coarsest level that the thumbnail may have.
@@ -54,7 +54,7 @@ def check_kind(kind: Kind | None, url: str) -> None:
 
 
 def check_stored(volume: Volume) -> None:
-    """Refuse an existing thumbnail whose shards several tasks would write.
+    """Refuse an existing thumbnail with shards, because several tasks would write each shard.
 
     Raises:
         VolumeError: the thumbnail is stored in shards.
@@ -72,8 +72,8 @@ def thumbnail(chunk: Chunk, factor: int) -> Chunk:
     """Return *chunk* downsampled along y and x, as uint8 intensities.
 
     Args:
-        chunk: (z, y, x), or (c, z, y, x), of which only the last channel is used (in an affinity
-            map, z); integer, or float in [0, 1].
+        chunk: (z, y, x) or (c, z, y, x), integer, or float in [0, 1]. Of several channels, only
+            the last is used (in an affinity map, this is z).
         factor: downsampling factor along y and x. At the boundary of the chunk, the mean is taken
             over the voxels that the chunk has.
 

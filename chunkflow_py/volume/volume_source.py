@@ -22,8 +22,8 @@ class VolumeSource(ABC):
         is_shared: whether all tasks read the same volume, which is opened once.
         thread_safe: whether several tasks may read at the same time.
         tells_missing: whether a missing block can be distinguished from a block of zeros.
-        removes_empty: whether to delete a file that is empty or contains only zeros, after it was
-            read.
+        removes_empty: whether to delete a file after reading it, if the file is empty or contains
+            only zeros.
     """
 
     is_shared: bool = True
@@ -34,11 +34,11 @@ class VolumeSource(ABC):
     @property
     @abstractmethod
     def origins(self) -> tuple[str, ...]:
-        """Canonical addresses of the volumes or files to read; the pipeline must not write them."""
+        """Canonical addresses of what is read; the pipeline must not write to these addresses."""
 
     @property
     def is_one_file(self) -> bool:
-        """Whether all tasks read the same file, even though `is_shared` is false."""
+        """Whether all tasks read the same file, although each task opens the file again."""
         return False
 
     @abstractmethod
@@ -70,7 +70,7 @@ class VolumeSource(ABC):
 
 @dataclass
 class StoredVolume(VolumeSource):
-    """The source of one stored volume for all tasks, which `open_volume` opens.
+    """Opens one stored volume for all tasks, with `open_volume`.
 
     Attributes:
         url: address of the volume.
@@ -87,7 +87,7 @@ class StoredVolume(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Canonical name of the level to read, as a tuple of one."""
+        """Canonical name of the level to read, as a tuple with one element."""
         return (level_name(Location.parse(self.url), self.mip),)
 
     def open(

@@ -145,7 +145,7 @@ def check_voxels(
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Return whether voxels of dtype *here* convert to *there* with no loss except rounding."""
+    """Return whether voxels of dtype *here* can become *there* with no loss except rounding."""
     import numpy as np
 
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
@@ -247,7 +247,7 @@ def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
 def check_level(
     error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: VolumeOptions
 ) -> None:
-    """Refuse to add a level to a volume if the address does not name its format.
+    """Refuse to add a level to a volume whose address does not name the format.
 
     Args:
         error: error that was raised when the level was opened.
@@ -338,7 +338,7 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
 
 
 def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
-    """Return the first level with the smallest possible extent, and that extent."""
+    """Return the finest level after which the extent no longer shrinks, and its extent."""
     boxes = [spec.bounds]
     for level in count(mip):
         boxes.append(coarser(boxes[-1], spec.step(level)))

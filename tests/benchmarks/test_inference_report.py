@@ -154,7 +154,7 @@ def test_forecast_is_judged_by_its_worst(forecast: float, verdict: str) -> None:
     """Too little and too much are both wrong, and the worst backend counts."""
     runs = _network_runs(10, 5, 30, 20)
     runs[0]["forecast_bytes"], runs[1]["forecast_bytes"] = 2e9, forecast
-    line = _line(_report(*runs), "forecast")
+    line = _line(_report(*runs), "estimated peak memory")
     assert (line.verdict, line.target) == (verdict, "within 15%")
 
 

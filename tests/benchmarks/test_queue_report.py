@@ -89,7 +89,7 @@ def test_each_number_of_workers_is_judged() -> None:
     """95 % of the time in tasks, while all have work."""
     line = _line("8 workers", _run(SLEEP, "8 workers", at_work=0.949, wall_s=21.0))
     assert line.verdict == "not met"
-    assert "7.62 tasks at a time" in line.measured
+    assert "7.62 tasks at the same time" in line.measured
 
 
 def test_documentation_shows_what_was_recorded() -> None:

@@ -56,7 +56,7 @@ def test_a_line_replaces_what_it_loads(voxels: np.ndarray, source: str, ahead: i
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{TASKS} {LOAD} inverse {SAVE}", "as a run, put --in-place before"),
+        (f"{TASKS} {LOAD} inverse {SAVE}", "mip, or put --in-place before"),
         (f"--in-place {TASKS} {LOAD} -e 1 0 0 crop-margin --crop-bbox {SAVE}", "read no margin"),
         (f"--in-place {TASKS} {LOAD} --expand-margin-size auto median-filter {SAVE}", "no margin"),
         (

@@ -72,7 +72,7 @@ def test_every_misfit_is_told_at_once_with_what_fits():
         "which load-zarr reads",
         "9 of 27 tasks are outside the input volume, whose box is 0-16_0-64_0-64 (zyx, voxels); "
         "the nearest region inside is --roi-start 0 0 0 --roi-stop 16 64 64",
-        "of memory are more than the 20.0 MB of a machine",
+        "of memory, but a machine has 20.0 MB",
     ):
         assert words in said
     assert len(found["misfits"]) == len(set(found["misfits"])) >= 6
@@ -259,4 +259,4 @@ def test_what_does_not_fit_here_may_fit_elsewhere():
     found = plan(line, "--memory 100TB")
     assert any("does not fit on this machine" in note for note in found["notes"])
     assert found["memory"]["how"] == "estimated"
-    assert "of memory are more than the" in plan(line, "--no-rehearse", code=2)["misfits"][0]
+    assert "of memory, but a machine has" in plan(line, "--no-rehearse", code=2)["misfits"][0]

@@ -363,7 +363,7 @@ def test_options_of_outputs_that_disagree(outputs, channels, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "openvion"}, "'openvion' is not one of .*; nearest is 'openvino'"),
+        ({"backend": "openvion"}, "'openvion' is not one of .*; the nearest is 'openvino'"),
         ({"spatial_dims": 4}, "4 is not one of 3, 2"),
         ({"framework": "identity", "backend": "openvino"}, "cannot run --framework identity"),
         ({"backend": "openvino", "device": "cuda"}, "runs on the CPU, not on --device cuda"),

@@ -117,7 +117,7 @@ def test_checkerboard_is_an_order_for_sending_only(tmp_path, caplog):
     raster = boxes(line)
     with caplog.at_level("INFO"):
         assert boxes(f"{line} --order checkerboard") == raster
-    assert "runs its tasks in raster order, not in checkerboard order" in caplog.text
+    assert "runs its tasks in raster order; checkerboard order is for" in caplog.text
     paths = [tmp_path / name for name in ("raster.npy", "checkerboard.npy")]
     for path, options in zip(paths, ("", "--order checkerboard"), strict=True):
         list(generate(f"{line} {options} -f {path}"))

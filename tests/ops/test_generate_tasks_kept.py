@@ -202,7 +202,7 @@ def test_boxes_that_are_all_outside_are_an_error(regions):
     assert result.exit_code == 2
     words = " ".join(result.output.split())
     assert "no tasks are left: all 2 boxes" in words
-    assert "the first is 50-51_0-1_0-1" in words
+    assert "the first box is 50-51_0-1_0-1" in words
 
 
 def test_without_a_chunk_size_each_box_is_a_task(regions, caplog):

@@ -163,4 +163,4 @@ def test_masks_that_cannot_work_are_one_sentence(mask_volume):
     assert result.exit_code == 1
     assert "Error:" in result.output
     result = run.invoke(cli, ["create-chunk", "mask", "-v", "x", "-i", "chunk", "-o", "a,b"])
-    assert (result.exit_code, "give one for each" in result.output) == (2, True)
+    assert (result.exit_code, "give one output name for each" in result.output) == (2, True)

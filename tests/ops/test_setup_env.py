@@ -105,7 +105,7 @@ def test_a_thumbnail_holds_whole_voxels_of_each_task():
     result = run(f"{line} {PATCH} --max-ram-size 0.006")
     assert result.exit_code == 0, result.output
     assert "thumbnail   mip 2" in result.stdout
-    assert "of mip 3 tasks would share voxels, as they begin at (0, 4, 0)" in result.stdout
+    assert "tasks would share voxels, because the tasks begin at (0, 4, 0)" in result.stdout
 
 
 def test_an_older_margin_counts_patches_by_chunk():

@@ -148,8 +148,8 @@ def test_the_numbers_of_the_issue(huge):
     output = say(f"--quiet plan {options} {ISSUE}")
     for text in (
         "2.26 times",
-        "exchange     1.00 times the patches of one task, if tasks exchange the patches of",
-        "of inference and find them all",
+        "patches, 1.00 times those of a single task",
+        "if tasks find all parts of inference in the exchange",
         "written and as much read: 9.52 bytes per output voxel",
         "6.4 objects a task",
         "saves 33.5 s of network time per task (assuming that the network takes all the time",

@@ -163,8 +163,8 @@ LONG = "9" * 5000
         ("a.json", "[[[0, 1], [0, 1], [0, NaN]]]", "instead of three whole"),
         ("a.npy", "no array", "is not a valid .npy file of boxes"),
         ("a.npy", "", "is not a valid .npy file of boxes"),
-        ("a.txt", "0-1_0-1_0-1", "ends in .txt; give a .csv, .json or .npy file"),
-        ("a", "0-1_0-1_0-1", "ends in no extension; give"),
+        ("a.txt", "0-1_0-1_0-1", r"\(\.txt\) must be a .csv, .json or .npy file"),
+        ("a", "0-1_0-1_0-1", r"\(no extension\) must be a .csv"),
     ],
 )  # fmt: skip
 def test_what_is_no_box_is_named_with_its_place(write, name, text, words):

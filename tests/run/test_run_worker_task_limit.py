@@ -53,7 +53,7 @@ def test_then_it_is_twenty_times_the_median_and_at_least_an_hour(
     bound = durations.exceeded(limit_s + 1)
     assert bound is not None
     assert bound.seconds == limit_s
-    assert f"the larger of 3600 s and 20 times {median_s:g} s, the median of the 8" in bound.why
+    assert f"3600 s and 20 times the median run time ({median_s:g} s) of the 8 tasks" in bound.why
     assert "set --task-limit SECONDS or --task-limit none" in bound.why
 
 
@@ -148,7 +148,7 @@ def test_a_task_that_hangs_is_cut_by_what_is_recorded(tmp_path: Path) -> None:
     stage.send([11])
     stage.work({11: "hangs"}, task_limit=QUICK, max_failures=1)
     (failure,) = stage.ledger.failures()
-    assert "3 times 0.2 s, the median of the 4 tasks" in failure.reason
+    assert "3 times the median run time (0.2 s) of the 4 tasks" in failure.reason
 
 
 class LoadsSlowly:

@@ -50,7 +50,7 @@ def test_what_cannot_be_added_up_is_refused(tmp_path):
     store.put(counts(RIGHT, bins=2))
     with pytest.raises(VolumeError, match=r"was counted with \{'bins': 2\}.* with \{'bins': 1\}"):
         list(store.read())
-    with pytest.raises(VolumeError, match="kind 'test', version 1, not 'other'"):
+    with pytest.raises(VolumeError, match="kind 'test', version 1, instead of kind 'other'"):
         list(CountStore(str(tmp_path), "other").read())
     path = tmp_path / f"{LEFT}.npz"
     whole = path.read_bytes()

@@ -84,7 +84,7 @@ def test_credentials_in_the_name_of_a_bucket():
 def test_bad_prefix(prefix, scheme):
     """An invalid prefix is refused with the nearest valid one."""
     with pytest.raises(
-        VolumeError, match=rf"which is not valid; .* address is {scheme}://bucket/(em/)?x"
+        VolumeError, match=rf"is not valid, because.* address is {scheme}://bucket/(em/)?x"
     ):
         open_store(f"{scheme}://bucket/{prefix}", ANONYMOUS)
 

@@ -1,15 +1,15 @@
-"""Subcommands, which act on a whole pipeline or run; a file defines the subcommand of its name.
+"""Subcommands, which act on a whole pipeline or run; each file defines one subcommand.
 
-A subcommand comes first on its command line. Its function ``command`` receives and checks the
-options, and returns a function that is called after the whole command line was parsed without
-errors:
+A file has the name of its subcommand. A subcommand comes first on its command line. The function
+``command`` of the file receives and checks the options, and returns a function that is called after
+the whole command line was parsed without errors:
 
     @subcommand
     @click.option(...)
     def command(**options) -> Callable[[], None]: ...
 
-For a ``@pipeline_subcommand`` such as ``submit``, which a pipeline follows on the command line, the
-returned function receives the commands of that pipeline.
+A ``@pipeline_subcommand``, such as ``submit``, is followed by a pipeline on the command line. Its
+returned function receives the commands of the pipeline.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def refuse_dry_run() -> None:
     if is_dry_run():
         name = click.get_current_context().info_name
         msg = (
-            f"--dry-run cannot be combined with {name}, because {name} changes a run that other "
+            f"--dry-run cannot be combined with {name}, because {name} changes a run that several "
             "workers share; leave --dry-run out, or use chunkflow plan to estimate a pipeline"
         )
         raise OptionError(msg)

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 @task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
 @parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,
-              help="Write blocks again that are already stored, or skip them.")
+              help="Rewrite blocks that are already stored, or skip them.")
 @fill_missing_option()
 @access_options()
 def command(

@@ -84,7 +84,7 @@ def _check_names(
     """Refuse unknown names, and checks of stores or queues if no store or queue is given.
 
     Raises:
-        OptionError: a name is unknown, or no --store or --queue is given for the checks *names*.
+        OptionError: a name is unknown, or the named checks need a --store or --queue.
     """
     from difflib import get_close_matches
 

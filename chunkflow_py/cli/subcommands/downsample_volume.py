@@ -1,7 +1,7 @@
 """Make the coarser levels of a whole volume.
 
 Each level is computed from the next finer level: the mean for images, the most frequent label for
-segmentations. The levels must exist already, empty: create the volume with create-volume --max-mip.
+segmentations. The empty levels must already exist: create the volume with create-volume --max-mip.
 Each task covers whole blocks or shards, so levels with shards or large blocks can be made as well.
 
 Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
@@ -73,11 +73,11 @@ def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[st
     Args:
         url: address of the volume.
         start_mip: finest level to make.
-        stop_mip: end of the levels (default: make all levels that the volume has).
+        stop_mip: first level that is not made (default: make all levels of the volume).
         options: values of the other options of the command.
 
     Raises:
-        VolumeNotFoundError: the volume has no such level.
+        VolumeNotFoundError: the volume lacks one of these levels.
         ChunkflowError: tasks of a level failed; the coarser levels are not made.
     """
     from chunkflow_py.cli.phase import run_phase

@@ -1,8 +1,9 @@
 """Redo only missing or damaged tasks of a run.
 
 repair checks the run as verify does. It restores damaged metadata of the outputs, and removes
-objects at addresses where the tasks of the run store nothing. It sends the tasks whose output is
-missing or damaged to the queue again, for workers that are running or start later.
+objects at addresses where the tasks of the run store nothing. If the output of a task is missing or
+damaged, repair sends the task to the queue again. Workers that are running or start later then
+execute it.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """

@@ -41,9 +41,9 @@ _WATCH_S = 10.0
     help="Largest number of failed tasks to list, with the reasons of their failures.",
 )
 @click.option("--failures", is_flag=True,
-              help="Also list the failed attempts of failed tasks and of tasks that will be "
-                   "retried: class of the failure, worker, reason and traceback. --json always "
-                   "includes these attempts.")  # fmt: skip
+              help="Also list each failed attempt of failed tasks and of tasks that will be "
+                   "retried, with its class, worker, reason and traceback. --json always includes "
+                   "these attempts.")  # fmt: skip
 @click.option(
     "--watch",
     is_flag=False,
@@ -139,7 +139,7 @@ def _watch_in_place(read_status: Callable[[], RunStatus], seconds: float) -> Non
 
 
 def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
-    """Yield the status every *seconds*, until it is the status of a run that has no tasks left."""
+    """Yield the status every *seconds* s; end after the status of a run that has no tasks left."""
     import time
 
     from chunkflow_py.errors import TransientError
@@ -157,7 +157,7 @@ def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[
 
 
 def _counts(status: RunStatus) -> object:
-    """Return the parts of a status that are printed when they change: all but the speeds."""
+    """Return the parts of a status whose changes are printed: all parts except the speeds."""
     steps = [
         (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
         for step in status.stages

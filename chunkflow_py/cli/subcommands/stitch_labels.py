@@ -1,10 +1,10 @@
 """Join labels across tasks: one id for each object.
 
-The ids of LABELS must be unique in the volume: make them with connected-components or agglomerate
-and --global-ids. Labels that touch across a task boundary are linked. With --overlap-path, segments
-that share voxels are linked instead (see save-overlap). In OUTPUT, linked ids are replaced by the
-smallest id of their object. For connected components, OUTPUT is the same as if the whole volume had
-been labelled in one piece, whatever the size of the tasks.
+The ids of LABELS must be unique in the volume: use --global-ids when connected-components or
+agglomerate makes them. Labels that touch across a task boundary are linked. With --overlap-path,
+segments that share voxels are linked instead (see save-overlap). In OUTPUT, linked ids are replaced
+by the smallest id of their object. For connected components, OUTPUT is the same as if the whole
+volume had been labelled in one piece, whatever the size of the tasks.
 
 The boxes of the tasks and the connectivity are recorded with LABELS. --chunk-size and
 --connectivity are needed only for labels that older versions or other programs have made.
@@ -66,11 +66,11 @@ logger = logging.getLogger(__name__)
               help="Which voxels are neighbours: those that share a face (6), a face or an edge "
                    "(18), or also a corner (26).  [default: as recorded with LABELS, else 6]")
 @click.option("--values-path", metavar="URL",
-              help="Segmentation whose connected components are LABELS: link labels only where the "
-                   "segmentation has equal values. Not needed for the components of a mask.")
+              help="Segmentation whose connected components are LABELS; labels are linked only "
+                   "where it has equal values. Not needed for the components of a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
-              help="Address of the overlaps that save-overlap stored: link segments that share "
-                   "enough voxels.")
+              help="Address of the overlaps that save-overlap stored; segments that share enough "
+                   "voxels are linked.")
 @overlap_options()
 @click.option("--work-path", "-w", metavar="URL",
               help="Folder or prefix to store the links and the table of ids in.  [default: "

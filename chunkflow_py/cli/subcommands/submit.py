@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 @run_option()
 @click.option("--queue", "-q", metavar="URL",
               help="Queue to send tasks to: sqs://NAME, file:///shared/folder or sqlite:///file.  "
-                   "[default: an SQLite file in the run directory, if that is a local folder]")
+                   "[default: a SQLite file in the run directory, if that is a local folder]")
 @click.option("--create-queue/--no-create-queue", default=True, show_default=True,
               help="If the queue or its dead-letter queue does not exist, create it.")
 @click.option("--shared-queue", is_flag=True,
               help="Accept a queue that contains tasks of another run, although the workers of the "
                    "two runs delay each other.")
 @click.option("--workers", type=click.IntRange(min=1), default=USUAL_WORKERS, show_default=True,
-              help="Expected number of worker processes at the same time, on all machines; used by "
-                   "the order in which tasks that share patches are sent.")
+              help="Expected number of simultaneous worker processes, on all machines; it "
+                   "determines in which order tasks that share patches are sent.")
 @click.option("--stage", help="Name of the first step.  [default: name of its main operator]")
 @click.option("--fork", metavar="URL",
               help="Reuse the output of the run at this address, for steps whose output would be "
@@ -58,12 +58,13 @@ if TYPE_CHECKING:
               help="same: refuse workers on machines that would compute different bytes; any: "
                    "accept all machines, whose results agree only within a tolerance.")
 @click.option("--exchange", metavar="auto|on|off|URL",
-              help="Let tasks exchange the patches that they share, so that each is computed once: "
-                   "on: in the run directory; URL: in a folder or bucket that all workers share; "
-                   "auto: in the run directory, as long as that saves time.  [default: auto]")
+              help="Let tasks exchange the patches that they share, so that each patch is computed "
+                   "once. on: store them in the run directory; URL: store them in this folder or "
+                   "bucket, which all workers share; auto: store them in the run directory while "
+                   "this saves time.  [default: auto]")
 @click.option("--exchange-limit", type=MemoryType(), metavar="SIZE",
-              help="Store no patches for other tasks while the exchange contains this amount, such "
-                   "as 100GB.  [default: half of the free space of a disk, no limit in a bucket]")
+              help="Size of the exchange, such as 100GB, above which tasks store no more patches.  "
+                   "[default: half of the free space of a disk, no limit in a bucket]")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")

@@ -1,7 +1,7 @@
 """Begin the next step of a run that submit sends.
 
-Write then between the pipelines of two steps. The tasks of the second step start when the first
-step is complete.
+Write the word then between the pipelines of two steps. The tasks of the second step start when the
+first step is complete.
 
 Example: chunkflow then --stage label
 """
@@ -27,7 +27,7 @@ def command(stage: str | None) -> Callable[..., Any]:
     def act(parts: Any = None) -> str | None:
         if parts is not None:
             msg = (
-                "then separates the steps of a run and cannot be the first command; write "
+                "the command then separates the steps of a run, so it cannot come first; write "
                 "chunkflow submit generate-tasks … then …"
             )
             raise OptionError(msg)

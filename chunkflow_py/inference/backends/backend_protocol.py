@@ -26,7 +26,7 @@ class Backend(Protocol):
 
     A backend may have a method ``warm()``, which runs a batch of zeros, so that kernels are
     selected and compiled before the first chunk. It may be called from a different thread than
-    the batches, but not at the same time.
+    the backend itself, but not at the same time.
     """
 
     device: torch.device
@@ -42,12 +42,14 @@ class Backend(Protocol):
 
         Args:
             batch: (n, c, z, y, x) float32 on `device`, of the input patch size. All batches have
-                the shape that the backend was created for. The backend must not keep or change it.
+                the shape that the backend was created for. The backend must neither keep nor change
+                *batch*.
 
         Returns:
             (n, c, z, y, x) on `device`, of the input patch size or of the output patch size, in
-            float32, bfloat16 or float16, with any strides. It must not be changed, may share memory
-            with *batch*, and is valid until the next call or until *batch* changes.
+            float32, bfloat16 or float16, with any strides. The caller must not change this result.
+            It may share memory with *batch*, and is valid until the next call or until *batch*
+            changes.
 
         Raises:
             ModelError: the network failed on a batch of this shape.

@@ -1,7 +1,8 @@
 """Devices, dtypes and the compute profile, which determines the bytes of a result.
 
-The bytes of a result are the same, however the work is divided into tasks, if these are the same:
-backend, versions, device model or CPU instruction set, threads, memory layout, dtype, batch shape.
+However the work is divided into tasks, the bytes of a result are the same if all of these are the
+same: backend, library versions, device model or CPU instruction set, number of threads, memory
+layout, dtype, batch shape.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device called *name*; never falls back to another one.
+    """Return the device called *name*; never fall back to another device.
 
     Args:
         name: ``auto`` (CUDA if available, else the CPU; the choice is logged), ``cpu``, ``cuda``,
@@ -58,7 +59,7 @@ def device_of(name: str) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return the device with the model of the GPU, or the CPU instruction set PyTorch uses."""
+    """Return a device as text, with the model of the GPU or the instruction set of the CPU."""
     if device.type == "cuda":
         return f"{device} {torch.cuda.get_device_name(device)}"
     return f"cpu {torch.backends.cpu.get_cpu_capability()}"
@@ -136,8 +137,9 @@ def bfloat16_unit(device: torch.device) -> str:
 def cuda_switches(*, tf32: bool) -> Iterator[None]:
     """Set the CUDA settings of the process, and lock them while kernels are launched.
 
-    Kernels are deterministic and are not chosen by benchmarking; either could otherwise change the
-    bytes between two runs. Kernels already launched, or captured in a graph, keep their settings.
+    Only deterministic kernels are used, and kernels are not chosen by benchmarking, so the bytes do
+    not change from run to run. Kernels that are already launched, or captured in a graph, keep
+    their settings.
 
     Args:
         tf32: multiply float32 with 10 bits of mantissa on tensor cores.

@@ -75,9 +75,9 @@ def cache_key(digest: str | None, **parts: object) -> str | None:
 def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a folder with the files of a converted network, from the cache if possible.
 
-    Processes that start at the same time and find no entry each make their own files; one of them
-    becomes the entry. If the cache cannot be written, the files are made each time, with one
-    warning.
+    Processes that start at the same time and find no entry each make their own files; the files of
+    one process become the entry. If the cache cannot be written, the files are made at each start,
+    with one warning.
 
     Args:
         key: name of the entry (`cache_key`); ``None`` not to cache.

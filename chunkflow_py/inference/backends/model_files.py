@@ -41,13 +41,14 @@ def read_weights(
     are read, unless the file is trusted.
 
     Args:
-        path: file in which ``torch.save`` stored a state dict, or a dict with one under a key of
-            `_HOLDERS`, such as ``state_dict``. A prefix ``module.`` that all keys share (from
-            ``DataParallel``) is dropped.
+        path: file in which ``torch.save`` stored a state dict, or a dict that contains a state dict
+            under a key of `_HOLDERS`, such as ``state_dict``. A prefix ``module.`` that all keys
+            share (from ``DataParallel``) is dropped.
         trust_weights: unpickle any object in the file, which can run code.
 
     Returns:
-        The state dict on the CPU, and the dict stored beside it under ``config``, or an empty one.
+        The state dict on the CPU, and the dict that is stored beside it under ``config`` (an empty
+        dict if there is none).
 
     Raises:
         ModelError: the file is missing, unreadable, would run code, or contains no weights.
@@ -165,7 +166,7 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if len(state) < len(found) or not state:
         others = [str(key) for key in found if key not in state]
         msg = (
-            f"weight file {path} is neither a state dict nor a dict with one under "
+            f"weight file {path} contains neither a state dict nor a dict with a state dict under "
             f"{', '.join(map(repr, _HOLDERS))}; "
             + (f"{_first(others)} are not tensors" if others else "it is empty")
         )
@@ -246,7 +247,10 @@ def load_torchscript(path: str) -> torch.nn.Module:
     except (RuntimeError, OSError, ValueError) as error:
         hint = "save it with torch.jit.save, or give model code (.py)"
         if _is_state_dict(path):
-            hint = "it is a weight file: give it as --convnet-weight-path, and model code as model"
+            hint = (
+                "it is a weight file: give it as --convnet-weight-path, and give the model code as "
+                "--convnet-model"
+            )
         msg = f"model file {path} is not a TorchScript program; {hint}"
         raise ModelError(msg) from error
     return network

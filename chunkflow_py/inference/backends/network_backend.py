@@ -28,7 +28,7 @@ class Core(Protocol):
     """A bare network, prepared by one library for batches of one shape.
 
     Attributes:
-        profile: its part of the compute profile: library, precision, layout.
+        profile: the core's part of the compute profile: library, precision, layout.
     """
 
     profile: dict[str, str]
@@ -38,7 +38,8 @@ class Core(Protocol):
 
         Args:
             batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device; must
-                not be changed. If the model file has ``pre_process``, its result.
+                not be changed. If the model file has ``pre_process``, the batch is the result of
+                this function.
 
         Returns:
             The result of the network: a tensor, or a dict, list or tuple of tensors, on the
@@ -55,8 +56,8 @@ class NetworkBackend:
     ```
 
     ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and
-    may return either; the first batch shows which one they take. ``pre_process`` receives
-    (n, c, z, y, x) float32, ``post_process`` the result of the network.
+    may return either; the first batch shows which type they take. ``pre_process`` receives
+    (n, c, z, y, x) float32, and ``post_process`` receives the result of the network.
 
     A 2D network receives the sections of all patches as one batch:
     (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x); its hooks see that batch.
@@ -195,7 +196,7 @@ class NetworkBackend:
     # --- the result ----------------------------------------------------------------------------
 
     def _joined(self, found: Any) -> torch.Tensor:
-        """Join the outputs of the network into one tensor, named outputs in their order."""
+        """Join the outputs of the network into one tensor, in the order of ``outputs``."""
         if isinstance(found, dict) and self._outputs:
             lacking = [name for name in self._outputs if name not in found]
             if lacking:
@@ -242,7 +243,7 @@ class NetworkBackend:
             if tensor.ndim < 2 or tensor.shape[1] != channels:
                 msg = (
                     f"output {name} of model {self.model} has shape {tuple(tensor.shape)}, but "
-                    f"--output-channels is {channels} for it"
+                    f"--output-channels is {channels} for this output"
                 )
                 raise ModelError(msg)
             if parts and tensor.shape[2:] != parts[0].shape[2:]:
@@ -317,7 +318,7 @@ def check_outputs(
     if len(outputs) != len(output_channels):
         msg = (
             f"--output-names lists {len(outputs)} outputs ({', '.join(outputs)}), but "
-            f"--output-channels has {len(output_channels)} numbers; give one for each"
+            f"--output-channels has {len(output_channels)} numbers; give one number for each output"
         )
         raise OptionError(msg)
     if len(set(outputs)) < len(outputs):
@@ -343,7 +344,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ChannelSpreader:
-    """Repeats an output with one channel for all requested channels, and warns once.
+    """Repeats the channel of a one-channel output for all requested channels, and warns once.
 
     Attributes:
         model: name or file of the network, for the warning.
@@ -373,7 +374,7 @@ class Hook:
     """A function of a model file, called with NumPy arrays or with tensors, as it requires.
 
     Functions written for other tools usually take arrays in ``pre_process`` and tensors in
-    ``post_process``, but either may take the other.
+    ``post_process``, but each function may take either type.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:

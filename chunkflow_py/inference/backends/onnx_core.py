@@ -35,10 +35,10 @@ class OnnxCore:
                                       stored in the cache
     ```
 
-    It computes in float32.
+    The network computes in float32.
 
     Attributes:
-        profile: its part of the compute profile; see `Core`.
+        profile: the core's part of the compute profile; see `Core`.
     """
 
     def __init__(

@@ -39,11 +39,11 @@ class OpenVinoCore:
             or tracing                         stored in the cache           at each start
     ```
 
-    Measured, 2 threads with AVX-512, RSUNet, 20x256x256 voxels: 3.4 s in float32 and 1.7 s in
+    Measured with RSUNet on 20x256x256 voxels (2 threads, AVX-512): 3.4 s in float32 and 1.7 s in
     bfloat16, where PyTorch takes 3.6 s and 2.0 s. Batches and results are not copied.
 
     Attributes:
-        profile: its part of the compute profile; see `Core`.
+        profile: the core's part of the compute profile; see `Core`.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ def _check_same(model: Any, network: Leaves, batch: torch.Tensor) -> None:
             got = torch.from_numpy(found[index])
             scale = max(1.0, float(wanted.abs().max()))
             if got.shape != wanted.shape or float((got - wanted).abs().max()) > 1e-3 * scale:
-                msg = "the traced network returns other values than the network"
+                msg = "the traced network returns other values than the original network"
                 raise ModelError(msg)
 
 
@@ -316,7 +316,7 @@ def _fit(model: Any, shape: tuple[int, ...]) -> None:
     except RuntimeError as error:
         own = model.inputs[0].get_partial_shape()
         msg = (
-            f"the network does not accept batches of shape {shape}, it is made for {own}: "
+            f"the network does not accept batches of shape {shape}; it is made for {own}: "
             f"{reason(error)}; check --input-patch-size, --num-input-channels and --batch-size"
         )
         raise ModelError(msg) from error

@@ -33,20 +33,20 @@ class TorchCore:
     """A network of PyTorch in evaluation mode, called without gradients.
 
     ```
-    first batch:  compile it (--compile) --> capture it (CUDA graph)
+    first batch:  compile the network (--compile) --> capture it (CUDA graph)
     every batch:  copy --> channels last --> autocast --> network
     ```
 
     - On the CPU, tensors have the memory format channels last, which is faster, unless the network
-      requires contiguous ones.
+      requires contiguous tensors.
     - BatchNorm is folded into the convolutions before it, where that is safe.
-    - bfloat16 and float16 are autocast: convolutions and matrix products use them, weights stay
-      float32, and normalisation layers compute in float32, whatever the dtype of their input.
+    - With bfloat16 and float16, the network runs under autocast: convolutions and matrix products
+      use the dtype, weights stay float32, and normalisation layers always compute in float32.
     - float32 does not use TF32 unless requested. cuDNN uses deterministic algorithms and does not
       benchmark them, so that results are reproducible.
 
     Attributes:
-        profile: its part of the compute profile; see `Core`.
+        profile: the core's part of the compute profile; see `Core`.
     """
 
     def __init__(
@@ -270,10 +270,11 @@ def _line(error: BaseException) -> str:
 class OneDnnConvolutions(TorchFunctionMode):
     """Runs 3D convolutions with oneDNN inside the ``with`` block.
 
-    For a batch of one with few voxels (n·c·z·y up to 20480), PyTorch uses its own, much slower
-    convolution, by a rule made for 2D. Measured, PyTorch 2.13, 2 threads with AVX-512, one
-    patch: the FIB-25 network takes 0.05 s instead of 0.88 s for 16x64x64 voxels and 2.5 s instead
-    of 3.1 s for 24x256x256, RSUNet 0.25 s instead of 0.69 s for 16x64x64. Results differ by 1e-6.
+    For a batch of one patch with few voxels (n·c·z·y up to 20480), PyTorch uses a convolution of
+    its own, which is much slower, because of a rule made for 2D. Measured with PyTorch 2.13 on one
+    patch (2 threads, AVX-512): the FIB-25 network takes 0.05 s instead of 0.88 s for 16x64x64
+    voxels and 2.5 s instead of 3.1 s for 24x256x256; RSUNet takes 0.25 s instead of 0.69 s for
+    16x64x64. Results differ by 1e-6.
     """
 
     def __torch_function__(
@@ -283,7 +284,7 @@ class OneDnnConvolutions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call *func*, or oneDNN in its place."""
+        """Call *func*, or the convolution of oneDNN instead."""
         if func is torch.nn.functional.conv3d:
             return _conv3d(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

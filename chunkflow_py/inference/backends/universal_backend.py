@@ -32,9 +32,9 @@ class Universal:
             return output_patch            # (n, c, z, y, x), multiplied by output_patch_mask
     ```
 
-    It returns patches of the output patch size, multiplied by the window, so that the product can
-    be computed on the network's device. The class chooses that device itself; batches and results
-    are on the CPU.
+    The class returns patches of the output patch size, already multiplied by the window, so that
+    this product can be computed on the network's device. The class chooses this device itself.
+    Batches and results are on the CPU.
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.

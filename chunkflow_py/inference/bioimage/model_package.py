@@ -49,7 +49,7 @@ class ModelPackage:
 
     Attributes:
         path: path of the package, as the user gave it.
-        weights: the weights to use, of those that the package contains.
+        weights: the weights to use; a package may contain weights in several formats.
         spatial_dims: 3, or 2 for a network that takes single sections.
         num_input_channels: number of channels of the image.
         outputs: names of the outputs, in order; a network with several outputs returns a dict with

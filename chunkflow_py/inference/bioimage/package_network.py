@@ -182,16 +182,16 @@ def choose_weights(
         wanted: format to use (default: the first of `FORMATS` whose files exist).
 
     Raises:
-        ModelError: the package has no weights in a supported format, or a file of them is missing;
-            the message names the file to download.
+        ModelError: the package has no weights in a supported format, or a file of the weights is
+            missing; the message names the file to download.
     """
     there = [each for each in FORMATS if root["weights"][each]]
     if wanted is not None:
         there = [each for each in there if each == wanted]
     if not there:
         have = ", ".join(root["weights"].mapping())
-        what = wanted or f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-        msg = f"model package {files.path} has no weights in {what}, which can be run" + (
+        what = wanted or f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        msg = f"model package {files.path} has no weights in the format {what}" + (
             f", but only in {have}" if have else ""
         )
         raise ModelError(msg)

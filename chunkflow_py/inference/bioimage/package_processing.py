@@ -147,7 +147,7 @@ def _by_channel(numbers: tuple[float, ...], values: torch.Tensor) -> torch.Tenso
 def before(
     tensor: TensorDescription, package: str
 ) -> tuple[Normalization, tuple[ProcessingStep, ...]]:
-    """Return the normalisation of an input, and the steps between it and the network.
+    """Return the normalisation of an input, and the steps between normalisation and network.
 
     Raises:
         ModelError: a step is not supported; the message names it.

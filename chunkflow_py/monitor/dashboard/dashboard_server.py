@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "chunkflow", ""
 
     def do_HEAD(self) -> None:
-        """Answer as to GET, but without the body."""
+        """Send the response to GET without its body."""
         self.do_GET()
 
     def do_GET(self) -> None:

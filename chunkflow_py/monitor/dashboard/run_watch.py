@@ -72,7 +72,7 @@ class StepWatch:
         self.closed = closed
 
     def _numbers(self, bodies: Iterable[str]) -> set[int]:
-        """Return the numbers of those tasks that messages name and that belong to this step."""
+        """Return the numbers of all tasks of this step that are named in the messages."""
         found = set()
         for text in bodies:
             try:
@@ -84,7 +84,7 @@ class StepWatch:
         return found
 
     def status(self, now: float) -> StepStatus:
-        """Return the progress of the step at *now*, in seconds since 1970."""
+        """Return the progress of the step at the time *now*, in seconds since 1970."""
         taken_from = self._home.spec.reused.get(self.stage.name)
         totals = self.states.totals(now)
         return StepStatus.of(self.stage, totals, closed=self.closed, taken_from=taken_from)
@@ -120,7 +120,7 @@ class RunWatch:
     Args:
         home: run directory.
         price: US dollars per hour of one worker; ``None`` if unknown.
-        source: text for the page that names the source of the price.
+        source: text for the page that says where the price comes from.
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
@@ -153,10 +153,10 @@ class RunWatch:
         return self._stages[name]
 
     def update(self, name: str = "") -> StepWatch:
-        """Update all steps, unless this was done a moment ago, and read records of one step.
+        """Update all steps, unless they were updated a moment ago, and read records of one step.
 
         Returns:
-            The step called *name*, for whose history records were read.
+            The step called *name*, whose records were read.
 
         Raises:
             ChunkflowError: the run cannot be read.
@@ -238,13 +238,13 @@ class RunWatch:
     def cells(self, name: str) -> bytes:
         """Return the index of each task's cell in the map, as uint32, little-endian.
 
-        The result is empty if the index of each cell is the number of its task.
+        The result is empty if each index is equal to the task number.
         """
         cells = self.stage(name).layout.cells
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a step's map, then the result of `TaskStates.changes`."""
+        """Return the version of a step's map, and its changes; see `TaskStates.changes`."""
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)
@@ -269,7 +269,7 @@ class RunWatch:
             } | watch.history.about(number)
 
     def task(self, name: str, number: int) -> dict[str, Any]:
-        """Return the facts about a task, and read its records and failures from the ledger."""
+        """Return the facts about a task, with its record and failures, read from the ledger."""
         brief = self.brief(name, number)
         ledger = self._home.ledger(self.stage(name).stage.name)
         attempts = ledger.attempts(number)

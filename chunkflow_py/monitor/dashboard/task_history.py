@@ -1,8 +1,9 @@
 """Compute the history of a step from its records: speed over time, workers, errors.
 
 The history needs whole segments of the ledger. They are read gradually: first the segments with
-failures, then the others, the latest first. A segment is read again only if it has changed. For
-each record, three numbers are kept in memory: the end and the duration of the task, and the worker.
+failures, then the others, from the latest to the oldest. A segment is read again only if it has
+changed. For each record, three numbers are kept in memory: the end and the duration of the task,
+and the worker.
 """
 
 from __future__ import annotations
@@ -137,9 +138,9 @@ class TaskHistory:
         return (self.finished > 0) & np.isin(self._states.codes, _ENDED)
 
     def throughput(self, now: float) -> dict[str, Any] | None:
-        """Return the number of tasks that ended in each of up to 120 time spans, by outcome.
+        """Return the number of tasks that ended in each time span, by outcome.
 
-        The result is ``None`` if no record has been read.
+        There are at most 120 time spans. The result is ``None`` if no record has been read.
         """
         known = self._known()
         if not known.any():
@@ -158,12 +159,12 @@ class TaskHistory:
         return {"start": start, "width_s": width} | {k: v.tolist() for k, v in counts.items()}
 
     def workers(self, now: float) -> dict[str, Any]:
-        """Return the work of each worker, the last active first, and the hours of all workers.
+        """Return the work of each worker and the hours of all; recently active workers come first.
 
         The hours of a worker are counted from the start of its first task to the end of its last
-        task or, while the worker is active, until *now*. A worker is active if tasks of the step
-        are left, and the worker has ended a task within the last ten minutes, or within three times
-        the mean duration of its tasks.
+        task. For an active worker, they are counted until *now*. A worker is active if tasks of the
+        step are left and the worker has ended a task recently: within ten minutes, or within three
+        times the mean duration of its tasks if that is longer.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -224,7 +225,7 @@ class TaskHistory:
         }
 
     def about(self, number: int) -> dict[str, Any]:
-        """Return worker, end and duration of a task; all are ``None`` if its record is unread."""
+        """Return worker, end and duration of a task; all ``None`` if its record was not read."""
         known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
         return {
             "worker": self.names[self.worker[number]] if known else None,
@@ -233,6 +234,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return the number of ended tasks whose record was read, and of all ended tasks."""
+        """Return two numbers of ended tasks: those whose record was read, and all."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -24,13 +24,13 @@ class TaskMap:
 
     Attributes:
         count: number of cells along time, z, y and x.
-        starts: for z, y and x, the first voxel of each cell along this axis; empty if the boxes do
-            not form a grid. The cells then follow the order of the list of boxes.
+        starts: for z, y and x, the first voxel of each cell along this axis. Empty if the boxes do
+            not form a grid; the cells are then in the order of the list of boxes.
         extent: extent of the box around all tasks, in voxels, zyx.
         has_times: whether tasks have a time index.
         is_task: for each number, whether the plan has a task with this number.
-        cells: for each task number, the index of the task's cell in the flattened raster; ``None``:
-            the index of each cell is the number of its task.
+        cells: for each task number, the index of the task's cell in the flattened raster; ``None``
+            if this index is equal to the task number.
     """
 
     count: tuple[int, int, int, int]
@@ -71,7 +71,7 @@ class TaskMap:
 
 
 def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> TaskMap:
-    """Arrange a list of boxes on the grid of their starts or, if too sparse, in list order."""
+    """Arrange boxes by their starts on a grid, or in list order if the grid would be too sparse."""
     regions = [plan.region(number) for number in range(plan.span)]
     rows = np.array([(r.time or 0, *r.bbox.start, *r.bbox.stop) for r in regions], np.int64)
     rows = rows.reshape(-1, 7)

@@ -8,8 +8,8 @@ closed segments  the header (one range request)              a few in each updat
                                                              repair and retry reopen tasks
 ```
 
-The journal is read before the headers. If a compaction moves a record in between, the record is
-therefore not missed, because the header of its segment contains the state of its task.
+The journal is read before the headers. A compaction may move a record to a segment in between. This
+record is not missed, because the header of the segment then contains the state of the task.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class TaskStates:
         codes: for each task number, the state of the task, as an index of `CODES`.
         changed: for each task number, the version in which the state of the task changed last.
         version: number that increases with every update that changes a state.
-        records: task number -> record in the journal, for tasks that have no record in a segment.
+        records: journal records of the tasks without a record in a segment, by task number.
         failures: failed attempts in the journal.
         segment_tries: for each task number, the number of failed attempts that its segment lists;
             0 if `TaskHistory` has not read the segment yet.
-        headers: number of a segment -> header of the segment at the last update.
+        headers: header of each segment at the last update, by the number of the segment.
     """
 
     def __init__(
@@ -187,9 +187,9 @@ class TaskStates:
         """Return the states that have changed after version *since*, or all states.
 
         Returns:
-            Whether the bytes contain the states of all tasks, and the bytes. For all tasks, the
-            bytes are the code of each task number (uint8). Else they are the numbers of the changed
-            tasks (uint32, little-endian), followed by the codes of these tasks (uint8).
+            Whether the bytes contain the states of all tasks, and the bytes. If they do, the bytes
+            are the code of each task (uint8). Otherwise, they are the numbers of the changed tasks
+            (uint32, little-endian), followed by the codes of these tasks (uint8).
         """
         new = np.flatnonzero(self.changed > since) if since else None
         if new is None or 5 * len(new) > len(self.codes):

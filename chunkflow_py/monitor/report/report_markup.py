@@ -26,7 +26,7 @@ _TICKS = 4
 
 
 class Html(str):
-    """Text that is already HTML. Text of any other type is escaped in `escaped` and `tag`."""
+    """Text that is already HTML; `escaped` and `tag` escape text of any other type."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[object], between: str = "") -> Html:
-    """Return the HTML of *parts*, with the text *between* between them."""
+    """Return the HTML of *parts*, separated by the text *between*."""
     return Html(between.join(escaped(part) for part in parts))
 
 
@@ -76,7 +76,7 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str 
 
 
 def facts(pairs: Iterable[tuple[object, object]]) -> Html:
-    """Return a list of *pairs* (name, value) as HTML; omit pairs with an empty value."""
+    """Return a list of (name, value) *pairs* as HTML, without pairs that have an empty value."""
     rows = [joined((tag("dt", name), tag("dd", value))) for name, value in pairs if value != ""]
     return tag("dl", *rows)
 
@@ -85,7 +85,7 @@ def facts(pairs: Iterable[tuple[object, object]]) -> Html:
 
 
 def number(value: float) -> str:
-    """Format a number: below 1000 with three significant digits, else as in ``4,560``."""
+    """Format a number with three significant digits, or as in ``4,560`` if it is 1000 or more."""
     if not math.isfinite(value):
         return "infinite" if value > 0 else "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

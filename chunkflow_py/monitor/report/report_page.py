@@ -89,15 +89,16 @@ _REASONS = 20
 _SIDE = 300  # pixels of the longest side of all planes of a volume
 
 _FORMULA = (
-    "A face is the boundary between two neighbouring tasks. Along each axis, a sample of faces "
-    f"between done tasks is measured, in slabs that are {2 * REACH + 2} voxels thick across the "
-    f"face and at most {WINDOW} x {WINDOW} voxels wide. Across: the mean absolute difference of "
-    "two neighbouring voxels on the two sides of a face (labels: the share of such pairs with "
-    f"different labels). Inside: the same mean for neighbouring voxels up to {REACH} voxels away "
-    'from the face, along the same axis. Seam measure: the sum of "across" over the faces, divided '
-    'by the sum of "inside". With 1, task boundaries look like the inside of tasks; with 2, the '
-    "step across a boundary is twice as large as a step inside. 95 % range: contains the seam "
-    "measure of 95 % of the samples drawn with replacement from these faces (bootstrap)."
+    "A face is the boundary between two neighbouring tasks. Along each axis, the report measures a "
+    "sample of the faces between done tasks. For each face, the report reads a slab that is "
+    f"{2 * REACH + 2} voxels thick and at most {WINDOW} x {WINDOW} voxels wide. Across: the mean "
+    "absolute difference between neighbouring voxels on opposite sides of a face; for labels, the "
+    "share of pairs with different labels. Inside: the same for neighbouring voxels inside a task, "
+    f'up to {REACH} voxels from the face. Seam measure: the sum of "across" over all faces, '
+    'divided by the sum of "inside". If it is 1, task boundaries look like the inside of tasks. If '
+    "it is 2, differences across a boundary are twice as large as inside. 95 % range: the range "
+    "that contains the seam measure of 95 % of random samples, drawn with replacement from these "
+    "faces (bootstrap)."
 )
 
 
@@ -108,7 +109,7 @@ def page_of(report: RunReport, now: float | None = None) -> str:
 
     Args:
         report: measurements to show.
-        now: date of the report, in seconds since 1970 (default: now, by this machine's clock).
+        now: date of the report, in seconds since 1970 (default: the clock of this machine).
     """
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     title = f"Report on {public(report.address.partition('#')[0])}"
@@ -255,7 +256,7 @@ def _zyx(three: list[int]) -> str:
 
 
 def _named(word: str, names: dict[str, str]) -> str:
-    """Return an argument of the command line, with placeholders of files replaced by names."""
+    """Return a command-line argument with the names of files in place of their placeholders."""
     for mark, name in names.items():
         if mark in word:
             return word.replace(mark, name)
@@ -366,7 +367,7 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
         rows.append(
             (
                 "dollars",
-                "unknown; to estimate, give --price (US dollars per worker hour) or --instance",
+                "unknown; give --price (US dollars per worker hour) or --instance to estimate them",
             )
         )
     else:

@@ -36,7 +36,8 @@ class ReportOptions:
     Attributes:
         at: point through which the planes are drawn, in voxels of the tasks, zyx (default: the
             centre of the box around all tasks).
-        faces: number of task boundaries to measure seams at, along each axis; 0: measure no seams.
+        faces: number of task boundaries, along each axis, at which seams are measured; 0 to measure
+            no seams.
         failed: largest number of given-up tasks to list.
         verify: whether to read all stored output again, and compare it with the records.
         price: US dollars per hour of one worker; ``None`` if unknown.
@@ -60,12 +61,12 @@ class StepReport:
         facts: totals over the records of the step.
         profile: compute profile (backend, device, threads and precision) that the first worker of
             the step has stored; empty if no worker has begun.
-        taken_from: URL of the run whose output is used for this step; ``None``: this run executes
+        taken_from: URL of the run whose output is used for this step; ``None`` if this run executes
             the step.
-        closed: whether all tasks have ended and none was given up; the next step is then open.
+        closed: whether all tasks have ended and none was given up; the next step may then begin.
         volumes: volumes that the step reads and writes.
         others: sentences about other addresses that the step reads or writes.
-        planes: images of those volumes that are not shown for an earlier step.
+        planes: images of these volumes, except volumes that are shown for an earlier step.
         seams: seam measures of the volumes that the step writes.
     """
 
@@ -94,9 +95,9 @@ class RunReport:
         spec: spec of the run.
         options: options of the report.
         stages: contents of the report on each step.
-        damages: the first findings of `verify`, each with the name of its step; ``None`` if the
-            output was not verified.
-        damage_kinds: kind of a finding of `verify` -> number of findings.
+        damages: findings of `verify`, each with the name of its step, up to a limit; ``None`` if
+            the output was not verified.
+        damage_kinds: number of findings of `verify`, by kind.
     """
 
     address: str

@@ -7,10 +7,11 @@
               inside  face  inside                   pairs of neighbouring voxels
 ```
 
-A sample of faces is measured. For each face, a slab of voxels is read that extends REACH + 1 voxels
-to each side of the face, and is at most WINDOW x WINDOW voxels wide. Let d(k) be the mean step
-between neighbouring voxels, over all pairs of the slab at k voxels from the face (0: across the
-face). The step between the two voxels of a pair is
+A face is the boundary between two neighbouring tasks. A sample of faces is measured. For each face,
+a slab of voxels is read, which extends REACH + 1 voxels to each side of the face and is at most
+WINDOW x WINDOW voxels wide. A pair consists of two neighbouring voxels of the slab along the axis.
+d(k) is the mean step over all pairs at k voxels from the face; d(0) is the mean step across the
+face. The step between the two voxels of a pair is
 
 * for images and maps: the absolute difference of the voxels, averaged over all channels,
 * for labels: 1 if the two voxels have different labels, else 0.
@@ -61,9 +62,9 @@ class Face:
     Attributes:
         axis: axis perpendicular to the face; 0, 1 or 2: z, y or x.
         place: position of the first voxel behind the face, along `axis`.
-        box: box that contains both tasks along `axis`, and what they have in common along the other
-            axes.
-        time: time index of both tasks; ``None`` if they have none.
+        box: box of the two tasks: along `axis`, it contains both; along the other axes, only the
+            part that they have in common.
+        time: time index of both tasks; ``None`` without a time axis.
         numbers: numbers of the two tasks.
     """
 
@@ -110,7 +111,7 @@ class Seams:
         labels: whether the volume is a segmentation; a step is then the share of pairs with
             different labels.
         axes: seam measure of each axis along which there are faces.
-        problem: reason why there are no seam measures; empty if there is none.
+        problem: reason why there are no seam measures; empty if seams were measured.
     """
 
     place: RunVolume
@@ -153,7 +154,9 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 
 
 def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
-    """Return the mean step across the middle of a slab, and the mean of the slab's other steps.
+    """Return the mean step across the face in the middle of a slab, and the mean of other steps.
+
+    A step is the difference between two neighbouring voxels along *axis*.
 
     Args:
         array: slab, (…, z, y, x), with equally many voxels on both sides of the face along *axis*.
@@ -161,8 +164,7 @@ def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, fl
         labels: whether the voxels are labels.
 
     Returns:
-        Both means, or ``None`` if no pair of voxels across the face, or no other pair, consists of
-        two finite voxels.
+        Both means, or ``None`` if one of them has no pair of finite voxels.
     """
     lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
     if labels or lines.dtype == bool:
@@ -232,7 +234,7 @@ def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> 
 
 
 def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
-    """Return a sample of at most *most* faces per axis between tasks that are both done.
+    """Return a sample of the faces between done tasks, up to *most* faces per axis.
 
     The face between two overlapping tasks is placed in the middle of the overlap, which is correct
     if the output of tasks is cropped equally on both sides.

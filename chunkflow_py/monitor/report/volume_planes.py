@@ -3,7 +3,7 @@
 The volumes are found in the spec of the run, without calling an operator of the pipeline.
 
 ```
-region of the tasks, at the finest level at which it has at most SIDE voxels along each axis
+box around all tasks, at the finest level that has at most SIDE voxels along each axis of the box
 +-----------+   +----+
 | xy        |   | zy |     If no level is coarse enough: a window of SIDE voxels around the point.
 |     +     |   | +  |     Each plane is read separately, one voxel thick.
@@ -59,7 +59,7 @@ class RunVolume:
     Attributes:
         role: ``input`` or ``output``.
         operator: name of the operator that reads or writes the volume.
-        address: address to open the volume with.
+        address: address at which the volume is opened.
         mip: resolution level of the volume.
         shrink: extent of a voxel of the volume, in voxels of the tasks, zyx.
     """
@@ -71,7 +71,7 @@ class RunVolume:
     shrink: Zyx = Zyx(1, 1, 1)
 
     def open(self, mip: int | None = None) -> Volume:
-        """Open the volume at the level `mip`, or at the level that the argument *mip* names.
+        """Open the volume at its level `mip`, or at another level if *mip* is given.
 
         Raises:
             ChunkflowError: the volume cannot be opened.
@@ -102,9 +102,10 @@ class VolumePlanes:
 
     Attributes:
         place: the volume.
-        description: kind, data type and level of the volume, intensity range and box of the images.
+        description: text with the kind, data type and level of the volume, and with the intensity
+            range and the box of the images.
         planes: images of the three planes; empty if they cannot be drawn.
-        problem: reason why there are no planes; empty if there is none.
+        problem: reason why the planes cannot be drawn; empty if they are drawn.
     """
 
     place: RunVolume
@@ -126,8 +127,8 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
         whole = region.coarser(place.shrink).intersection(volume.bounds)
         if whole.is_empty:
             problem = (
-                f"the tasks cover {region}, but the bounds of {volume.url} are {volume.bounds}, "
-                "which have no voxel in common with the tasks"
+                f"the tasks cover {region}, which has no voxel in common with the bounds of "
+                f"{volume.url}, {volume.bounds}"
             )
             return VolumePlanes(place, problem=problem)
         shown, factor, mip = _level(place, volume, whole)
@@ -173,7 +174,7 @@ def _read(volume: Volume, window: BoundingBox, middle: Zyx, axis: int) -> Chunk:
 
 
 def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneImage, ...]]:
-    """Return a description of the images, and the images, which share one intensity range."""
+    """Return a description of the images, then the images; all have the same intensity range."""
     kind = kind_of(chunks[0])
     arrays = [single_channel(chunk.array) for chunk in chunks]
     channels = "" if arrays[0].ndim == 3 else f" x {len(arrays[0])} channels"

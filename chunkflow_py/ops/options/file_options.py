@@ -86,13 +86,13 @@ def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
 
 
 def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
-    """Declare ``--dtype`` of a saver, the target type of a conversion; maps become integers."""
+    """Declare ``--dtype`` of a saver: the type to which it converts voxels and map values."""
     return click.option(
         "--dtype",
         short,
         type=click.Choice(dtypes),
-        help="Type to convert the voxels to; uint8: 255·p for the values p of a map. Values that "
-        "do not fit are an error.",
+        help="Type to convert the voxels to. If it is uint8, a value p of a map becomes 255·p. "
+        "Values that do not fit are an error.",
     )
 
 

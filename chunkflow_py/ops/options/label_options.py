@@ -62,7 +62,7 @@ def overlap_options() -> Decorator:
             default=0.5,
             show_default=True,
             help="Join segments of two tasks only if they share at least this fraction of their "
-            "voxels in the overlap of the tasks (mean of the two fractions).",
+            "voxels where the tasks overlap (mean of the fractions of both segments).",
         ),
         click.option(
             "--minimum-overlap-voxels",

@@ -54,7 +54,7 @@ def network_options() -> Decorator:
             type=click.Choice(["3", "2"]),
             default="3",
             show_default=True,
-            help="Number of spatial dimensions of the network; 2: it takes single slices.",
+            help="Number of spatial dimensions of the network; 2: the network takes single slices.",
         ),
         click.option(
             "--trust-weights",
@@ -97,6 +97,6 @@ def patch_size_options(*, required: bool) -> Decorator:
             "-v",
             minimum=0,
             help="Voxels that neighbouring output patches share along each axis, zyx.  [default: 4 "
-            "64 64, or a quarter of the patch if it is smaller]",
+            "64 64, but at most a quarter of the patch]",
         ),
     )

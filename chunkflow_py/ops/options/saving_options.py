@@ -71,12 +71,14 @@ def saving_options(
         ),
         input_option(),
         mip_option(),
-        click.option("--time", type=TIME, help="Time index to write.  [default: the task's]"),
+        click.option(
+            "--time", type=TIME, help="Time index to write.  [default: time index of the task]"
+        ),
         click.option(
             "--times",
             type=click.IntRange(min=1),
-            help="Number of time points of a new volume.  [default: the input's, if tasks have a "
-            "time index]",
+            help="Number of time points of a new volume.  [default: as in the input, if tasks have "
+            "a time index]",
         ),
         click.option(
             "--upload-log/--no-upload-log",
@@ -117,7 +119,7 @@ def saving_options(
             "--create/--no-create",
             default=True,
             show_default=True,
-            help="Create the volume if missing.",
+            help="Create the volume if it does not exist.",
         ),
         requester_pays_option(),
     )
@@ -142,7 +144,7 @@ def block_size_option(volume: str, *names: str, default: str | None) -> Decorato
 
 
 def shard_size_option(volume: str) -> Decorator:
-    """Declare ``--shard-size``; the help names the volume with *volume*."""
+    """Declare ``--shard-size``; *volume* names the volume in the help."""
     return zyx_option(
         "--shard-size",
         minimum=1,
@@ -166,7 +168,7 @@ def encoding_option(
         "--encoding",
         *short,
         type=click.Choice(choices),
-        help=f"Compression of {volume}." + ("" if default else "  [default: the format's]"),
+        help=f"Compression of {volume}." + ("" if default else "  [default: set by the format]"),
         **shown,
     )
 
@@ -189,7 +191,7 @@ def output_from(
 
     Args:
         url: address of the volume.
-        options: parameter name -> value of the option.
+        options: values of the options by parameter name.
         format: format of the volume, if the address does not name the format.
         more: further attributes of `VolumeSaver`.
 
@@ -228,7 +230,7 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
     """Check that the shard size is a multiple of the block size along each axis.
 
     Raises:
-        OptionError: the shard size is not a multiple; the message names the next size that is.
+        OptionError: the shard size is not a multiple; the message names the next larger multiple.
     """
     if shard_size is None:
         return
@@ -333,7 +335,7 @@ def creator_from(options: Mapping[str, Any], **more: Any) -> VolumeCreator:
     """Return the creator of a volume that the `creating_options` describe.
 
     Args:
-        options: parameter name -> value of the option.
+        options: values of the options by parameter name.
         more: further attributes of `VolumeCreator`.
     """
     from chunkflow_py.volume.new_volume import VolumeCreator

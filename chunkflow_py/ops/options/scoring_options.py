@@ -1,4 +1,4 @@
-"""Options that evaluate-segmentation, which scores tasks, and sum-scores share."""
+"""Options that the commands evaluate-segmentation and sum-scores share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LabelsType(NumbersType):
 _OPTIONS = (
     click.option("--ignore-zero/--count-zero", default=True, show_default=True,
                  help="Exclude voxels with ground truth 0 (unlabelled) from Rand and variation of "
-                      "information, or include them."),
+                      "information, or include these voxels."),
     click.option("--ignore-truth-labels", "ignore_bodies", type=LabelsType(), default=(),
                  help="Ground truth labels to exclude from all scores, such as 0,7.  "
                       "[default: none]"),

@@ -31,7 +31,7 @@ def peak_options(peaks: str, min_distance: float) -> Decorator:
             type=click.FloatRange(min=1),
             default=min_distance,
             show_default=True,
-            help=f"Smallest distance of two {peaks}, along at least one axis, voxels.",
+            help=f"Smallest distance between two {peaks} along at least one axis, voxels.",
         ),
         click.option(
             "--threshold-rel",

@@ -46,7 +46,7 @@ def volume_path_option(help: str) -> Decorator:
 
 
 def voxel_size_option(*short: str, instead_of: str) -> Decorator:
-    """Declare ``--voxel-size``; the help says whose voxel size it overrides (*instead_of*)."""
+    """Declare ``--voxel-size``; the help names the size that it replaces with *instead_of*."""
     return floats_option(
         "--voxel-size",
         *short,
@@ -78,7 +78,7 @@ def region_options() -> Decorator:
     """Declare ``--chunk-start``, ``--chunk-stop`` and ``--chunk-size``, the part to read."""
     return together(
         zyx_option("--chunk-start", "-s", help="Global position of the first voxel to read, zyx."),
-        zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx."),
+        zyx_option("--chunk-stop", help="Global position after the last voxel to read, zyx."),
         zyx_option(
             "--chunk-size", "-z", minimum=1, help="Extent of the part to read, voxels, zyx."
         ),
@@ -86,14 +86,15 @@ def region_options() -> Decorator:
 
 
 def downsampling_mode_option() -> Decorator:
-    """Declare ``--mode``, how several voxels are combined into one coarser voxel."""
+    """Declare ``--mode``: how several voxels are combined into one coarser voxel."""
     return click.option(
         "--mode",
         type=click.Choice(["auto", "mean", "mode"]),
         default="auto",
         show_default=True,
         help="Value of a coarser voxel: the mean, or the most frequent value (mode); auto: mode "
-        "for labels (segmentations, and integers of 32 bits or more of unknown kind), else mean.",
+        "for labels, else mean. Integers of unknown kind count as labels if they have 32 bits or "
+        "more.",
     )
 
 
@@ -164,7 +165,9 @@ def reading_options() -> Decorator:
         region_options(),
         expand_margin_option("-e"),
         channels_option("-c"),
-        click.option("--time", type=TIME, help="Time index to read.  [default: the task's]"),
+        click.option(
+            "--time", type=TIME, help="Time index to read.  [default: time index of the task]"
+        ),
         fill_missing_option(),
         click.option(
             "--validate-mip",
@@ -175,7 +178,7 @@ def reading_options() -> Decorator:
             "--blackout-sections/--no-blackout-sections",
             default=False,
             show_default=True,
-            help="Set the slices that the volume's blackout_section_ids.json lists to 0.",
+            help="Set to 0 the slices that blackout_section_ids.json of the volume lists.",
         ),
         access_options(),
         output_option(),
@@ -194,7 +197,7 @@ def loader_from(
 
     Args:
         url: address of the volume.
-        options: parameter name -> value of the option.
+        options: values of the options by parameter name.
         format: format of the volume, if the address does not name the format.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the volume).
         kind: kind of the voxels (default: the kind that the volume names).

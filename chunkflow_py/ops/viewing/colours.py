@@ -112,7 +112,7 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
 
 
 def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return channels as one colour image: each channel in its own colour, added up.
+    """Return a colour image: the sum of the channels, each in its own colour.
 
     Args:
         array: (c, ...); only the first six channels are shown.

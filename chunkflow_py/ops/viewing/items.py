@@ -79,7 +79,7 @@ def _unit(item: Synapses, voxel_size_nm: Size) -> NDArray[Any]:
 
 
 def middle_of(items: Mapping[str, Any], voxel_size_nm: Size) -> tuple[float, ...] | None:
-    """Return the centre of the first points, synapses or skeletons that are not empty, nm, zyx."""
+    """Return the centre of the first item that has points, synapses or skeletons, nm, zyx."""
     for name, item in items.items():
         skeletons = skeletons_of(item)
         if skeletons is not None:

@@ -57,7 +57,7 @@ class CloudWatch:
         """Send the seconds of each operator; if CloudWatch cannot be reached, only log a warning.
 
         Args:
-            seconds: label of an operator, used as the name of the metric -> seconds.
+            seconds: seconds by operator label, which becomes the name of the metric.
             compute_device: value of the dimension ``compute_device`` of the metrics.
 
         Raises:

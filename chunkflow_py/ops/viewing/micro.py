@@ -55,15 +55,15 @@ class MicroServer:
         self.url = f"http://{bind_address}:{self._server.server_port}/"
 
     def show(self, image: Chunk, segmentation: Chunk | None = None) -> str:
-        """Set the chunks that the page shows, and return its address.
+        """Set the chunks that the page shows, and return the address of the page.
 
         Raises:
             ChunkError: the two chunks have different boxes, or one of them cannot be shown.
         """
         if segmentation is not None and segmentation.bbox != image.bbox:
             msg = (
-                f"view needs two chunks with the same box, but the image has {image.bbox} and the "
-                f"segmentation {segmentation.bbox}; cut both to "
+                f"view needs two chunks with equal boxes, but the image has {image.bbox} and the "
+                f"segmentation has {segmentation.bbox}; cut both to "
                 f"{image.bbox.intersection(segmentation.bbox)}"
             )
             raise ChunkError(msg)

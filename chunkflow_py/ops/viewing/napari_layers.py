@@ -33,10 +33,10 @@ COLORMAPS = ("red", "green", "blue", "cyan", "magenta", "yellow")  # as `CHANNEL
 
 
 def napari_layers(items: Mapping[str, Any], voxel_size_nm: Size | None = None) -> list[Layer]:
-    """Return the napari layers of *items*, in the order of the items; skip ``None``.
+    """Return the napari layers of *items*, in the order of the items; ``None`` is skipped.
 
     Args:
-        items: name of an item -> chunk (z, y, x) or (c, z, y, x), points, synapses or skeletons.
+        items: chunks (z, y, x) or (c, z, y, x), points, synapses or skeletons, by item name.
             Each channel of a chunk becomes a layer in its own colour, blended additively.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
 

@@ -38,7 +38,7 @@ class Times:
         least_s: seconds of the operator in its fastest task.
         most_s: seconds of the operator in its slowest task.
         known_s: seconds of the operator in the tasks whose number of voxels is known.
-        voxels: number of voxels of the tasks whose number of voxels is known.
+        voxels: sum of the numbers of voxels that are known.
     """
 
     tasks: int = 0
@@ -74,9 +74,9 @@ class RunLog:
     """Times added up over many logs; memory does not grow with the number of logs.
 
     Attributes:
-        devices: device -> operator -> times, with operators in the order of the pipeline. The last
-            entry, `TOTAL`, holds the times of all operators together.
-        malformed: name of a file that is not a log -> reason.
+        devices: times by device and operator, with operators in the order of the pipeline. The last
+            entry of a device, `TOTAL`, holds the times of all operators together.
+        malformed: reasons by file name, for files that are not logs.
     """
 
     devices: dict[str, dict[str, Times]] = field(default_factory=dict)

@@ -60,7 +60,7 @@ class ViewerServer:
         """Make a viewer with one layer per item, and return its address.
 
         Args:
-            items: name of a layer -> chunk, points, synapses or skeletons; ``None`` is skipped.
+            items: chunks, points, synapses or skeletons by layer name; ``None`` is skipped.
             voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of each chunk).
             segments: ids to select initially in layers of segmentations.
             mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder.
@@ -111,7 +111,7 @@ class ViewerServer:
         return str(viewer.get_viewer_url())
 
     def _served(self, folder: ObjectFolder) -> str:
-        """Serve a folder of any store to the page, and return the address of the folder there."""
+        """Serve a folder of any store to the page, and return the address for the page."""
         token = secrets.token_hex(16)
         rule = (rf"/objects/{token}/(.*)", _objects_handler(), {"folder": folder})
         self._server.app.add_handlers(r".*", [rule])

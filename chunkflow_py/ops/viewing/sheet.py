@@ -71,13 +71,13 @@ def contact_sheet(
 ) -> bytes:
     """Return a PNG image with the three middle planes of each of *chunks* in a row.
 
-    The same chunks give the same bytes.
+    Equal chunks give equal bytes.
 
     Segmentations are shown in colours, affinities x, y, z in red, green and blue, and other chunks
     in grey or with one colour per channel (see `chunkflow_py.ops.viewing.colours`).
 
     Args:
-        chunks: title of a row -> chunk, (z, y, x) or (c, z, y, x).
+        chunks: chunks (z, y, x) or (c, z, y, x), by the title of the row.
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles of a chunk to show as black and as white (default: the range that
             `range_and_rule` chooses).

@@ -1,7 +1,7 @@
-"""Classes that plugins written for chunkflow 1.x import as ``chunkflow``.
+"""Replacements of the classes that plugins for chunkflow 1.x import from ``chunkflow``.
 
 The classes are a new implementation with the names, attributes and behaviour of chunkflow's Python
-interface, as far as plugins use it. They exist only at the boundary of a plugin:
+interface, as far as plugins use this interface. Only plugins use the classes.
 
 | module     | contains                                                                            |
 |------------|-------------------------------------------------------------------------------------|
@@ -9,5 +9,5 @@ interface, as far as plugins use it. They exist only at the boundary of a plugin
 | `chunks`   | Chunk, Image, Segmentation, ProbabilityMap, AffinityMap                             |
 | `objects`  | Synapses, PointCloud                                                                |
 | `imports`  | ``import chunkflow`` while a plugin is loaded or called                             |
-| `boundary` | a task's items as these classes, and back                                           |
+| `boundary` | conversion of a task's items to these classes, and back                             |
 """

@@ -1,4 +1,4 @@
-"""Convert the items of a task to types of chunkflow 1.x for a plugin, and its results back."""
+"""Convert items of a task to types of chunkflow 1.x for a plugin, and convert results back."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
     Args:
         value: value that the plugin returned.
         inputs: items that the plugin received. The first chunk and the first synapses among them
-            supply properties that classes of 1.x lack: domain, further kinds, and the objects of
-            T-bars.
+            supply what the classes of 1.x cannot store: the domain, kinds that are unknown to 1.x,
+            and the ids of the objects that contain T-bars.
     """
     match value:
         case list() | tuple() if type(value) in (list, tuple):

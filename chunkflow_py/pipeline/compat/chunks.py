@@ -96,7 +96,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or the chunk is 3D with integers except uint8."""
+        """Whether the layer type is segmentation, or 3D voxels are integers but not uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -112,7 +112,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def layer_type(self) -> str:
-        """The given layer type; if none was given, one derived from the dtype."""
+        """The given layer type; by default, the type that fits the shape, dtype and values."""
         if self._layer_type is not None:
             return self._layer_type
         for name in LAYER_TYPES[:-1]:
@@ -153,7 +153,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def bounding_box(self) -> BoundingBox:
-        """Global box that the chunk covers, as `bbox`."""
+        """Another name of `bbox`, the global box that the chunk covers."""
         return self.bbox
 
     @property
@@ -284,10 +284,10 @@ class Chunk(NDArrayOperatorsMixin):
     def crop_margin(
         self, margin_size: Iterable[int] | None = None, output_bbox: BoundingBox | None = None
     ) -> Chunk:
-        """Return a view without a margin, or of the part inside a box.
+        """Return a view that leaves out a margin, or a view of the part inside a box.
 
         Args:
-            margin_size: voxels to crop at both ends, zyx; or six numbers, before and after.
+            margin_size: voxels to crop at both ends, zyx; or six numbers: start, then end.
             output_bbox: global box of the part, if no margin is given.
         """
         if margin_size is None and output_bbox is not None:
@@ -297,12 +297,12 @@ class Chunk(NDArrayOperatorsMixin):
         return self.cutout(shrunk)
 
     def shrink(self, size: Iterable[int]) -> None:
-        """Crop a margin in place; *size* as in `crop_margin`."""
+        """Crop a margin in place; *size* is the margin size of `crop_margin`."""
         part = self.crop_margin(size)
         self.array, self.voxel_offset = part.array, part.voxel_offset
 
     def threshold(self, threshold: float) -> Chunk:
-        """Return a uint8 mask (z, y, x) of the voxels above *threshold*, in the first channel."""
+        """Return a uint8 mask (z, y, x): 1 where the first channel is above *threshold*."""
         array = (self.array > threshold).astype(np.uint8)
         return Chunk(array[0] if array.ndim == 4 else array, self.voxel_offset, self.voxel_size)
 
@@ -359,7 +359,7 @@ class ProbabilityMap(Chunk):
         num_peaks: float = np.inf,
         return_confidences: bool = True,
     ) -> Any:
-        """Return global positions of peaks (n, 3) and their heights; ``None`` without peaks.
+        """Return global positions (n, 3) and heights of peaks; ``None`` if there are no peaks.
 
         As in 1.x, the map is first scaled in place: its mean is subtracted, negative values become
         0, and the result is divided by its maximum.

@@ -44,7 +44,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finder of the modules in `MODULES`; each is created once."""
+    """Finder of the modules in `MODULES`; each module is created once."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -97,7 +97,7 @@ def _is_installed() -> bool:
 
 
 def is_imported_by(path: Path) -> bool:
-    """Return whether the file imports chunkflow and will get these classes."""
+    """Return whether the file imports chunkflow, which is not installed itself."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

@@ -41,7 +41,7 @@ class PointCloud:
 
 
 class Synapses:
-    """T-bars (presynaptic points) and the postsynaptic points of each, edited in place.
+    """T-bars (presynaptic points) with their postsynaptic points, which methods edit in place.
 
     Attributes:
         pre: positions of the T-bars, (n, 3) int32, zyx, voxels.
@@ -195,11 +195,11 @@ class Synapses:
     def find_redundent_post(
         self, num_threshold: int = 15, distance_threshold: float = 50.0
     ) -> set[int]:
-        """Return rows of postsynaptic points that are too far from their T-bar or too many.
+        """Return rows of postsynaptic points that are surplus or too far from their T-bar.
 
         Args:
-            num_threshold: number of points to keep for each T-bar: those with the smallest
-                distance, divided by the confidence if there is one.
+            num_threshold: number of points to keep for each T-bar: the points with the smallest
+                distance. If points have a confidence, their distance is divided by it.
             distance_threshold: largest distance from the T-bar, voxels.
         """
         distances = self.distances_from_pre_to_post
@@ -216,7 +216,8 @@ class Synapses:
     ) -> set[int]:
         """Return rows of postsynaptic points that duplicate another one on the same segment.
 
-        Of two points within *distance_threshold* voxels, the point nearer to its T-bar is kept.
+        Of two points within *distance_threshold* voxels, the point that is nearer to its T-bar is
+        kept.
         """
         from scipy.spatial import KDTree
 

@@ -1,4 +1,4 @@
-"""The Cartesian and BoundingBox classes of chunkflow 1.x; components may be fractions."""
+"""The Cartesian and BoundingBox classes of chunkflow 1.x; coordinates may be fractions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cartesian(NamedTuple):
-    """Three numbers, zyx. Arithmetic is elementwise; ``<`` must hold on all three axes."""
+    """Three numbers, zyx. Arithmetic is elementwise; ``<`` is true if it holds on all axes."""
 
     z: Any
     y: Any
@@ -66,29 +66,29 @@ class Cartesian(NamedTuple):
         return Cartesian(-self.z, -self.y, -self.x)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all three equal *other*, which is one number or three."""
+        """Return whether all three numbers equal *other*, which is one number or three."""
         if other is None or isinstance(other, str):
             return False
         return self._all(other, operator.eq)
 
     def __ne__(self, other: object) -> bool:
-        """Return whether at least one of the three differs."""
+        """Return whether at least one of the three numbers differs from *other*."""
         return not self == other
 
     def __lt__(self, other: Any) -> bool:
-        """Return whether all three are less."""
+        """Return whether all three numbers are less than *other*."""
         return self._all(other, operator.lt)
 
     def __le__(self, other: Any) -> bool:
-        """Return whether all three are at most as large."""
+        """Return whether all three numbers are at most *other*."""
         return self._all(other, operator.le)
 
     def __gt__(self, other: Any) -> bool:
-        """Return whether all three are larger."""
+        """Return whether all three numbers are greater than *other*."""
         return self._all(other, operator.gt)
 
     def __ge__(self, other: Any) -> bool:
-        """Return whether all three are at least as large."""
+        """Return whether all three numbers are at least *other*."""
         return self._all(other, operator.ge)
 
     def __hash__(self) -> int:
@@ -134,7 +134,7 @@ def to_cartesian(values: Iterable[Any] | None) -> Cartesian | None:
 
 
 def plain(values: Iterable[Any]) -> Cartesian:
-    """Convert three numbers to Python floats, or to integers where they are whole."""
+    """Convert three numbers to Python numbers: whole numbers to int, other numbers to float."""
     numbers = (float(value) for value in values)
     return Cartesian(*(int(value) if value.is_integer() else value for value in numbers))
 
@@ -244,8 +244,8 @@ class BoundingBox:
         """Return the box grown at both ends; negative numbers shrink it.
 
         Args:
-            size: one number, or three (zyx), by which both ends move outwards; or six, of which
-                three are added to the start and three to the stop.
+            size: one number or three (zyx), by which both ends move outwards. Of six numbers, three
+                are added to the start and three to the stop.
         """
         if size is None:
             return self

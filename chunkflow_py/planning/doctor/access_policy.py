@@ -1,8 +1,8 @@
 """Derive the minimum permissions that the submitter (``producer``) and workers of a run need.
 
-For AWS, the permissions are policies with the same statements as the stack in
-``deploy/aws/fleet.yaml``, but with the addresses of one run; a test compares policies and stack.
-For Google Cloud Storage, the permissions are roles to grant.
+For AWS, the permissions are policies. They have the same statements as the stack in
+``deploy/aws/fleet.yaml``, but with the addresses of one run. A test compares the policies with the
+stack. For Google Cloud Storage, the permissions are roles to grant.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RECEIVE = (
 _READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
 _WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
 _CLOUDS = "s3", "gs"
-# markers in the addresses of a spec: the level follows, and the place of a task's box in file names
+# markers in the addresses of a spec: text before the level, placeholder for the box of a task
 _LEVEL, _BOX = " at mip ", "BOX"
 
 
@@ -72,7 +72,7 @@ class Policy:
         inputs: objects that the run only reads, including the output of other runs that it reuses.
         queue: ARNs of the queue and of its dead-letter queue; ``None`` if the run has no SQS queue.
         stages: number of steps of the run.
-        remarks: sentences on permissions that are needed but not part of the policies.
+        remarks: sentences about permissions that are needed but missing in the policies.
     """
 
     run: str
@@ -84,7 +84,7 @@ class Policy:
     remarks: tuple[str, ...]
 
     def producer(self) -> dict[str, Any]:
-        """Return the AWS policy that allows to submit, watch, verify and repair the run."""
+        """Return the AWS policy for submitting, monitoring, verifying and repairing the run."""
         own = [*self._own(), *self._arns(self.outputs)]
         return _document(
             _statement("SendTasks", _SEND, self._queues(0)),
@@ -94,7 +94,7 @@ class Policy:
         )
 
     def worker(self) -> dict[str, Any]:
-        """Return the AWS policy that allows workers to execute the run."""
+        """Return the AWS policy for workers that execute the run."""
         outputs = self._arns(self.outputs)
         ledger = self._own("/ledger")
         several = self.stages > 1
@@ -149,7 +149,8 @@ class Policy:
         """Return the roles to grant on Google Cloud Storage; empty if the run does not use it.
 
         Returns:
-            ``producer`` and ``worker`` -> roles to grant to them; ``how`` -> how to grant a role.
+            Lists of text, by key: the roles of the ``producer``, the roles of a ``worker``, and
+            ``how`` to grant them.
         """
         home = [str(area) for area in self._home() if area.scheme == "gs"]
         outputs = [str(area) for area in self.outputs if area.scheme == "gs"]
@@ -168,9 +169,9 @@ class Policy:
                 *read,
             ],
             "how": [
-                "grant each role on the bucket, with a condition such as resource.name.startsWith("
-                f'"projects/_/buckets/BUCKET/objects/PREFIX"), for {", ".join(everywhere)}; grant '
-                "the permission to list objects (storage.objects.list) without a condition, "
+                f"grant the roles on the buckets of {', '.join(everywhere)}, each with a condition "
+                'such as resource.name.startsWith("projects/_/buckets/BUCKET/objects/PREFIX"); '
+                "grant the permission to list objects (storage.objects.list) without a condition, "
                 "because it applies to the whole bucket"
             ],
         }
@@ -220,8 +221,8 @@ def policy_of(address: str) -> Policy:
     ]
     if code := [command for step in spec.steps for command in step.code]:
         remarks.append(
-            f"add permissions for the inputs and outputs of the code of {', '.join(code)}; the "
-            "policies do not contain them, because they are not known"
+            f"the code of {', '.join(code)} may read and write other addresses; add permissions "
+            "for these addresses to the policies"
         )
     own = home.url if _is_cloud(home.url) else None
     local = [
@@ -246,7 +247,7 @@ def policy_of(address: str) -> Policy:
 
 
 def areas_of(place: str) -> list[Area]:
-    """Return the objects that belong to an address in a spec; empty if it is not in a cloud."""
+    """Return the cloud objects that belong to an address in a spec; empty for local addresses."""
     name, level, _ = place.partition(_LEVEL)
     if not _is_cloud(name):
         return []
@@ -275,7 +276,7 @@ def _declared_places(spec: Spec, key: str) -> Iterator[str]:
 
 
 def _mentioned(spec: Spec) -> Iterator[str]:
-    """Yield all cloud addresses in the options of all steps, whether or not declared as inputs."""
+    """Yield all cloud addresses in the options of all steps, even if no operator declares them."""
     values: list[Any] = []
     for stage in spec.steps:
         values += [*stage.source, *(options for _, options in stage.options)]
@@ -293,7 +294,7 @@ def _mentioned(spec: Spec) -> Iterator[str]:
 
 
 def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
-    """Return the ARNs of an SQS queue and of its dead-letter queue, and remarks.
+    """Return the ARNs of an SQS queue and of its dead-letter queue, and remarks for the user.
 
     The ARNs are ``None`` if the run has no queue, or a queue of another kind.
     """
@@ -329,5 +330,5 @@ def _statement(name: str, actions: tuple[str, ...], resources: list[str]) -> dic
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy document of those *statements* that apply to at least one resource."""
+    """Return a policy document of all *statements* that apply to at least one resource."""
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Resource"]]}

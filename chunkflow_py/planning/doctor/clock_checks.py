@@ -23,8 +23,8 @@ def check_clock(address: str) -> Iterator[Finding]:
     """Compare this machine's clock with the Date header of a server's response.
 
     Args:
-        address: address of the server, with ``https://`` or ``http://``; it may respond with an
-            error, because error responses also have a Date header.
+        address: address of the server, with ``https://`` or ``http://``. The server may respond
+            with an error, because error responses also have a Date header.
     """
     where = without_secrets(address)
     try:
@@ -36,7 +36,7 @@ def check_clock(address: str) -> Iterator[Finding]:
     elif abs(offset) > LARGEST_OFFSET_S:
         way = "ahead of" if offset > 0 else "behind"
         text = f"the clock of this machine is {abs(offset):.0f} s {way} the clock of {where}; "
-        text += f"clouds refuse requests signed with an offset of {REFUSED_S:.0f} s or more"
+        text += f"clouds refuse signed requests if the offset is {REFUSED_S:.0f} s or more"
         yield Finding("clock", "problem", text, "run timedatectl set-ntp true, or start chronyd")
     else:
         yield Finding(
@@ -50,8 +50,8 @@ def check_clock(address: str) -> Iterator[Finding]:
 def offset_from(address: str) -> float | None:
     """Return the offset of this machine's clock from the clock of a server.
 
-    The server's Date header has whole seconds and its response takes time, so a range of offsets is
-    possible. The offset nearest to 0 is returned.
+    The offset is not known exactly, because the Date header has whole seconds and the response
+    takes time. Of all possible offsets, the one nearest to 0 is returned.
 
     Returns:
         Offset in seconds, positive if this machine's clock is ahead; ``None`` if the server sends

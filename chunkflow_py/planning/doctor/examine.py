@@ -19,8 +19,8 @@ class Places:
     Attributes:
         stores: URLs of folders, buckets or volumes.
         queues: URLs of queues.
-        write: whether the checks may create test objects in the stores and test queues beside the
-            queues, and remove both afterwards.
+        write: whether the checks may create test objects in the stores, and test queues beside the
+            queues. The checks remove them afterwards.
     """
 
     stores: tuple[str, ...] = ()

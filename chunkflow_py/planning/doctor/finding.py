@@ -53,8 +53,8 @@ class Finding:
 def hidden(text: str) -> str:
     """Return *text* without secrets: passwords and signatures in addresses, and secret variables.
 
-    Values of environment variables with names such as ``API_TOKEN`` are replaced by ``***``, unless
-    the value is an existing path, such as the path of a credentials file.
+    The value of an environment variable with a name such as ``API_TOKEN`` is replaced by ``***``.
+    Values that are existing paths, such as the path of a credentials file, stay.
     """
     text = str(ChunkflowError(text))  # the error removes secrets from addresses
     for name, value in os.environ.items():

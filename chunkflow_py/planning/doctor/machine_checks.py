@@ -88,8 +88,8 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
     Args:
         what: description of the folder for the finding, such as ``the working folder``.
         folder: path of the folder; if it does not exist, the nearest existing parent is checked.
-        needed: whether chunkflow must be able to write to the folder; if not, a folder that is not
-            writable is a note instead of a problem.
+        needed: whether chunkflow must be able to write to the folder. If this is false, a folder
+            that is not writable is reported as a note instead of a problem.
     """
     where = f"{what} {folder}"
     try:
@@ -112,7 +112,7 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
 
 
 def _caches() -> dict[str, Path]:
-    """Return description -> folder, for the caches that are kept after a process ends."""
+    """Return the folders of the caches that are kept after a process ends, by description."""
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 
@@ -298,8 +298,8 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
     """Time a 3x3x3 convolution in float32 on a device.
 
     Returns:
-        Seconds of the fastest of three runs, number of multiplications and additions of a run, and
-        error of a small convolution, as `judge_convolution` defines it.
+        Three numbers: the seconds of the fastest of three runs, the multiplications and additions
+        of a run, and the error of a small convolution (see `judge_convolution`).
     """
     import torch
 

@@ -109,7 +109,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Report the installed extras, and what each missing extra is for and how to install it."""
+    """Report the installed extras, and the purpose and installation of each missing extra."""
     try:
         requirements = _requirements()
     except ImportError:

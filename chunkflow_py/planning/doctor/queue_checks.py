@@ -37,7 +37,8 @@ def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
 
     Args:
         url: address of the queue, see `open_queue`.
-        write: whether the check may create, and then remove, a temporary queue beside the queue.
+        write: whether the check may create a temporary queue beside the inspected queue. The check
+            removes the temporary queue afterwards.
     """
     shown = without_secrets(url)
     try:
@@ -89,9 +90,9 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
 def _check_redrive(shown: str, redrive: dict[str, Any]) -> Iterator[Finding]:
     dead = str(redrive.get("deadLetterTargetArn", "")).rpartition(":")[2]
     receives = int(redrive.get("maxReceiveCount", 0))
-    text = f"{shown} moves tasks to {dead} after {receives} receipts"
+    text = f"{shown} moves a task to {dead} after the task was received {receives} times"
     if receives < FEW_RECEIVES:
-        text += "; interruptions also count as receipts, although the task has not failed"
+        text += "; a task that was interrupted is also received again, although it has not failed"
         yield Finding("queue", "note", text, f"set the maxReceiveCount to {RECEIVES}")
     else:
         yield Finding("queue", "ok", text)
@@ -159,7 +160,7 @@ def _remove(scheme: str, own: str) -> None:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a queue's server, to compare its clock; ``None`` without a server."""
+    """Return the address of a queue's server, for `check_clock`; ``None`` without a server."""
     try:
         scheme, rest = address_of(url)
         if scheme != "sqs":

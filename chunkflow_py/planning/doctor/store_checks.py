@@ -35,7 +35,8 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
 
     Args:
         url: address of a folder, bucket or volume, such as ``zarr://s3://bucket/em``.
-        write: whether the check may write, and then remove, a test object with an unused name.
+        write: whether the check may write a test object with an unused name. The check removes the
+            object afterwards.
     """
     shown = without_secrets(url)
     try:
@@ -71,7 +72,7 @@ def _read(store: Store) -> str:
 
 
 def _folder(folder: Path) -> Finding:
-    """Return the finding whether a local folder exists, or can be created, and is writable."""
+    """Check that a local folder exists or can be created, and that it is writable."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         return Finding(
@@ -114,7 +115,7 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
         text = f"{shown} does not return the bytes that were written"
         yield Finding("store", "problem", text, "do not use this store for volumes")
     elif not gone:
-        text = f"{shown} still contains {key}, although the store reported that it was deleted"
+        text = f"{shown} still contains {key}, although the store reported its deletion"
         yield Finding(
             "store",
             "problem",
@@ -140,7 +141,7 @@ def _credentials(place: str) -> str:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a store's server, to compare its clock; ``None`` without a server."""
+    """Return the address of a store's server, for `check_clock`; ``None`` without a server."""
     try:
         place = Location.parse(url).store_url
         scheme, _, path = place.partition("://")

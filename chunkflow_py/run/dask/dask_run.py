@@ -9,9 +9,9 @@ Workers record finished tasks themselves. So if this process, the scheduler or a
 the running tasks are lost, and a repeated call of `run_on_dask` runs the missing tasks. Several
 calls on one run at the same time are harmless.
 
-If a worker dies, Dask blames all tasks that the worker had. After a few of these deaths, Dask gives
-the task up (``KilledWorker``). Such a task is retried when no other task runs, and only the failure
-of this attempt is counted as the task's own.
+If a worker dies, Dask blames all tasks that the worker had. After a few such deaths, Dask gives up
+on a task (``KilledWorker``). The task is then retried while no other task runs. Only a failure of
+this attempt counts as a permanent failure of the task.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ LEAST_AT_ONCE = 128  # enough queued work to make an adaptive cluster grow
 CLUSTER_CHECK_S = 5.0  # time between two checks of the size of the cluster
 TICK_S = 0.2
 LOG_S = 60.0
-BROKEN_PIPELINES = 3  # failures in a row to make the pipeline, after which the step ends
+BROKEN_PIPELINES = 3  # consecutive failures to create the pipeline that end the step
 
 
 def run_on_dask(
@@ -78,7 +78,7 @@ def run_on_dask(
     make_pipeline: MakeSourcedPipeline,
     working: WorkOptions,
 ) -> tuple[int, str]:
-    """Run the steps of a run on a Dask cluster; return exit code and a message for the user.
+    """Run the steps of a run on a Dask cluster; return the exit code and a message for the user.
 
     Args:
         home: the run directory.
@@ -90,7 +90,8 @@ def run_on_dask(
 
     Raises:
         OptionError: the command line is wrong, a worker would compute different bytes than the
-            first worker of the run, or versions on the cluster and in this process differ.
+            first worker of the run, or the cluster and this process have different versions of a
+            package.
         ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
     _check(working)
@@ -152,10 +153,10 @@ def run_on_dask(
 
 
 def _check(working: WorkOptions) -> None:
-    """Check that no options are set that do not apply to a Dask cluster.
+    """Check that all options that are set apply to a Dask cluster.
 
     Raises:
-        OptionError: such options are set. The message names them.
+        OptionError: some options do not apply. The message names them.
     """
     settings, limits = working.settings, working.settings.limits
     given = {

@@ -73,7 +73,7 @@ class WorkOrder:
         threads: number of threads of compute libraries; ``None`` for the number that the
             environment variables set.
         ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
-        versions: names and versions of the client's packages that must be equal on the workers.
+        versions: names and versions of packages of the client; workers must have equal versions.
     """
 
     run: str
@@ -206,7 +206,7 @@ def process_name() -> str:
 
 
 def versions_here() -> tuple[tuple[str, str], ...]:
-    """Return this process's versions of the packages that must be equal on all machines."""
+    """Return name and version, in this process, of each package in `SAME_VERSIONS`."""
     python = ".".join(map(str, sys.version_info[:2]))
     return ("python", python), *((package, version(package)) for package in SAME_VERSIONS[1:])
 
@@ -295,8 +295,8 @@ class _RunningTask:
     """A task in a pipeline.
 
     Attributes:
-        ended: future of the outcome of the task, and of whether no other task was in the pipeline
-            when this task ended.
+        ended: future of two values: the outcome of the task, and whether no other task was in the
+            pipeline when this task ended.
         begun: time at which the first operator began, in seconds of the monotonic clock; ``None``
             until then.
         operator: label of the operator that works on the task; empty between two operators.

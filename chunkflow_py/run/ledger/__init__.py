@@ -1,1 +1,1 @@
-"""The record of what is done, durable and checked."""
+"""The ledger of a run: durable and checked records of how each task ended."""

@@ -31,20 +31,21 @@ The possible races, and why no record is lost or counted twice:
 * *A zombie (an attempt whose lease has expired) records after the segment has the task and the
   journal entry is deleted*: its put succeeds. So every put is followed by a read of the segment's
   header. If the segment has the task from another attempt, the zombie has lost. Its stray entry is
-  ignored, because the segment takes precedence, and the next compaction deletes it. If the segment
-  does not have the task, the entry is the first, and no compaction deletes the entry before the
-  segment has it.
+  ignored, because the segment takes precedence, and the next compaction deletes the entry. If the
+  segment does not have the task, the entry is the first, and no compaction deletes the entry before
+  the segment has the task.
 * *Two compactions of a segment run at the same time*: their updates follow each other. The second
   update finds that the segment already has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.
 * *A reader runs while a compaction moves a record, or a zombie puts a record*: the reader reads the
-  journal entry first and the segment second. The segment takes precedence. If it does not have the
-  task, no entry of the task was deleted before, so the entry that was read is the first; and if no
-  entry was read, the task had none.
+  journal entry first and the segment second. The segment takes precedence. If the segment does not
+  have the task, no entry of the task had been deleted. So an entry that was read is the first one,
+  and if no entry was read, the task had no entry.
 * *A compaction is suspended and continues much later*, after the task was reopened and has ended
-  again: keys contain the *generation* of the task, which reopening increases, so a compaction
-  deletes only entries of its own generation. A record put for an earlier generation is put again.
+  again: keys contain the *generation* of the task, the number of times that it was reopened. So a
+  compaction deletes only entries of its own generation. A record that was put for an earlier
+  generation is put again.
 * *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
   has no effect.
 
@@ -52,10 +53,10 @@ Compactions run in their own thread, and recording never waits for a lock that t
 compaction that hangs does not prevent other processes from recording.
 
 **A task whose record cannot be read counts as not ended.** A journal entry or segment that was
-truncated, emptied or changed is named in a warning and in `unreadable`. Its name and header are not
-trusted, but all other entries remain usable. The next record of such a task replaces the damaged
-record. `missing`, `ended` and `counts` read only headers of segments. `records` reads every record;
-`verify` uses it.
+truncated, emptied or changed is named in a warning and in `unreadable`. The name and the header of
+such an object are not trusted, but all other entries remain usable. The next record of the task
+replaces the damaged record. `missing`, `ended` and `counts` read only headers of segments.
+`verify` uses `records`, which reads every record.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class Ledger:
         step: name of the step.
         span: number of tasks, which are numbered 0 to *span* - 1.
         segment_size: number of tasks of a segment; must not change after the first record.
-        in_background: whether to compact in a separate thread instead of in the methods that
-            write.
+        in_background: whether to compact in a separate thread; otherwise, the methods that write
+            also compact.
         older: whether version 0.1.0 of the package wrote the ledger, which is then read-only.
 
     Raises (all methods):
@@ -126,7 +127,7 @@ class Ledger:
     # Reading
 
     def find(self, numbers: Iterable[int]) -> dict[int, State]:
-        """Return the states of those of the given tasks that have ended, with the number as key."""
+        """Return the state of each given task that has ended, with the task's number as key."""
         states: dict[int, State] = {}
         waiting = set(numbers)
         headers = self._segments.headers({self.segment_of(number) for number in waiting})
@@ -137,7 +138,8 @@ class Ledger:
                     waiting.discard(number)
             keys = [headers.key(number) for number in waiting]
             entries = self._journal.read(keys)
-            # Headers again: a compaction may have moved records since, and a zombie put others.
+            # Read the headers again: meanwhile, a compaction may have moved records, and a zombie
+            # may have put others.
             headers = self._segments.headers({key.segment for key in keys})
             waiting = {k.number for k in keys if headers.state(k.number) or headers.is_void(k)}
             for key, entry in zip(keys, entries, strict=True):
@@ -146,7 +148,7 @@ class Ledger:
         return states
 
     def missing(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Yield those of the given tasks that have no record, in the same order."""
+        """Yield the given tasks that have no record, in the given order."""
         entries = self._journal.read([key for key in self._journal.listed() if _is_record(key)])
         headers = self._segments.headers(self._segments.listed())
         ended = {entry.number for entry in entries if entry and not headers.is_void(entry)}
@@ -273,13 +275,16 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return the objects that could not be read so far: their addresses and the problems."""
+        """Return the problem of each object that could not be read, with its address as key."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}
 
     def unreadable_at(self, number: int) -> str:
-        """Return the address of the unreadable object with a task's record; empty if none."""
+        """Return the address of the unreadable object that may contain the record of a task.
+
+        Return an empty text if there is no such object.
+        """
         for key in self._journal.unreadable:
             if key.number == number and key.kind == "record":
                 return self._journal.address(key)
@@ -381,7 +386,7 @@ class Ledger:
     ) -> dict[int, bool]:
         """Return for each record whether it has become the record of its task.
 
-        The result has the index of the record as key. Records that must be put again are missing.
+        The result has the index of the record as key. It lacks the records that must be put again.
 
         Args:
             keys: key under which each record was put, with the index in *records* as dict key.
@@ -439,7 +444,7 @@ def _is_record(key: JournalKey) -> bool:
 
 
 def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> Iterator[Record]:
-    """Yield valid records from journal *entries* of tasks that have no record in a segment."""
+    """Yield the valid records in journal *entries*, except records that a segment supersedes."""
     for entry in entries:
         if entry is None or entry.kind != "record" or headers.is_void(entry):
             continue
@@ -450,7 +455,7 @@ def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> 
 def _failures(
     entries: Iterable[LedgerEntry | None], headers: SegmentHeaders
 ) -> Iterator[FailedAttempt]:
-    """Yield failures from journal *entries* that belong to the task's current generation."""
+    """Yield the failures in journal *entries*, except failures of earlier generations."""
     for entry in entries:
         if entry is None or headers.is_void(entry):
             continue

@@ -6,12 +6,12 @@ loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  failure, begin o
 ```
 
 Each entry is one object in a folder with the stored name ``loose``. The key of a record does not
-contain the attempt, so put-if-absent can store only one record of the task. The shard, which is
-``segment % 16``, spreads concurrent writes over several folders, and over several key prefixes,
-because clouds limit the rate of requests for each prefix.
+contain the attempt, so put-if-absent can store only one record of the task. The shard is
+``segment % 16``. It spreads concurrent writes over several folders and key prefixes, because clouds
+limit the rate of requests for each prefix.
 
-An object that cannot be read counts as absent, and one warning names it. Keys that are not journal
-entries of this ledger, such as files of editors and file servers, are ignored.
+An object that cannot be read counts as absent, and one warning names the object. Objects that are
+not journal entries of this ledger, such as files of editors and file servers, are ignored.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Journal:
         root: prefix of the ledger's keys.
         segment_size: number of tasks of a segment.
         span: number of tasks, which are numbered 0 to *span* - 1.
-        older: whether version 0.1.0 of the package wrote the ledger, whose lines have no seal.
+        older: whether version 0.1.0 of the package wrote the ledger; its lines have no seal.
 
     Attributes:
         unreadable: problem of each entry that exists but could not be read, with the key of the
@@ -98,7 +98,7 @@ class Journal:
         self.unreadable: dict[JournalKey, str] = {}
 
     def listed(self, segment: int | None = None, number: int | None = None) -> Iterator[JournalKey]:
-        """Yield the keys of all entries, of entries of a segment, or of one task in a segment."""
+        """Yield the keys of all entries, or only of the entries of one segment or one task."""
         prefix = self._root if segment is None else self._prefix(segment)
         return self._parsed_keys(
             self._store.list(prefix if number is None else f"{prefix}{number}.")
@@ -114,8 +114,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: return no more segments when all other segments together have at most this
-                number of entries.
+            most_left: stop when the remaining segments together have at most this number of
+                entries.
         """
         segments = sorted(self._paths_by_segment().items(), key=lambda item: -len(item[1]))
         remaining = sum(len(paths) for _, paths in segments)
@@ -160,7 +160,7 @@ class Journal:
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return whether each is the first of its task."""
+        """Store records of different tasks; return for each record whether it was the first."""
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)
@@ -178,7 +178,7 @@ class Journal:
         return map_concurrently(put, texts, self._store.connections)
 
     def delete(self, keys: Sequence[JournalKey]) -> None:
-        """Delete entries that their segment contains, or that belong to an earlier generation."""
+        """Delete entries that were moved to their segment, or are of an earlier generation."""
         with together(self._store) as store:
             self._map(lambda key: store.delete(self._path(key)), keys)
 
@@ -255,7 +255,7 @@ class Journal:
 
 
 def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Apply *work* to each item in up to *threads* threads; return the results in order."""
+    """Apply *work* to items in several threads, at most *threads*; return results in order."""
     if len(items) < 2 or threads < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items)), "ledger") as pool:

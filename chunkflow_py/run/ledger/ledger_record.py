@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 State = Literal["done", "skipped", "dead"]
-# permanent: the task itself fails; transient: may pass, such as a network outage; resource: the
-# machine is at fault, such as a full disk; worker-lost: all processes of the worker died, or its
-# machine, so that the cause is unknown.
+# permanent: the task itself fails. transient: the cause may pass, for example a network outage.
+# resource: the machine is at fault, for example because its disk is full. worker-lost: the whole
+# worker or its machine died, so that the cause is unknown.
 FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
 # Kinds of entries: the record of a task, the beginning of an attempt, the output of an attempt that
 # was not first, and failed attempts by the kind of their failure.
@@ -35,8 +35,9 @@ ATTEMPTS: tuple[Kind, ...] = ("record", "begun", "finished")
 KINDS: tuple[Kind, ...] = (*ATTEMPTS, *FAILURES)
 RECENT_MINUTES = 10  # over which the rate of tasks is averaged
 
-# Counts about patches in records: patches computed, and found in the exchange of the run; stored
-# parts of patches that could not be used, by reason; bytes of the exchange.
+# Counts about patches in records: patches that were computed; patches that were found in the
+# exchange of the run; stored parts of patches that could not be used, by reason; bytes that were
+# read from and written to the exchange.
 REFUSED_PARTS = ("damaged", "foreign", "misplaced", "unreadable")
 PATCH_COUNTS = ("computed", "found", *REFUSED_PARTS, "read_bytes", "written_bytes")
 
@@ -44,7 +45,7 @@ _MINUTES_KEPT = 16
 _LATEST = 1e13  # largest valid time, in seconds since 1970
 _NUMBER = '{"number":'  # how the JSON of every entry begins
 _SEAL_DIGITS = 8
-# Longest text that is kept, in characters; this package writes no longer ones.
+# Longest text that is kept, in characters; this package writes no longer texts.
 _LONGEST = {"profile": 4000, "reason": 4000, "traceback": 20_000}
 _LONGEST_NAME = 300
 
@@ -68,9 +69,9 @@ class Record:
         finished: time at which the task ended, in seconds since 1970 by the worker's clock; used
             only for display and rates.
         missing_blocks: number of input blocks that were not stored and were read as the fill value.
-        patches: counts of `PATCH_COUNTS` since the last record of the same worker process; empty
-            if the tasks of the run exchange no patches. Sums over records are exact, apart from
-            processes that died.
+        patches: counts, named as in `PATCH_COUNTS`, since the last record of the same worker
+            process; empty if the tasks of the run exchange no patches. Sums over all records are
+            exact, except for the last counts of processes that died.
     """
 
     number: int
@@ -191,7 +192,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt on a task of a step whose attempts may write different bytes.
+    """An attempt on a task, in a step in which each attempt may write different bytes.
 
     Attributes:
         number: number of the task.
@@ -210,7 +211,10 @@ class Attempt:
         _clean(self, "attempt", "profile")
 
     def to_json(self) -> str:
-        """Return an entry that the attempt has begun: one line of JSON, the task's number first."""
+        """Return the attempt as one line of JSON that begins with the number of the task.
+
+        The line records only that the attempt has begun; `record` is not included.
+        """
         values = {"number": self.number, "attempt": self.attempt, "profile": self.profile}
         return json.dumps(values, separators=(",", ":"))
 
@@ -281,7 +285,7 @@ class Totals:
         failed_s: run time of the failed attempts in seconds, as far as it is known.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
         missing_blocks: number of blocks that the tasks have read as the fill value.
-        patches: sums of the counts about patches, see `Record`.
+        patches: sums of the counts about patches; see `Record`.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         first, last: time at which the first and the last task ended, in seconds since 1970 by the
             clocks of the workers; ``None`` if no task has ended.

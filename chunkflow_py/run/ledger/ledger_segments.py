@@ -96,7 +96,8 @@ class SegmentStore:
     Attributes:
         damaged: problem of each damaged segment, with the number of the segment as key.
         hints: last known headers of segments with reopened tasks. The headers may be outdated:
-            writers use the generations in them first, and check these generations after the write.
+            a writer uses the generations in a header, and checks after the write whether these
+            generations were current.
         at_once: maximum number of whole segments to process at the same time.
     """
 
@@ -179,7 +180,7 @@ class SegmentStore:
 
 
 class SegmentHeaders:
-    """Headers of some segments as they were when they were read; other segments count as empty.
+    """Headers of some segments at the time of reading; other segments count as empty.
 
     Args:
         size: number of tasks of a segment.
@@ -333,7 +334,7 @@ class Segment:
         first: number of the first task of the segment.
         size: number of tasks of the segment.
         where: address of the segment, for messages.
-        header: states of the tasks, and sums over them.
+        header: states of the tasks, and sums over the tasks.
         body: the compressed lines.
         older: whether version 0.1.0 of the package wrote the segment.
         damage: problem of the stored object; empty if the object is not damaged.
@@ -385,8 +386,8 @@ class Segment:
 
         Args:
             damage: description of the problem.
-            keeps_generations: whether to use the generations in the header, because the header is
-                undamaged, instead of the generations in the lines.
+            keeps_generations: whether to use the generations in the header, which must then be
+                undamaged; otherwise, the generations in the lines are used.
         """
         entries = list(self.entries(KINDS))
         generations = dict(self.header.generations)
@@ -489,7 +490,7 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without the entries of tasks *numbers*, in their next generation."""
+        """Return a segment without the entries of tasks *numbers*; increase their generations."""
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first
@@ -508,7 +509,7 @@ class Segment:
 
 
 def _lines(body: bytes) -> Iterator[str]:
-    """Yield the lines of the body of a segment that can be decompressed.
+    """Yield those lines of the body of a segment that can be decompressed.
 
     After a damaged gzip member, continue with the next member that is found.
     """
@@ -558,7 +559,10 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact with the probability *entries* / `COMPACT_EVERY`; call it after each write."""
+        """Compact with the probability *entries* / `COMPACT_EVERY`.
+
+        Call this method after each write, with the number of new entries.
+        """
         if random.random() * COMPACT_EVERY >= entries:  # noqa: S311 not a secret
             return
         if not self._busy.acquire(blocking=False):

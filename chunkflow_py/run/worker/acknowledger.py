@@ -1,6 +1,7 @@
 """The acknowledger of a worker: acknowledges, releases and buries messages in its own thread.
 
-Messages that arrive while a request to the queue is pending share the next request.
+To bury a message is to move it to the dead letters. Messages that arrive while a request to the
+queue is pending share the next request.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAUSE_S = 1.0
 
 
 class BatchThread(ABC):
-    """A thread that processes items in batches: each batch has all items since the last batch.
+    """A thread that processes items in batches; items that arrive meanwhile form the next batch.
 
     Args:
         name: name of the thread.
@@ -144,8 +145,8 @@ class Acknowledger(BatchThread):
                 lost = self._try(partial(self._queue.acknowledge, messages)) or []
                 for message in lost:
                     logger.debug(
-                        "the lease of message %s was lost before it was acknowledged; another "
-                        "worker may repeat the task",
+                        "the lease of message %s was lost before the message was acknowledged; "
+                        "another worker may repeat the task",
                         message.body,
                     )
 

@@ -101,7 +101,7 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Classify *error* by its type, its message, and those of the errors that caused it."""
+    """Classify *error* by the types and messages of the error itself and of its causes."""
     chain = list(_causes(error))
     text = _traceback_of(error)
     reason = text_of(error) or type(error).__name__
@@ -173,8 +173,8 @@ class AttemptLimits:
         transient: number of failures caused by the network or a service.
         delay_s: seconds before the second attempt; the delay doubles with each further attempt.
         worker_lost: number of attempts during which the whole worker disappeared. The number is
-            high because workers are also preempted or killed for reasons unrelated to the task,
-            but it is finite because the task may have killed its workers.
+            high, because workers are also preempted, or killed for other reasons. But it is finite,
+            because the task may have killed its workers.
     """
 
     permanent: int = 3
@@ -254,12 +254,12 @@ class Decision(NamedTuple):
 class FailurePolicy:
     """Decides the consequences of the failures of one worker.
 
-    A lack of memory or access is blamed on the machine until a task has succeeded on it, because a
-    worker with too little memory must not use up the attempts of all tasks.
+    Until a task has succeeded on this worker, no task is blamed for a lack of memory. Otherwise, a
+    worker with too little memory would use up the attempts of all tasks.
 
     Args:
         disk_wait_s: first pause in seconds after the disk was full.
-        retry_s: delay in seconds of a retry that is not counted.
+        retry_s: delay in seconds before the retry of a task whose failure is not counted.
 
     Attributes:
         back_off: the current pause of the worker, if it pauses.
@@ -317,9 +317,9 @@ class FailurePolicy:
     def _blame_memory(self, task: int) -> Literal["task", "nobody", "worker"]:
         """Return whether to blame the task, the worker, or nobody yet for a lack of memory.
 
-        If tasks have succeeded on this worker, blame the task; but if the previous task also ran
-        out of memory, blame the worker. If no task has succeeded, blame the worker only after a
-        second task has failed.
+        If tasks have succeeded on this worker, blame the task. But if another task has run out of
+        memory since the last success, blame the worker. If no task has ever succeeded, blame nobody
+        at first, and the worker after the second failure.
         """
         last, self._short_of_memory = self._short_of_memory, task
         if self._has_succeeded:
@@ -327,7 +327,7 @@ class FailurePolicy:
         return "nobody" if last is None else "worker"
 
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the worker after two refusals in a row, or a task that was refused twice."""
+        """Blame the worker after two refusals in a row; blame a task after its second refusal."""
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
             return "worker"
@@ -369,7 +369,7 @@ class BackOff:
         self.until = max(self.until, now + pause_s * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     def disk_full(self, now: float) -> float:
-        """Begin a pause, after which one task probes the disk; return its length in seconds.
+        """Begin a pause, and return its length in seconds; afterwards, one task probes the disk.
 
         Tasks that were running when the disk filled up also fail, but do not prolong the pause.
         """

@@ -48,8 +48,8 @@ class OutcomeRecorder(BatchThread):
         spec: hash of the step, for the records of tasks that are given up.
         guard: detector of poison tasks.
         post: function that is called in the thread with the name and the content of an event:
-            ``recorded`` with a list of (job, record or ``None``, failure or ``None``), both
-            ``None`` if the task was released; ``stuck`` with a reason; ``fatal`` with an error.
+            ``recorded`` with a list of tuples (job, record, failure), in which the record, the
+            failure or both may be ``None``; ``stuck`` with a reason; ``fatal`` with an error.
         records_attempts: whether to record the output of an attempt even if another attempt on
             the same task was recorded first.
     """
@@ -77,11 +77,11 @@ class OutcomeRecorder(BatchThread):
         super().__init__("recorder", lambda error: post("fatal", error))
 
     def record(self, outcomes: Sequence[tuple[Job, Record | FailedAttempt]]) -> None:
-        """Add outcomes to those that the thread will write to the ledger; return immediately."""
+        """Queue outcomes, which the thread writes to the ledger; return immediately."""
         self._add(outcomes)
 
     def withdraw(self, job: Job, delay_s: float) -> None:
-        """Let the thread release a suspected poison task without outcome; return immediately."""
+        """Let the thread release a suspected poison task that has no outcome; return at once."""
         self._add([(job, delay_s)])
 
     def give_up(self) -> None:

@@ -9,7 +9,7 @@ queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
 
 Each component has its own threads, which post events. Only the supervisor makes decisions, in one
 thread. Correctness does not depend on an orderly exit: a task is finished when its record is in the
-ledger, and its message is acknowledged only after that. If the worker or one of its processes dies
+ledger, and only then is its message acknowledged. If the worker or one of its processes dies
 earlier, the queue delivers the message again.
 """
 
@@ -639,7 +639,7 @@ class InFlightTasks:
         for job in jobs:
             active = self._active.get(job.number)
             if self._recent.pop(job.number, None) or job.number in self._recording:
-                # Its record may be newer than the receiver's look-up: let it look again.
+                # The task may have been recorded since the receiver's look-up: repeat the look-up.
                 self._release(job)
             elif job.number in given_up or (active and active.is_cancelled):
                 self._release(job, REDELIVERY_S)
@@ -791,7 +791,7 @@ class InFlightTasks:
                 return
 
     def watch_leases(self) -> None:
-        """Stop tasks whose lease is about to expire; if it has expired, kill the process."""
+        """Stop tasks whose lease is about to expire; kill the process if a lease has expired."""
         clock, lease_s = self._keeper.clock(), self._settings.lease_s
         late = clock + min(max(LATE_S, lease_s / 12), lease_s / 4)
         for job in [job for job in self._active.values() if job.lease_ends < late]:
@@ -808,9 +808,9 @@ class CompletionWatch:
     """Checks periodically, while a worker is idle, whether its step is complete.
 
     Only the ledger shows whether the step is complete: even if the queue is empty, a task that
-    another worker has leased may return to it. A check first counts the messages in the queue,
-    because that is cheap. It reads the ledger if no task waits, or if waiting tasks are not
-    delivered to this worker, for example because they belong to another run.
+    another worker has leased may return to the queue. A check first counts the messages in the
+    queue, because that is cheap. It reads the ledger only if no task waits, or if waiting tasks are
+    not delivered to this worker, for example because they belong to another run.
 
     Args:
         queue: queue of the tasks.

@@ -99,8 +99,8 @@ class MessageFilter:
         stage: name of the step.
         runs: hash that the messages of each step must contain, with the name of the step as key,
             in the order of the steps; ``None`` accepts any hash.
-        is_wanted: function that returns whether to keep messages of another step, given the name
-            of this step; by default, messages of later steps are kept.
+        is_wanted: function that takes the name of another step and returns whether to keep messages
+            of that step; by default, messages of later steps are kept.
     """
 
     plan: Plan
@@ -122,7 +122,7 @@ class TaskReceiver:
             ``received`` with a list of jobs; ``closed-stage`` with the name of a step; ``stuck``
             with a reason; ``fatal`` with an error.
         wait_s: longest time that one request to the queue waits for a message, in seconds.
-        guard: detector of poison tasks; ``None`` if no task is suspected.
+        guard: detector of poison tasks; with ``None``, no task is ever suspected.
 
     Attributes:
         profile: compute profile of this worker if attempts must be recorded before they begin,
@@ -303,8 +303,8 @@ class TaskReceiver:
                 self._acknowledger.release([held])
                 self._post("closed-stage", stage)
             else:
-                # Either that step has ended, or a repair has reopened an earlier step, and the
-                # worker that opens the later one again will send its tasks.
+                # Either the other step has ended, or it is a later step, whose tasks will be sent
+                # again when a worker opens it after the repair of an earlier step.
                 self._acknowledger.acknowledge([held])
             return None
         try:

@@ -63,7 +63,7 @@ class PipelineSource:
         ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
         allow_code: whether the pipeline may run code that is not part of this package.
         earlier: earlier steps of the run, whose outputs this step may read.
-        exchange: where tasks exchange the patches that they share; ``None`` if they do not.
+        exchange: where tasks exchange patches; ``None`` if tasks exchange no patches.
     """
 
     argv: tuple[str, ...]
@@ -179,8 +179,8 @@ def work(
         listener: callbacks that report progress.
 
     Raises:
-        OptionError: the address of the run has no hash of the spec although it needs one, the hash
-            is that of another spec, or this machine would compute different bytes.
+        OptionError: the address of the run lacks the hash of the spec although it needs one, the
+            hash belongs to another spec, or this machine would compute different bytes.
     """
     began = time.monotonic()
     spec = home.spec
@@ -323,7 +323,7 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
 
 
 def _no_longer_recorded(home: RunDirectory) -> str:
-    """Return a message about missing records of a run whose steps are all closed, or ""."""
+    """Return a message if records are missing although all steps are closed, else ""."""
     for stage in home.spec.steps:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
@@ -369,8 +369,8 @@ def _waited(seconds: float) -> bool:
 def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
     """Send the tasks of a step, or wait until another worker has sent them.
 
-    The worker that sends the tasks renews its claim until all tasks are sent. If the claim has not
-    changed for `CLAIM_EXPIRES_S` seconds of a waiting worker's clock, it counts as abandoned.
+    The worker that sends the tasks stores a claim, and renews the claim until all tasks are sent.
+    A waiting worker deletes the claim if the claim has not changed for `CLAIM_EXPIRES_S` seconds.
     """
     if stage == home.spec.first:
         return  # submit has sent its tasks
@@ -394,7 +394,7 @@ def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
 
 
 def _claim() -> bytes:
-    """Return the content of a new claim, which differs from that of every other claim."""
+    """Return the content of a new claim; no two claims have the same content."""
     return json.dumps({"since": time.time(), "process": os.getpid()}).encode()
 
 

@@ -189,7 +189,7 @@ def stops_on_signals(code: int) -> Iterator[None]:
     supervisor replaces them with its own handlers, and restores them at the end of the step.
 
     Args:
-        code: exit code of the process if it has not ended within `GRACE_S` of the first signal.
+        code: exit code of the process if it has not ended `GRACE_S` seconds after the first signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -104,7 +104,7 @@ class WorkerLimits:
         return replace(self, max_tasks=most, spent_s=seconds)
 
     def idle_left_s(self, idle_s: float) -> float:
-        """Return how many seconds longer a worker may wait that has been idle for *idle_s*."""
+        """Return how many more seconds a worker may wait after *idle_s* seconds without a task."""
         bounds = [] if self.idle_exit_s is None else [self.idle_exit_s - idle_s]
         if (deadline_s := self.deadline_s) is not None:
             bounds.append(deadline_s)
@@ -177,7 +177,7 @@ def parse_time_left(text: str) -> float:
 
 
 class Bound(NamedTuple):
-    """A limit in seconds, and a clause for the end of a message that explains the limit."""
+    """A limit in seconds, and a clause that explains the limit at the end of a message."""
 
     seconds: float
     why: str
@@ -188,11 +188,12 @@ class TaskLimit:
     """The run time after which a task is killed (``--task-limit``).
 
     Attributes:
-        seconds: limit of every task; infinite for no limit; ``None`` for ``auto``.
-        first_s: with ``auto``, the limit until *tasks* tasks of the step have finished.
-        times, least_s: with ``auto``, the limit after that is the median duration of finished
-            tasks, multiplied by *times*, but at least *least_s*.
-        tasks: number of finished tasks that are needed for the median.
+        seconds: limit of every task in seconds; infinity for no limit, ``None`` for ``auto``.
+        tasks: with ``auto``, number of tasks that must finish before the limit follows from their
+            median duration.
+        first_s: with ``auto``, the limit in seconds until then.
+        times, least_s: with ``auto``, the limit after that: the median duration multiplied by
+            `times`, but at least `least_s` seconds.
     """
 
     seconds: float | None = None
@@ -227,14 +228,14 @@ class TaskLimit:
         seconds = max(self.least_s, self.times * middle)
         why = (
             f"--task-limit auto allows {seconds:.4g} s, the larger of {self.least_s:g} s and "
-            f"{self.times:g} times {middle:.3g} s, the median of the {len(durations)} tasks that "
-            f"have finished; {remedy}"
+            f"{self.times:g} times the median run time ({middle:.3g} s) of the {len(durations)} "
+            f"tasks that have finished; {remedy}"
         )
         return Bound(seconds, why)
 
 
 class TaskDurations:
-    """Durations of finished tasks of a step, from this worker or, if these are too few, the ledger.
+    """Durations of finished tasks of a step; read from the ledger if this worker has too few.
 
     Args:
         limit: limit of the duration of a task.
@@ -257,7 +258,7 @@ class TaskDurations:
         self._own.append(seconds)
 
     def exceeded(self, seconds: float) -> Bound | None:
-        """Return the limit if a task that has run for *seconds* exceeds it, else ``None``."""
+        """Return the limit if a run time of *seconds* exceeds the limit, else ``None``."""
         limit = self.limit
         if seconds <= limit.shortest_s:
             return None
@@ -296,10 +297,10 @@ class WorkerSettings:
         processes: number of worker processes.
         devices: devices to assign to the processes in turn; if empty, every process sees all
             devices.
-        lease_s: duration of a lease, which is renewed when a third of it has passed.
+        lease_s: duration of a lease; a lease is renewed after a third of this time.
         max_failures: number of permanent failures that end a task.
         max_transient: number of transient failures that end a task.
-        max_worker_lost: number of attempts whose whole worker disappeared that end a task.
+        max_worker_lost: number of attempts that end a task if the worker disappeared in each.
         retry_s: delay before a failed task is retried for the first time; each further delay is
             twice as long.
         task_limit: limit of the time from the start of a task's first operator to the end of its
@@ -310,7 +311,7 @@ class WorkerSettings:
         receive_wait_s: longest time that one request to the queue waits for messages.
         disk_wait_s: first pause after the disk was full.
         records_attempts: whether the ledger must record each attempt before the attempt begins,
-            as in runs whose workers compute different bytes.
+            as in runs whose workers may compute different bytes.
         watches_notices: whether to poll metadata servers of clouds for preemption notices.
         ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
     """
@@ -334,9 +335,9 @@ class WorkerSettings:
 
 
 def gpu_numbers() -> tuple[str, ...]:
-    """Return the numbers of the GPUs that nvidia-smi lists; empty if it cannot be run.
+    """Return the numbers of the GPUs that nvidia-smi lists; empty if nvidia-smi cannot be run.
 
-    No library is loaded that would reserve memory on a GPU.
+    No library is loaded for this, because it would reserve memory on a GPU.
     """
     try:
         listed = subprocess.run(

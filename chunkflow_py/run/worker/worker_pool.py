@@ -124,7 +124,8 @@ class ProcessSnapshot:
         device: the only device that the process sees; ``None`` for all devices.
         seconds: time since the process became ready for tasks; ``None`` if it is not ready yet.
         network_seconds: total run time of the network; ``None`` if the pipeline has no network.
-        read_bytes: number of stored bytes that the loaders that count them have fetched.
+        read_bytes: number of stored bytes that loaders have fetched, as far as the loaders count
+            them.
         memory_bytes: resident host memory; 0 if the system does not report it.
         tasks: tasks that the process has begun, the oldest first.
     """
@@ -148,12 +149,13 @@ class _Seat:
 
     Attributes:
         number: number of the position, and of each process at this position.
-        device: the only device that its processes see; ``None`` for all devices.
+        device: the only device that processes at this position see; ``None`` for all devices.
         process: the current process.
         restart_at: time at which to start the next process.
-        deaths: number of consecutive deaths of its processes without an ended task in between.
+        deaths: number of consecutive deaths of processes at this position, without an ended task
+            in between.
         failed_starts: number of consecutive failed starts.
-        runs_alone: whether it runs tasks that must run alone, one at a time.
+        runs_alone: whether the process runs tasks that must run alone, one at a time.
         kill_at: time at which to kill the process because of *verdict*.
         verdict: slot of the task to blame (``None`` to blame no task), and the reason.
         times_gone: number of checks that found the process dead, but its pipe still open.
@@ -187,8 +189,8 @@ class WorkerPool:
         settings: settings of the worker, with the number of processes and their devices.
         post: function that is called in other threads with a process and its messages, see
             `WorkerProcess`.
-        on_blamed: function that is called with a task that has killed its process or exceeded its
-            time limit, the fault, and the seconds that the task had run.
+        on_blamed: function that is called when a task has killed its process or exceeded its time
+            limit. Its arguments are the task, the fault, and the run time of the task in seconds.
         durations: durations of done tasks, and the time limit that is derived from them.
 
     Attributes:
@@ -334,7 +336,12 @@ class WorkerPool:
             process.cancel([(slot, job.number)])
 
     def abandon(self, job: Job, why: str) -> None:
-        """Kill the process that has a task, for the reason *why*; retry its other tasks."""
+        """Kill the process that has a task, and retry the other tasks of the process.
+
+        Args:
+            job: the task.
+            why: the reason, for messages.
+        """
         for process, _ in self._holders(job):
             seat = self._seats[process.number]
             if seat.kill_at is None:
@@ -724,16 +731,16 @@ class WorkerProcess:
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait until a process has ended, and close our end of the pipe; `cause` still works.
+        """Wait until a process has ended, and close our end of the pipe.
 
-        A process that is blocked in the kernel, for example by a file server that does not answer,
-        cannot be killed, and is abandoned.
+        `cause` may be called afterwards. A process cannot be killed while it is blocked in the
+        kernel, for example by a file server that does not answer; it is then abandoned.
         """
         self.process.join(5)
         if self.process.is_alive():
             self.process.kill()
             self.process.join(5)
-        # The reader may be in a read. One that waits for an abandoned process ends with us.
+        # The reader may be in a read. A reader that waits for an abandoned process ends with us.
         if self._reader is not threading.current_thread():
             self._reader.join(1)
         self._connection.close()

@@ -55,7 +55,7 @@ SEND_S = 10.0  # time to send the last messages
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MOST_TASKS = 256  # tasks of one process, and slots of its board
 
-# Modules that log a choice of the process once; it is forwarded even if it is no warning.
+# Modules that log a choice of the process once. This message is forwarded even at level INFO.
 _INFORMS = ("chunkflow_py.inference.patch_exchange", "chunkflow_py.run.exchange_store")
 
 _PR_SET_PDEATHSIG = 1
@@ -162,11 +162,10 @@ class PipelineBroken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """The progress of a task that has begun and not ended.
+    """The progress of a task that has begun but not ended.
 
     Attributes:
-        operator: position in the pipeline of the operator that works on the task; ``None`` between
-            two operators.
+        operator: index of the operator that works on the task; ``None`` between two operators.
         seconds: time since the first operator began to work on the task.
         done: number of parts of the task, such as patches, that the operator has finished.
         total: number of all parts of the task; 0 if the operator does not report parts.
@@ -226,7 +225,7 @@ class ProgressBoard:
 
     @property
     def read_bytes(self) -> int:
-        """Number of stored bytes that the loaders that count them have fetched."""
+        """Number of stored bytes that loaders have fetched, as far as the loaders count them."""
         return int(self._sums[1])
 
     # Called by the worker process
@@ -265,8 +264,8 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
 
     Args:
         connection: pipe to the supervisor.
-        pickled: pickled function that makes the pipeline from its source. It is unpickled, which
-            imports its modules, after the environment variables are set.
+        pickled: pickled function that makes the pipeline from its source. Unpickling imports the
+            modules of the function, so the environment variables are set first.
         options: options of the process.
     """
     _set_up(options)
@@ -348,7 +347,7 @@ class TaskFeed(SourceBase):
 
     Attributes:
         boxes: boxes into which outputs must fit; set by the function that makes the pipeline, if
-            they are known.
+            these boxes are known.
     """
 
     boxes: Boxes | None = hook_value(None)
@@ -441,7 +440,7 @@ class _BoardListener(Listener):
 
 
 class PatchCounter:
-    """Adds to the outcomes of tasks what networks have counted since the last outcome.
+    """Adds counts about patches to outcomes: the counts since the previous outcome.
 
     Args:
         operators: operators of the pipeline.
@@ -453,7 +452,7 @@ class PatchCounter:
         self._reported: Counter[str] = Counter()
 
     def counted(self, ended: TaskEnded) -> TaskEnded:
-        """Return the outcome of a task, with counts about patches if it will be recorded."""
+        """Return *ended*, with counts about patches if the task is done or skipped."""
         if not self._hooks or ended.state not in ("done", "skipped"):
             return ended
         counts: Counter[str] = Counter()
@@ -498,7 +497,7 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 
 
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
-    """Join the compute profiles of operators; a value that differs gets the operator in its key."""
+    """Join the compute profiles of operators; the key of a differing value names the operator."""
     merged: dict[str, str] = {}
     for each in operators:
         for name, content in (each.hooks.profile or {}).items():

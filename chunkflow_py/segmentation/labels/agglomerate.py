@@ -58,26 +58,26 @@ def agglomerate(
 ) -> Iterator[NDArray[Any]]:
     """Yield the segmentation for each of the *thresholds*, which must be ascending.
 
-    The result depends only on the arguments. In the first plane along each axis, the values of the
-    channel of this axis belong to pairs with voxels outside the array and are not used.
+    The result depends only on the arguments. In the first plane along each axis, the channel of
+    this axis is not used, because its values belong to pairs with voxels outside the array.
 
     Args:
         affinity: (3, z, y, x), floating point in [0, 1], or an integer type that is divided by its
             maximum. The channels are x, y, z; the value at a voxel is the affinity between this
             voxel and its lower neighbour along the axis of the channel.
-        thresholds: two segments are merged if their score is below the threshold. The score is 1 -
-            the mean affinity of the voxel pairs on their shared face: a threshold of 0.7 merges
-            segments with a mean affinity above 0.3. A higher threshold merges more.
-        fragments: labels (z, y, x) to merge (0 is background and stays 0), or the method that
-            makes these labels. ``waterz``: a watershed on the affinities; ``seeded``: see
-            `fragments.seeded_fragments`.
-        aff_threshold_low: a voxel is background if all its affinities (``seeded``: their mean) are
-            at or below this.
-        aff_threshold_high: voxels connected by an affinity at or above this share a fragment
-            (``waterz`` only).
+        thresholds: two segments are merged if their score is below the threshold. The score is 1
+            minus the mean affinity of the voxel pairs on their shared face: a threshold of 0.7
+            merges segments with a mean affinity above 0.3. A higher threshold merges more.
+        fragments: labels (z, y, x) to merge, in which 0 is background and stays 0, or the method
+            that makes these labels. ``waterz`` is a watershed on the affinities. ``seeded`` is
+            described at `fragments.seeded_fragments`.
+        aff_threshold_low: a voxel is background if all its affinities are at or below this value
+            (``seeded``: if their mean is).
+        aff_threshold_high: two voxels belong to the same fragment if they are connected by an
+            affinity at or above this value (``waterz`` only).
         interior_threshold: a voxel may be a seed if the mean of its six affinities is above this
-            (``seeded`` only).
-        scoring_function: C++ type of the score, see the documentation of waterz; scores other than
+            value (``seeded`` only).
+        scoring_function: C++ type of the score; see the documentation of waterz. Scores other than
             the mean and the included quantiles need a C++ compiler and the boost headers.
         flip_channel: true if the channels are x, y, z; false if they are z, y, x.
         voxel_size_nm: voxel size, zyx (``seeded`` only).
@@ -169,7 +169,7 @@ def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
 
 
 def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float32]:
-    """Return (3, z, y, x) float32 in [0, 1], channel k along axis k; a view where possible."""
+    """Return affinities as float32 in [0, 1], with channel k along axis k; a view if possible."""
     if affinity.ndim != 4 or affinity.shape[0] != 3:
         msg = (
             f"agglomeration needs affinities of shape (3, z, y, x), got {tuple(affinity.shape)}; "

@@ -23,9 +23,9 @@ def connected_components(
 ) -> NDArray[Any]:
     """Label the connected components of *array*, in raster order.
 
-    With a threshold, components consist of the voxels above the threshold; a map of three channels
+    With a threshold, components consist of the voxels above the threshold. A map of three channels
     (an affinity map) is first averaged over its channels. Without a threshold, neighbouring voxels
-    of equal value are connected, which suits masks and segmentations; 0 is background.
+    of equal value are connected, and 0 is background; this suits masks and segmentations.
 
     Args:
         array: (z, y, x) or (1, z, y, x), or (3, z, y, x) if a threshold is given; any real dtype.
@@ -65,7 +65,7 @@ def connected_components(
 
 
 def renumber(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return *labels* replaced by 1 to N, in the order of the old labels; 0 stays 0.
+    """Renumber labels from 1 to N, in the order of the old labels; 0 stays 0.
 
     Args:
         labels: any shape, integers.
@@ -91,7 +91,7 @@ def renumber(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def single_channel(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view (z, y, x) of *array*, labels or a mask of one channel, without channel axis.
+    """Return a view of labels or of a mask without the channel axis: (z, y, x).
 
     Raises:
         ChunkError: the array has several channels.

@@ -1,7 +1,7 @@
 """Contingency tables: the number of voxels that each segment shares with each body.
 
 All scores are computed from these tables. The tables of parts of a volume add up to the table of
-the whole volume, whose bytes do not depend on how the volume is divided.
+the whole volume. The bytes of this table do not depend on how the volume is divided.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Contingency:
         return len(self.voxels)
 
     def where(self, kept: NDArray[np.bool_]) -> Contingency:
-        """Return the table of the rows for which *kept*, (n,) bool, is true."""
+        """Return a table of those rows for which *kept*, (n,) bool, is true."""
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
@@ -87,7 +87,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of *tables*; needs memory for about twice the rows of the sum.
+    """Return the sum of *tables*, using about twice the memory of the sum.
 
     Args:
         tables: tables of parts of a volume; no two parts have a voxel in common.
@@ -111,11 +111,11 @@ def put_table(
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
-    """Return the sum of all contingency tables below *url*, and the share of the domain covered.
+    """Return the sum of all contingency tables below *url*, and their coverage of the domain.
 
     Returns:
-        The sum, and a dict with ``tasks`` (number of tasks) and ``coverage`` (fraction of the
-        domain that lies in their boxes, 0 to 1; ``None`` if the domain is unknown).
+        The sum, and a dictionary: ``tasks`` is the number of tasks; ``coverage`` is the fraction of
+        the domain that these tasks cover, 0 to 1, or ``None`` if the domain is unknown.
 
     Raises:
         VolumeNotFoundError: there are no tables below *url*.
@@ -170,7 +170,7 @@ def _grouped(
 
 
 def _dense(labels: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the sorted labels that occur, and the index of each label among them."""
+    """Return the sorted distinct labels, and the index of each given label in this list."""
     highest = int(labels.max(initial=0))
     # A lookup table is faster than sorting, as long as it is not much larger than the array.
     if highest <= max(_SMALL, 2 * len(labels)):

@@ -46,16 +46,16 @@ def seeded_fragments(
 ) -> NDArray[Any]:
     """Return the fragments of a watershed, with seeds in the middle of cells.
 
-    The watershed floods the mean affinity of each voxel (see `interior`).
+    The watershed runs on the mean affinity of each voxel (see `interior`).
 
     The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
-    Distances are physical. In units of the shortest voxel edge, the window of the search for maxima
-    is 7 wide, and the standard deviation of the smoothing is 1.
+    Distances are physical: they depend on the voxel size. In units of the shortest voxel edge, the
+    search for maxima uses a window of 7, and the smoothing has a standard deviation of 1.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour.
-        interior_threshold: a voxel whose mean affinity is above this lies in the interior.
-        background_threshold: voxels whose mean affinity is at or below this are background.
+        interior_threshold: voxels whose mean affinity is above this value are the interior.
+        background_threshold: voxels whose mean affinity is at or below this value are background.
         voxel_size_nm: voxel size, zyx, in nm; only the ratios matter.
 
     Returns:

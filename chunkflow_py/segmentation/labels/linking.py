@@ -67,8 +67,8 @@ class TouchLinker:
         url: address of the volume of labels.
         mip: level of the volume.
         connectivity: connectivity of the labels.
-        values_url: address of the volume that was labelled, at the same level, if it is a
-            segmentation: voxels of different values are not connected. ``None`` for a mask.
+        values_url: address of the volume that was labelled (at the same level), if this volume is a
+            segmentation, where voxels of different values are not connected. ``None`` for a mask.
         opening: options for opening the volumes.
     """
 
@@ -136,8 +136,8 @@ class TouchLinker:
             GeometryError: the task lies outside the volume.
             ChunkError: the labels were made by tasks of another size or with another connectivity,
                 or two tasks have used the same id.
-            OptionError: the labels come from agglomeration, where different objects touch too, so
-                contact does not show that two labels belong together.
+            OptionError: the labels come from agglomeration. Such labels touch each other, so
+                contact does not show that two of them belong together.
         """
         bounds = self._labels.bounds
         box = region.bbox.intersection(bounds)
@@ -191,7 +191,7 @@ class TouchLinker:
     def _is_labelled(self, region: Region) -> bool:
         """Return whether a task has labelled *region*; refuse labels that cannot be linked.
 
-        If there are no records (labels of other programs or older versions), check the voxels
+        Labels of other programs or older versions have no records. For these, check the voxels
         instead: different labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
@@ -219,15 +219,14 @@ class TouchLinker:
 
         Raises:
             ChunkError: the labels were made with another connectivity.
-            OptionError: the labels come from agglomeration, where different objects touch too, so
-                contact does not show that two labels belong together.
+            OptionError: the labels come from agglomeration. Such labels touch each other, so
+                contact does not show that two of them belong together.
         """
         if labelling.connectivity is None:
             msg = (
-                f"{self.url} contains labels made by {labelling.by}, where different objects touch "
-                "too, so contact does not show that two labels belong together; store the "
-                "overlaps of tasks with save-overlap, and give --overlap-path instead of "
-                "--volume-path"
+                f"the labels in {self.url} come from {labelling.by}. Such labels touch each other, "
+                "so contact does not show that two of them belong together; store the overlaps of "
+                "tasks with save-overlap, and give --overlap-path instead of --volume-path"
             )
             raise OptionError(msg)
         if labelling.connectivity != self.connectivity:
@@ -297,15 +296,15 @@ class OverlapLinker:
 def solve_links(links: Store, table: Store) -> dict[str, str]:
     """Join all links into objects, and write the table of ids.
 
-    Memory: about 250 bytes for each linked label and 500 for each task.
+    This needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
 
     Args:
         links: store of the links that link-labels has written.
         table: store of the table.
 
     Returns:
-        Dictionary from time index, as text (empty without a time axis), to the checksum of the
-        table of this time index.
+        Checksum of the table of each time index. The keys are the time indexes as text, or an empty
+        text without a time axis.
 
     Raises:
         VolumeError: there are no links, a file of links is damaged, or tasks with links overlap.

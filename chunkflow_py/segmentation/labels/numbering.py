@@ -6,9 +6,10 @@ pieces    .  a  a  . | .  b  b  b          the id of a piece is the number of it
 ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 ```
 
-A task takes ids only from voxels in its box, and the boxes of tasks do not overlap, so all ids
-differ. All ids are below 2**64 if the volume has fewer than 2**64 voxels. When pieces are joined
-later, the smallest id of an object is that of its first voxel, for any division into tasks.
+A piece is the part of an object in one task. A task takes ids only from voxels in its box, and the
+boxes of tasks do not overlap. Therefore, all ids differ. They are below 2**64 if the volume has
+fewer than 2**64 voxels. When the pieces of an object are joined later, the smallest id is that of
+the object's first voxel, for any division into tasks.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ logger = logging.getLogger(__name__)
 def global_ids(
     labels: NDArray[Any], box: BoundingBox, core: BoundingBox, domain: BoundingBox
 ) -> NDArray[np.uint64]:
-    """Return the labels of a task replaced by ids that are unique in the volume.
+    """Replace the labels of a task by ids that are unique in the volume.
 
     Args:
         labels: (z, y, x) 1 to N, 0 for background.
         box: box of *labels*.
-        core: the part of *box* that belongs to this task alone. A piece without a voxel in *core*
+        core: the part of *box* that belongs to this task alone. A label without a voxel in *core*
             becomes background, because it belongs to a neighbouring task.
         domain: bounds of the volume.
 
     Returns:
-        (z, y, x) ids, 0 for background: 1 + the raster index in *domain* of the first voxel that
-        the piece has in *core*.
+        (z, y, x) ids, 0 for background. Each id is 1 plus the raster index in *domain* of the first
+        voxel that the label has in *core*.
 
     Raises:
         GeometryError: *core* is not inside *box* and *domain*, or the domain has 2**64 voxels or
@@ -87,8 +88,9 @@ class Numbering:
     """Numbering of the objects of a chunk: unique in the chunk or in the volume.
 
     Attributes:
-        is_global: whether ids are unique in the volume (true) or only in the chunk (false);
-            ``None``: in the volume if tasks divide a volume and the output can store such ids.
+        is_global: whether ids are unique in the volume (true) or only in the chunk (false). With
+            ``None``, `prepare` chooses: in the volume if tasks divide a volume and the output can
+            store such ids, else in the chunk.
         domain: bounds of the volume (default: the bounds that the pipeline knows).
         dtype: type of ids that are unique in the volume.
     """
@@ -143,8 +145,8 @@ class Numbering:
         elif narrow := [t for t in outline.saved_as if not _holds(t, self._known)]:
             why = (
                 f"the output stores {narrow[0]}, which is too small for the ids of a volume of "
-                f"{self._known.voxels} voxels; save to a new volume, or to a volume of uint64, "
-                "with --global-ids"
+                f"{self._known.voxels} voxels; save to a new volume or a volume of uint64, and "
+                "add --global-ids"
             )
         if why is not None and not self._has_warned:
             logger.warning(

@@ -66,7 +66,7 @@ class ObjectFolder:
 
         Args:
             files: name and content of each file; names are unique.
-            compress: gzip the content.
+            compress: whether to gzip the content.
             content_type: value of the header Content-Type that clouds send with the files.
 
         Returns:
@@ -112,14 +112,14 @@ class ObjectFolder:
             contents = list(pool.map(self.get, names))
         for name, data in zip(names, contents, strict=True):
             if data is None:
-                msg = f"{self.url}/{name} does not exist; run the task that writes it again"
+                msg = f"{self.url}/{name} does not exist; repeat the task that writes this file"
                 raise VolumeError(msg)
         return [data for data in contents if data is not None]
 
     def update_all(
         self, changes: dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]
     ) -> None:
-        """Update several JSON files in parallel; *changes* maps names to changes; see `update`."""
+        """Update several JSON files in parallel, each with its entry in *changes*; see `update`."""
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
@@ -136,8 +136,8 @@ class ObjectFolder:
 
         Args:
             name: name of the file.
-            change: old content (``None`` without a file) -> new content; must not modify the old
-                content, and may be called several times.
+            change: function that returns the new content from the old content, which is ``None``
+                without a file. It must not modify the old content, and may be called several times.
         """
         if (old := self.read_json(name)) is not None and change(old) == old:
             return
@@ -175,10 +175,11 @@ class ObjectFolder:
 
 
 def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
-    """Return the folder of the meshes or skeletons of a volume, or the folder *url* itself.
+    """Return the folder of a volume's meshes or skeletons, or the folder *url* itself.
 
     Args:
-        url: address of a precomputed volume (its info file has ``scales``), or of any other folder.
+        url: address of a precomputed volume, whose info file has ``scales``, or of any other
+            folder.
         role: key of the volume's info file that names the folder.
         default: name to record in the info file if the file names no folder yet.
 
@@ -242,7 +243,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
     """Return *data*, unpacked if it is gzipped.
 
     Raises:
-        VolumeError: *data* expands more than files of meshes and skeletons can.
+        VolumeError: the unpacked data is larger than any file of meshes or skeletons can be.
     """
     if data[:3] != b"\x1f\x8b\x08":
         return data
@@ -261,7 +262,7 @@ def objects_below(url: str) -> Output:
 
 
 def named_after(prefix: str) -> tuple[ObjectFolder, str]:
-    """Return the folder of *prefix*, and the prefix of the names of files in this folder.
+    """Split *prefix* into a folder and the start of the file names in this folder.
 
     Args:
         prefix: path or URL; an existing folder needs no slash at its end.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def mask_out(
     labels: NDArray[Any], least_voxels: int = 0, selected: Collection[int] | None = None
 ) -> NDArray[Any]:
-    """Return *labels* with the voxels of all small or unselected objects set to 0.
+    """Return *labels* in which all small or unselected objects are set to 0.
 
     Args:
         labels: any shape, integers; 0 is background.
@@ -108,11 +108,12 @@ def _number(value: Any) -> int:
 
 
 def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return *labels* with the holes of objects filled: background that a single object encloses.
+    """Fill the holes of objects: background that a single object encloses.
 
-    An object encloses a hole if each path through voxel faces from the hole to the boundary of the
-    array passes through that object. Other objects inside the hole do not change. Background
-    between several objects is not a hole, unless one of these objects encloses the others as well.
+    An object encloses a hole if every path from the hole to the boundary of the array passes
+    through that object. A path goes from voxel to voxel through shared faces. Other objects inside
+    the hole do not change. Background between several objects is not a hole, unless one of these
+    objects encloses the other objects, too.
 
     ```
     1 1 1 1        1 1 1 1
@@ -121,8 +122,8 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     1 1 1 1        1 1 1 1
     ```
 
-    Objects are examined only where background touches several objects, and each object only within
-    its bounding box.
+    An object is examined, within its bounding box, only if it touches background that also touches
+    other objects.
 
     Args:
         labels: (z, y, x) integers, 0 is background.
@@ -181,7 +182,7 @@ def check_labels(labels: NDArray[Any]) -> None:
 
 
 def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the 6-connected components of *background*, and whether each is inner (enclosed).
+    """Return the 6-connected components of *background*, and whether each is enclosed.
 
     The library fill-voids does the same, but also fills some voxels on edges of the array.
 
@@ -189,8 +190,8 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
         background: (z, y, x).
 
     Returns:
-        Components (z, y, x), 0 outside the background; and for each component, whether it is inner,
-        that is, touches no face of the array.
+        Numbered components (z, y, x), 0 outside the background; and for each number, whether the
+        component is enclosed, which means that it touches no face of the array.
     """
     import cc3d
 

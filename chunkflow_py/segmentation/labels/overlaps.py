@@ -48,7 +48,7 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
 
     Args:
         chunk: labels of a task and of a margin around it.
-        core: box of the task; the faces of this box inside the chunk's domain are shared.
+        core: box of the task. Its faces inside the chunk's domain are shared with other tasks.
 
     Yields:
         Axis of the face, first voxel behind the face, side on which the task lies, and the labels

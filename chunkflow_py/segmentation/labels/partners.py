@@ -29,8 +29,8 @@ def with_partners(
         synapses: T-bars, some with postsynaptic points.
         points: candidates for postsynaptic points, with confidences.
         max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
-        max_number: largest number of points for each T-bar; the points of highest confidence are
-            chosen, and the nearest of points with equal confidence.
+        max_number: largest number of points for each T-bar. Points of the highest confidence are
+            chosen first; of points with equal confidence, the nearest.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -65,7 +65,7 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each item among the items of its group, from 0.
+    """Return the rank of each item in its group, from 0.
 
     Args:
         group: (n,) number of the group of each item.
@@ -84,9 +84,9 @@ def doubled(
 ) -> NDArray[np.bool_]:
     """Return a mask of the postsynaptic points that are duplicates of another point.
 
-    Points within *distance* of each other on the same object are one contact, of which only the
-    point nearest to its T-bar is kept. Points are examined by increasing distance to their T-bar; a
-    point is a duplicate if a kept point on the same object lies within *distance*.
+    Points within *distance* of each other on the same object are one contact. Only one of them is
+    kept: the point nearest to its T-bar. Points are examined by increasing distance to their T-bar.
+    A point is a duplicate if a kept point on the same object lies within *distance*.
 
     Args:
         synapses: synapses with m postsynaptic points.

@@ -94,7 +94,7 @@ def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
 
     Args:
         names: names of files; files that are not fragments are ignored.
-        parts: number of parts of a fragment's name, separated by colons; the first is the id.
+        parts: number of parts of a fragment's name. Colons separate the parts; the first is the id.
     """
     fragments: dict[int, list[str]] = {}
     for name in names:

@@ -66,7 +66,7 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return (n, 2): labels that change (ascending), and the smallest label of their sets."""
+        """Return (n, 2): each label that is not the smallest of its set, and the smallest label."""
         self._merge()
         return self._kept
 

@@ -38,8 +38,9 @@ class BlockCache:
     def claim(self, block: Index) -> Future[NDArray[Any] | None] | None:
         """Return the future of a block that is cached or being fetched, or ``None``.
 
-        ``None`` means that the caller has claimed the block. The caller must fetch the block and
-        then call `share`, or call `give_up`, which cancels the future for which others wait.
+        ``None`` means that the caller has claimed the block. The caller must then fetch the block
+        and call `share`. If it cannot, it must call `give_up`, which cancels the future for which
+        other readers wait.
         """
         if not self.limit:
             return None
@@ -91,8 +92,8 @@ class BlockCache:
 def _copy_outside_heap(voxels: NDArray[Any]) -> NDArray[Any]:
     """Return a copy of *voxels* in a memory mapping of its own.
 
-    Long-lived blocks between short-lived buffers fragment the heap: with the cache in the heap,
-    peak memory was a fifth higher.
+    In the heap, cached blocks between short-lived buffers would cause fragmentation: peak memory
+    would be a fifth higher.
     """
     copy: NDArray[Any] = np.frombuffer(mmap.mmap(-1, voxels.nbytes), voxels.dtype)
     copy = copy.reshape(voxels.shape)

@@ -58,17 +58,17 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores, or ``None`` for an object of no unit."""
+        """Return the unit that object *key* stores, or ``None`` if it stores no unit."""
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
-        """Return the voxels of a block: of the full block, or of its part inside the array.
+        """Return the voxels of a block: all of them, or only those inside the array.
 
         The result may be read-only and share the memory of *data*.
 
         Raises:
-            Exception: *data* are damaged; the codec may raise any error. `ValueError` if the
-                number of bytes does not match the extent and the dtype.
+            Exception: *data* are damaged; the codec may raise any error.
+            ValueError: the number of bytes does not match the extent and the dtype.
         """
 
     @abstractmethod

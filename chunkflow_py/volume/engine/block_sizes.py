@@ -28,7 +28,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest step of a grid from the start of *bounds* that hits all box boundaries.
+    """Return the largest grid step, from the start of *bounds*, that hits all box boundaries.
 
     Boundaries that are not inside *bounds* are ignored. Along an axis without boundaries inside
     *bounds*, the step is 0.
@@ -44,10 +44,10 @@ def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingB
 def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
     """Return a block size for a new volume whose blocks align with the tasks.
 
-    Along each axis, the block size is the largest divisor of the tasks' common step (see
-    `common_unit`) up to 64 voxels. If this divisor is below 16, the block size is the common step
-    itself, up to 256. If the common step is below 4, blocks are as long as the longest task and do
-    not align.
+    Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
+    step (see `common_unit`). If this divisor is below 16, the block size is the common step itself,
+    up to 256. If the common step is below 4, blocks are as long as the longest task and do not
+    align.
     """
     block = []
     common = common_unit(boxes, bounds)
@@ -78,8 +78,8 @@ def shard_for_memory(
     voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
     the task is not included.
 
-    The extent of a shard is that of a block, doubled along x, y, z, x, … (the order in which
-    sharded precomputed volumes number their blocks), along each axis up to the end of the volume.
+    The shard begins as one block and is doubled along x, y, z, x, …, but along no axis beyond the
+    end of the volume. Sharded precomputed volumes number their blocks in this order.
 
     Args:
         block: extent of a block, voxels, zyx.
@@ -118,7 +118,7 @@ def parsed_bytes(text: str) -> int:
     """Parse a number of bytes such as ``8GB`` or ``512MiB``.
 
     Raises:
-        OptionError: *text* is not a number of bytes, or less than 1.
+        OptionError: *text* is not a number of bytes, or is less than 1.
     """
     match = _SIZE.fullmatch(text.strip())
     count = 0

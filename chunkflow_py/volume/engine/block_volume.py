@@ -323,12 +323,12 @@ class BlockVolume:
         self._cache.share(piece.block, block)
 
     def _check_not_lost(self, unit: Index) -> None:
-        """Raise an error if an earlier step of this run has stored the missing block."""
+        """Raise an error if an earlier step of this run has stored *unit*, which is missing."""
         if self._expected is None or unit in self._stored_shards:
             return
         is_shard = self._layout.unit != self._layout.block
         if is_shard and self._layout.exists(self._store, unit):
-            self._stored_shards.add(unit)  # it was written whole: its missing blocks are empty
+            self._stored_shards.add(unit)  # written whole, so its missing blocks are empty
             return
         box, time = self._box_of(unit)
         root = self._layout.root
@@ -539,7 +539,7 @@ class BlockVolume:
 
 
 def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece]:
-    """Yield the pieces of the positions *wanted* along each axis; *block* is a block's extent."""
+    """Split the positions *wanted* into one `Piece` per block; *block* is the extent of a block."""
     spans = [list(_spans(each, length)) for each, length in zip(wanted, block, strict=True)]
     for combination in itertools.product(*spans):
         index, inside, outside = zip(*combination, strict=True)
@@ -549,7 +549,7 @@ def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece
 def _spans(
     wanted: Positions, length: int
 ) -> Iterator[tuple[int, slice | list[int], slice | list[int]]]:
-    """Yield block index, positions in the block and positions in the array, along one axis."""
+    """Yield, along one axis, block index, positions in the block and positions in the array."""
     if isinstance(wanted, range):
         for block in range(wanted.start // length, -(-wanted.stop // length)):
             low = max(wanted.start, block * length)
@@ -574,7 +574,7 @@ def _run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Non
 
 
 def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
-    """Yield the results of the jobs in any order; start no further job after a failure.
+    """Yield the results of the jobs in any order; after a failure, start no further job.
 
     The generator ends only when no job is running, because jobs may write to the caller's array.
     """

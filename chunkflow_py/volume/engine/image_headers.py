@@ -1,7 +1,7 @@
 """Read the number of voxels that a compressed image declares in its header, before decoding it.
 
-The decoders of these formats allocate as much memory as a header declares. Because the metadata of
-the volume give the size of a block, blocks whose headers declare another size are refused.
+The decoders of these formats allocate as much memory as a header declares. The metadata of the
+volume give the size of a block, so a block whose header declares another size is refused.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _zfpc(data: bytes) -> int:
         shape = zfpy.header(stream)
         inside += math.prod(max(1, shape[axis]) for axis in ("nx", "ny", "nz", "nw"))
     if inside != voxels:
-        msg = f"its streams declare {inside} voxels, its header {voxels} (zfpc)"
+        msg = f"its streams declare {inside} voxels, but its header declares {voxels} (zfpc)"
         raise ValueError(msg)
     return voxels
 

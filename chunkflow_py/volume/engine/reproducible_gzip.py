@@ -3,7 +3,7 @@
 | voxels                      | library                        | speed and size against zlib   |
 |-----------------------------|--------------------------------|-------------------------------|
 | in general                  | libdeflate (in imagecodecs)    | 2.6 times as fast             |
-| noise, as in most images    | zlib-ng, only runs and Huffman | 4.5 times as fast, 1 % larger |
+| noise, as in most images    | zlib-ng (run lengths, Huffman) | 4.5 times as fast, 1 % larger |
 
 The measurements are of 8 bit images. A sample of each block decides between the libraries: if the
 sample has no repetitions, the block is noise. ISA-L is faster than both libraries, but its output
@@ -17,7 +17,7 @@ from typing import Any
 from chunkflow_py.errors import check_extra, needs_extra
 
 FASTEST = 1
-_LARGE = 1 << 16  # bytes; both libraries are fast enough below
+_LARGE = 1 << 16  # bytes; below this size, both libraries are fast enough
 _SAMPLE = 1 << 14  # bytes
 _GAIN = 1.02  # size ratio from which a search for repetitions is worth its time
 

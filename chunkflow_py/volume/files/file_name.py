@@ -1,4 +1,4 @@
-"""Names of the files that tasks read or write: one file, or a prefix followed by a task's box."""
+"""Names of the files that tasks read or write: one name, or a prefix followed by a task's box."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class FileName:
         if region is None:
             msg = (
                 f"{self.option} {self.name} has no extension {self.extensions[0]}, so it is a "
-                "prefix for the box of a task, but this pipeline has no tasks; use "
+                "prefix before the box of a task, but this pipeline has no tasks; use "
                 f"{self.name}{self.extensions[0]}"
             )
             raise VolumeError(msg)

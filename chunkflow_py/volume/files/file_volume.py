@@ -1,7 +1,7 @@
 """A file with one array as a read-only volume, and the source that opens the file of each task.
 
-A format provides a function path -> `FileVolume` (or ``None`` for an empty file). Names of files,
-checks and messages are the same for all formats.
+A format provides a function that opens a path as a `FileVolume`, or returns ``None`` for an empty
+file. Names of files, checks and messages are the same for all formats.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class FileVolume:
             dtype: type of the voxels, in any byte order.
             read_part: function (slices zyx, channels or ``None``) -> voxels.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
-            voxel_size_nm: size of a voxel, nanometres, zyx (default: `UNIT_NM`, of which loaders
-                warn).
+            voxel_size_nm: size of a voxel, nanometres, zyx (default: `UNIT_NM`; the loader warns
+                that this size is assumed).
             kind: meaning of the voxels, if known.
 
         Raises:
@@ -157,7 +157,7 @@ class FileSource(VolumeSource):
         files: name of the file, or prefix of one file per task.
         open_file: function path -> volume, or ``None`` for an empty file.
         removes_empty: whether to delete a file that is empty or contains only zeros.
-        open_whole: like *open_file*, for a file that is read whole (default: *open_file*).
+        open_whole: function like *open_file* for files that are read whole (default: *open_file*).
     """
 
     files: FileName | OnePath

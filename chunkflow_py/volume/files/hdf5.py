@@ -7,8 +7,8 @@
 | voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``; dataset  |
 | kind          | attribute ``layer_type`` | attribute ``layer_type``                              |
 
-All triples are zyx, in voxels or nanometres. Attributes of the dataset of voxels take precedence
-over the datasets ``voxel_offset`` and ``voxel_size``, and these over attributes of the file.
+All triples are zyx, in voxels or nanometres. Attributes of the dataset of voxels come first, then
+the datasets ``voxel_offset`` and ``voxel_size``, then attributes of the file.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def find_dataset(
 
     Raises:
         VolumeNotFoundError: the dataset does not exist; the message lists the existing datasets.
-        VolumeError: the values of the dataset are not numbers, or are stored in another file; or
-            *one_only* is set, and the file has several arrays, none of which is ``main``.
+        VolumeError: the values of the dataset are not numbers, or are stored in another file. With
+            *one_only*: the file has several arrays, and none of them is ``main``.
     """
     if dataset_path is None:
         main = item_at(file, "main", str(path))
@@ -288,7 +288,7 @@ def write_hdf5(
         labels: set[int] | None = None
         if chunk.kind == "segmentation" and chunk.dtype.kind in "iu":
             labels = set()
-        # Layer by layer of blocks, so that compression stops soon after a failed write.
+        # One layer of blocks at a time, so that compression stops soon after a failed write.
         for index in np.ndindex(chunk.shape[:-3]):
             for start in range(0, chunk.size.z, max(1, size.z)):
                 part = (*index, slice(start, start + size.z))

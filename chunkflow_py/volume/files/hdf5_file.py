@@ -173,7 +173,7 @@ class Sink(io.RawIOBase):
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
-        """Open the file, or create it if *new*."""
+        """Open an existing file, or create a file if *new* is true."""
         self._handle = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)
         self._position = 0
         self._length = os.fstat(self._handle).st_size
@@ -212,7 +212,7 @@ class Sink(io.RawIOBase):
         self.check()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position; the end of the file is where it would be if no write were ignored."""
+        """Move to a position; the end of the file includes writes that were ignored."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
         self._position = origin[whence] + offset
         return self._position

@@ -6,11 +6,16 @@ h5://em.h5            the only dataset of a file without main
 h5://em.h5:/a/raw     any other dataset, with attributes voxel_offset, voxel_size_nm and layer_type
 ```
 
-Guarantees: a write is on the disk when it returns; readers see the file before or after a write,
-never during it; a second writing process is refused; a full disk keeps existing blocks and leaves
-a file that can be opened. Not guaranteed, because HDF5 changes a file in place: if a process or
-machine dies during a write, the file may be damaged, and a block that was being overwritten may be
-lost. Zarr has neither problem and allows many writers.
+Guarantees:
+
+* When a write returns, its voxels are on the disk.
+* Readers see the file before or after a write, never during a write.
+* A second process that tries to write gets an error.
+* If the disk is full, existing blocks are kept, and the file can still be opened.
+
+HDF5 changes a file in place. If a process or machine dies during a write, the file may therefore be
+damaged, and the block that was being overwritten may be lost. Zarr volumes do not have this
+problem, and allow many writers.
 """
 
 from __future__ import annotations
@@ -52,8 +57,9 @@ class Hdf5Volume:
     Args:
         place: location of the file and the dataset.
         mode: ``r`` or ``r+``.
-        opening: only ``fill_missing`` and ``store_zeros`` have an effect. HDF5 encodes one block at
-            a time and cannot remove a block: an existing block is overwritten with zeros.
+        opening: only ``fill_missing`` and ``store_zeros`` have an effect. HDF5 cannot remove a
+            block, so zeros overwrite an existing block even without ``store_zeros``. HDF5 encodes
+            one block at a time.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -111,7 +117,7 @@ class Hdf5Volume:
         return self._array.read(bbox, channels)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*; see `Volume.write`; this process stays the only writer.
+        """Write *chunk*; see `Volume.write`. Afterwards, only this process may write to the file.
 
         Returns:
             An empty tuple: all tasks share the file, which any later write changes.
@@ -204,7 +210,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
 
     Raises:
         VolumeNotFoundError: the file, dataset or level does not exist.
-        VolumeError: the file cannot be read; or *mode* is ``r+`` and another process writes to it.
+        VolumeError: the file cannot be read, or, with mode ``r+``, another process writes to it.
     """
     _check_local(place)
     if not place.folder.exists():
@@ -212,7 +218,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
         raise VolumeNotFoundError(msg)
     volume = Hdf5Volume(place, mode, opening)
     if mip:
-        msg = f"{place} has no mip {mip}; it has mip 0 only, use --mip 0"
+        msg = f"{place} has no mip {mip}; it has mip 0 only; use --mip 0"
         raise VolumeNotFoundError(msg)
     if mode == "r+":
         volume.claim()
@@ -254,7 +260,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the address of a dataset in its file, the same for all names of the dataset.
+    """Return the byte address of a dataset in its file, which is the same for all its names.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.

@@ -33,7 +33,7 @@ def open_npy(
     Args:
         path: file to read.
         voxel_offset: global position of the first voxel, zyx (default: the origin).
-        voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, of which loaders warn).
+        voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, with a warning).
 
     Raises:
         VolumeError: the file is not a .npy file, or is damaged.

@@ -195,7 +195,7 @@ def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
 
 
 def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
-    """Return the letter x, y or z nearest to each spatial axis; empty if a letter is repeated."""
+    """Return, for each spatial axis, the nearest of x, y and z; empty if a letter is repeated."""
     if vectors is None or vectors.shape[1] != len(spatial):
         return ""
     nearest = np.abs(vectors[list(spatial)]).argmax(axis=1)
@@ -284,7 +284,7 @@ def _read_part(
 
 
 def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]:
-    """Return all voxels with axes as in the header; if they are raw, as a memory map."""
+    """Return all voxels, with axes as in the header; raw voxels are memory-mapped."""
     data_file = _data_file(header, path)
     plain = header.get("encoding") == "raw" and not any(
         key in header for key in ("line skip", "lineskip", "byte skip", "byteskip")
@@ -316,7 +316,7 @@ def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArra
     skipped = int(header.get("byteskip", header.get("byte skip", 0)))
     encoding = str(header["encoding"]).lower()
     if not 0 <= lines <= length or not -1 <= skipped <= max(length, size):
-        msg = f"its header skips {lines} lines and {skipped} bytes of {length}"
+        msg = f"its header skips {lines} lines and {skipped} bytes, but the file has {length} bytes"
         raise ValueError(msg)
     for _ in range(lines):
         if not file.readline():

@@ -1,9 +1,9 @@
-"""Stacks of PNG sections: one grey image per section, whose file name is its z.
+"""Stacks of PNG sections: one grey image per section; the file is named after the z position.
 
 | path             | sections                                                            |
 |------------------|---------------------------------------------------------------------|
 | ``a/7.png``      | this file                                                           |
-| ``a/`` (folder)  | all files; if all names are numbers, these are z, else sort by name |
+| ``a/`` (folder)  | all files: z from the names if all are numbers, else sorted by name |
 | ``a/raw_``       | files with this prefix, which is not part of the number             |
 """
 
@@ -76,11 +76,11 @@ def open_png(
     """Open PNG sections as one volume, with the shape and dtype of the first section.
 
     Args:
-        path: a file, a folder or a prefix, see the module.
+        path: a file, a folder or a prefix; see the docstring of the module.
         voxel_offset: global position of the first voxel, zyx (default: y and x are 0, and z is the
             number of the first section, or 0 if names are not numbers).
-        voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, of which loaders warn).
-        digit_num: number of digits in the name that is read if 7.png and 00007.png both exist.
+        voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, with a warning).
+        digit_num: number of digits of the preferred name, if both 7.png and 00007.png exist.
 
     Raises:
         VolumeNotFoundError: *path* matches no section.
@@ -137,7 +137,7 @@ def read_png(path: Path) -> NDArray[Any]:
         raise VolumeError(msg) from error
     if array.dtype == bool:
         array = array.astype(np.uint8)
-    elif array.dtype == np.int32:  # how 16-bit grey images come from some versions
+    elif array.dtype == np.int32:  # some versions return 16-bit grey images in this type
         array = array.astype(np.uint16)
     return array if array.ndim == 2 else np.moveaxis(array, -1, 0)
 
@@ -147,7 +147,7 @@ def read_png(path: Path) -> NDArray[Any]:
 
 @dataclass
 class PngSaver(OperatorBase):
-    """Operator that writes each section of a chunk to a file whose name is the section's z.
+    """Operator that writes each section of a chunk to a file named after the section's z position.
 
     Attributes:
         folder: path or URL of the folder, in any store; created if it does not exist.
@@ -241,7 +241,7 @@ class PngSaver(OperatorBase):
 def write_pngs(
     folder: str | Path, chunk: Chunk, dtype: str = "uint8", prefix: str = ""
 ) -> list[Stored]:
-    """Write each section of *chunk* to a file whose name is its z, such as ``00042.png``.
+    """Write each section of *chunk* to a file named after its z position, such as ``00042.png``.
 
     Each file has its final name only when it is complete.
 
@@ -249,7 +249,7 @@ def write_pngs(
         folder: path or URL of the folder, in any store; created if it does not exist.
         chunk: (z, y, x), or (c, z, y, x) with one channel; for an affinity map, the mean of the
             channels x and y is written.
-        dtype: ``uint8`` or ``uint16``; probabilities p become integers 255·p (65535·p).
+        dtype: ``uint8`` or ``uint16``; probabilities p become 255·p or 65535·p.
         prefix: prefix of the file names.
 
     Returns:

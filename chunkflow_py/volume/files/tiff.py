@@ -4,9 +4,10 @@ Chunks are written as a plain stack that any viewer opens, one page per section 
 description of the first page is JSON with ``axes`` (ZYX or CZYX), ``shape``, ``voxel_offset``,
 ``voxel_size_nm`` and ``layer_type``; the resolution tags store the xy voxel size, too.
 
-For files of other programs, the voxel size is read from OME-XML (PhysicalSizeX, Y, Z and their
-units, https://docs.openmicroscopy.org/ome-model/) or from ImageJ's description: the resolution
-tags give pixels per ``unit``, and ``spacing`` is the step along z in this unit, 1 by default.
+For files of other programs, the voxel size is read from OME-XML or from ImageJ's description.
+OME-XML has PhysicalSizeX, Y, Z and their units (https://docs.openmicroscopy.org/ome-model/). In
+files of ImageJ, the resolution tags give pixels per ``unit``, and the field ``spacing`` is the step
+along z in this unit (1 by default).
 
 Axes are read as the file names them; for ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel axis
 is moved to the front. Only the pages that a box needs are read.
@@ -356,8 +357,7 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
         compression: one of `COMPRESSIONS`; ``jpeg`` is lossy and accepts uint8 images only.
 
     Raises:
-        ChunkError: the chunk is empty, or *compression* is ``jpeg`` and its dtype or kind is not
-            supported.
+        ChunkError: the chunk is empty, or ``jpeg`` does not support its dtype or kind.
         VolumeError: the file cannot be written, for example on a full disk; an existing file is
             kept.
     """

@@ -9,8 +9,8 @@ em.n5/s0/0/0/0               one block:
   u16   u16  u32 ...      u32 in mode 1
 ```
 
-N5 orders axes x first, in extents, keys and block headers; this module reverses all of these,
-because the order of voxels is C order of (z, y, x). Blocks at the end of the array are clipped.
+In extents, keys and block headers, N5 lists x first. This module reverses these lists to z, y, x:
+the voxels are then in C order. Blocks at the end of the array are clipped.
 Metadata may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
 https://github.com/saalfeldlab/n5. The tensorstore library reads N5 too, but without the retry
 policy and the block cache of this project.
@@ -167,7 +167,7 @@ def _geometry(
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:
-    """Return *values* in zyx order; they are given one per axis, or three for x, y, z."""
+    """Return the values for z, y, x; *values* has one value per axis, or three for x, y, z."""
     names = axes if len(values) == len(axes) else AXES[::-1]
     by_name = dict(zip(names, values, strict=True))
     return [by_name.get(name, missing) for name in AXES]

@@ -101,11 +101,11 @@ class GrapheneVolume:
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:  # noqa: ARG002
-        """Raise an error: a graph is changed only by proofreading."""
+        """Raise an error: only proofreading on the server changes the segmentation."""
         raise VolumeError(_READ_ONLY.format(url=self.url))
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write to a graph."""
+        """Return an empty list: tasks cannot write to the server."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002

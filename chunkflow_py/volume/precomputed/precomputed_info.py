@@ -213,7 +213,7 @@ def create_info(
 
     Raises:
         VolumeError: the format or the encoding does not support this dtype, number of channels or
-            shard size, two levels would be equal, or the volume has no voxels.
+            shard size; two levels would be equal; or the volume has no voxels.
     """
     if spec.bounds.is_empty:
         msg = f"cannot create {url}: its bounds {spec.bounds} are empty; choose another region"

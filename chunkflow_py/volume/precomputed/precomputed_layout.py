@@ -6,15 +6,14 @@
 8_8_40/0a.shard               | shard index | blocks ... | minishard indices: number, gap, length |
 ```
 
-The number of a block determines its shard and minishard:
+The number of a block determines its shard and its minishard (a group of blocks with one index):
 
 ```
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 hash(number >> preshift)       (unused) | shard | minishard
 ```
 
-Without a hash, the lowest bits number the blocks of a box, which means that a shard is a box of
-blocks.
+Without a hash, the lowest bits number the blocks of one box, so each shard is a box of blocks.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -189,9 +188,9 @@ class PrecomputedLayout(BlockLayout):
         """Return the extensions of older copies that must be removed after a write.
 
         If a block is stored both gzipped and without an extension, cloud-volume reads the copy
-        without extension. Therefore each write removes the other of these two copies. Other
-        extensions are rare. The folder is listed once to find out if there are any, because to
-        check all extensions for every block takes longer than to write a small block.
+        without extension. Therefore, a write of either copy removes the other. Further extensions
+        are rare. The folder is listed once to find out whether it has any, because checking all
+        extensions for every block would take longer than writing a small block.
         """
         if not self._is_local:
             return ()
@@ -202,7 +201,10 @@ class PrecomputedLayout(BlockLayout):
         return [*([""] if self._extension else [".gz"]), *(rest if self._has_others else ())]
 
     def _extensions(self, first: str) -> list[str]:
-        """Return the extensions that a block may have, *first* first; in clouds, only ``""``."""
+        """Return the extensions that a block may have, beginning with *first*.
+
+        In clouds, blocks have no extension.
+        """
         if not self._is_local:
             return [""]
         return [first, *(extension for extension in _EXTENSIONS if extension != first)]
@@ -267,7 +269,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the bytes of *blocks*; if they are half of a shard or more, read it whole."""
+        """Return the bytes of *blocks*; read the whole shard if they are at least half of it."""
         shard = self._shard(unit)
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
@@ -288,7 +290,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return blocks * packed_most(self.block_bytes) + indices
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Return whether a shard is stored or, if shards are not boxes, whether the block is."""
+        """Return whether *unit* is stored: a shard, or a block if shards are not boxes."""
         shard = self._shard(unit)
         if self.writable:
             return store.size(self._file(shard)) is not None
@@ -319,7 +321,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return numbers, starts and stops of a minishard's blocks, (3, n), sorted by number."""
+        """Return number, start and stop of each block of a minishard, (3, n), sorted by number."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -491,7 +493,7 @@ class Sharding:
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
             msg = (
                 f"preshift, minishard and shard bits are {bits}, but must be integers from 0 to "
-                "64, of which the last two add up to at most 64"
+                "64, and the last two must add up to at most 64"
             )
             raise ValueError(msg)
         if bits[1] > _MOST_MINISHARD_BITS:
@@ -530,7 +532,7 @@ class Sharding:
             extent: extent of the volume, voxels, zyx.
             gzip_data: whether to gzip the blocks.
             exactly: whether shards must have the requested size; if false, choose the largest
-                possible shard that is not larger.
+                possible size up to the requested size.
 
         Raises:
             VolumeError: the size is not possible; the message gives the nearest possible size.
@@ -546,8 +548,8 @@ class Sharding:
             nearest = boxes[min(range(len(clipped)), key=lambda n: _distance(clipped[n], wanted))]
             msg = (
                 f"shards of {shard} cannot be built from blocks {block} in a volume of {extent} "
-                "(zyx, voxels): sharded precomputed volumes double a block along x, y, z in turn, "
-                "along each axis up to the end of the volume; the nearest possible size is "
+                "(zyx, voxels): a shard is a block that is doubled along x, y, z in turn, along "
+                "each axis up to the end of the volume; the nearest possible size is "
                 f"{nearest}"
             )
             raise VolumeError(msg)
@@ -605,7 +607,7 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
 
 
 def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the extent, in blocks zyx, of the box that the lowest *count* bits number."""
+    """Return the extent (blocks, zyx) of the box of blocks that the lowest *count* bits number."""
     order = axis_of_bits(grid)[:count]
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 

@@ -6,17 +6,17 @@ follow the conventions of funlib, xarray or chunkflow 1.x. Positions are affine 
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
-When reading, the translation may refer to the centre of the first voxel or, in volumes of other
-programs, to its corner: after rounding, the offset is the same. When writing, coordinates refer to
-voxel centres, and the centre of voxel 0 of mip 0 is at 0:
+Other programs may store the position of the corner of the first voxel instead of its centre. After
+rounding, the offset is the same. This package writes positions of voxel centres, and the centre of
+voxel 0 of mip 0 is at 0:
 
 ```
 mip 0   |·|·|·|·|·|·|·|·|      voxels and their centres; the first voxel has number k0
 mip 1   | · | · | · | · |      factor f = 2: the first centre is half a fine voxel further
 ```
 
-In a level that is f times coarser, with voxels of size f·s, the centre of the first voxel k0 is at
-(k0·f + (f - 1)/2)·s.
+Let s be the voxel size of mip 0, and f·s that of a coarser level. In the coarser level, the centre
+of the first voxel, k0, is at (k0·f + (f - 1)/2)·s.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def array_geometry(
 
 
 def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of voxels in the attributes that this project writes, if any."""
+    """Return the kind of the voxels from the attributes that this project writes, if any."""
     stored = attributes.get(OURS, {}).get("kind")
     return next((kind for kind in KINDS if kind == stored), None)
 
@@ -332,7 +332,7 @@ def image_attributes(
         name: name of the image.
         version: ``0.4`` or ``0.5``.
         channel_names: one name per channel, or empty.
-        is_label: whether the group is one of the labels of another image.
+        is_label: whether the group is a label image of another image.
     """
     spec = next(iter(levels.values()))
     image = {

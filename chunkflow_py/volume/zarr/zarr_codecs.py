@@ -1,12 +1,12 @@
-"""Encode and decode zarr blocks with the chain of codecs that the metadata of an array list.
+"""Encode and decode zarr blocks with the chain of codecs named in the metadata of the array.
 
 ```
 voxels  --transpose-->  --filter-->  --byte order-->  flat  --compress-->  --checksum-->  bytes
 ```
 
-The codecs are those of numcodecs, which zarr-python uses too; called directly, they release the
-GIL. Only codecs on a fixed list are allowed: some codecs of numcodecs, such as pickle, would
-execute code that a stranger stored in a block.
+The codecs are those of numcodecs, which zarr-python uses, too. This module calls them directly, and
+they release the GIL. Only codecs on a fixed list are allowed: some codecs of numcodecs, such as
+pickle, would execute code that a stranger stored in a block.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ZarrCodec(Protocol):
         """Decode *data* to at most *limit* bytes."""
 
     def encoded_limit(self, size: int) -> int:
-        """Return the largest number of bytes that *size* bytes may be encoded to."""
+        """Return the largest number of bytes to which *size* bytes can be encoded."""
 
 
 class CodecChain:
@@ -87,8 +87,8 @@ class CodecChain:
         """Return the voxels of a whole block; they may share the memory of *data*.
 
         Raises:
-            Exception: *data* are damaged; a codec may raise any error. `ValueError` if the number
-                of voxels is not that of a block.
+            Exception: *data* are damaged; a codec may raise any error.
+            ValueError: the number of voxels is not that of a block.
         """
         decoded: Any = data
         for codec, limit in zip(reversed(self._codecs), self._sizes[-2::-1], strict=True):
@@ -168,7 +168,7 @@ class FilterCodec:
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return the number of bytes of the widest type that a filter produces, with a reserve."""
+        """Return a limit: each byte becomes at most `_WIDEST` bytes, and a few more may follow."""
         return _WIDEST * size + _CHECKSUM
 
 

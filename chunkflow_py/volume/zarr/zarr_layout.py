@@ -154,8 +154,8 @@ class ShardedZarrLayout(ZarrLayout):
         """Return the encoded *blocks* of a shard.
 
         If at least half of the blocks of the shard are requested, the whole shard is read.
-        Otherwise the index is read and then the requested blocks; one request reads neighbouring
-        blocks.
+        Otherwise the index is read first, then the requested blocks. One request reads blocks that
+        are close together in the shard.
 
         Raises:
             ValueError: the index is damaged, or refers to bytes beyond the end of the shard.

@@ -114,7 +114,7 @@ def _problem(error: Exception) -> str:
 
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
-    """Return a document, or ``None`` if it does not exist; refuse other *version* numbers."""
+    """Return a document, or ``None`` if it does not exist; refuse one of another zarr *version*."""
     content = store.get(key, DOCUMENT_BYTES)
     if content is None:
         return None
@@ -199,7 +199,7 @@ def document_keys(*prefixes: str) -> tuple[str, ...]:
 def write_documents(
     store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
 ) -> None:
-    """Write documents, those of arrays before that of their group.
+    """Write documents: those of arrays first, then that of their group.
 
     Existing documents of the same volume are kept; missing levels are added to an existing group.
 

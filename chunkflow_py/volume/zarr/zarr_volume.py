@@ -7,9 +7,9 @@ em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
 zarr-python reads and creates the metadata, numcodecs encodes and decodes blocks, and `BlockVolume`
-reads and writes the blocks. Voxels do not pass through zarr-python, which would be three to five
-times slower, and whose stores do not wait until data are on the disk. The stores of this package
-never show partly written objects.
+reads and writes the blocks. Voxels do not pass through zarr-python: it would be three to five times
+slower, and its stores do not wait until data are on the disk. The stores of this package never show
+partly written objects.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def create_volume(
         opening: options for reading and writing the volume.
         plain: whether to create a single array instead of a group with an image.
         order: order of the arrays' spatial axes; time and channels come before them.
-        ome_version: ``0.4``, which uses zarr v2, or ``0.5``, which uses v3, also for plain arrays
+        ome_version: ``0.4`` for zarr v2, or ``0.5`` for zarr v3; this also applies to plain arrays
             (default: ``0.4`` for an address with ``zarr2://``, else ``0.5``).
         channel_names: one name per channel.
         overwrite: whether to replace the metadata of another volume.
