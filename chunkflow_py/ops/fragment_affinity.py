@@ -1,4 +1,4 @@
-r"""Divide an affinity map into fragments that do not depend on the division into tasks.
+r"""Divide affinities into fragments, the same for any task size.
 
 Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 256 256 \
   --respect-stop load-volume --volume-path affinity.zarr --expand-margin-size auto \

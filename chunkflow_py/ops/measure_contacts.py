@@ -91,7 +91,7 @@ class ContactMeasurer(OperatorBase):
         """Store the contacts and the graph of a task.
 
         Raises:
-            GeometryError: the box of the task is no box of the grid, or a margin is missing.
+            GeometryError: the box of the task does not belong to the grid, or a margin is missing.
             ChunkError: a chunk contains something else than fragments or affinities.
         """
         from chunkflow_py.segmentation.agglomeration.edge_affinities import integer_type

@@ -84,7 +84,7 @@ class RegionMerger(OperatorBase):
         """Merge the regions in the box of a task.
 
         Raises:
-            GeometryError: the box of the task is no box of the level.
+            GeometryError: the box of the task does not belong to the level.
             VolumeError: an object of the level below is missing or damaged.
         """
         from chunkflow_py.segmentation.agglomeration.graph_levels import (

@@ -104,7 +104,7 @@ def test_a_plan_holds(line):
 
 @pytest.mark.drill
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("line", [FIB, FILTER, COMPONENTS], ids=["fib25", "filter", "components"])
 def test_plans_hold_within_20_percent(line):
     """Memory and time of a trained network, a filter and labels are within 20 % of the plan."""

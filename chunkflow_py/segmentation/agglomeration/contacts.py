@@ -1,8 +1,8 @@
 """Contacts: for each pair of touching regions, sum, count and tie of the edges between them.
 
 The mean affinity of a contact is sum / count. Means are compared exactly, by `mean_keys`. Sums of
-uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16 affinities fit for
-up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger volumes.
+uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16 affinities fit
+for up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger volumes.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Contacts:
             at = int(count.argmax())
             msg = (
                 f"regions {low[starts][at]} and {high[starts][at]} share {count.max()} voxel "
-                f"faces, but at most {MOST_EDGES} are supported; raise --aff-threshold-high, so that "
-                "fragments are smaller"
+                f"faces, but at most {MOST_EDGES} are supported; raise --aff-threshold-high, so "
+                "that fragments are smaller"
             )
             raise ChunkError(msg)
         return Contacts(

@@ -4,8 +4,8 @@ The value of channel k at voxel v belongs to the edge between v and its lower ne
 k. Plane 0 of each channel is an edge to a voxel outside the array, and is ignored.
 
 The index of an edge is 3 * voxel + axis. The voxels of the whole volume are numbered in raster
-order, so the index identifies the edge in every task. Around a voxel, the indices of the six edges ascend in
-the order of `DIRECTIONS`, and so do the numbers of the six neighbours.
+order, so the index identifies the edge in every task. Around a voxel, the indices of the six edges
+ascend in the order of `DIRECTIONS`, and so do the numbers of the six neighbours.
 """
 
 from __future__ import annotations

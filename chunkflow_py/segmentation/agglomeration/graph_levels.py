@@ -44,7 +44,7 @@ def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx
         A summary: numbers of regions, contacts and merges.
 
     Raises:
-        GeometryError: the box is no box of the level.
+        GeometryError: the box does not belong to the level.
         VolumeError: an object of the level below is missing or damaged.
     """
     settings = graphs.settings_at(box.start, level - 1, task_size)

@@ -9,9 +9,10 @@
 
 Contacts are processed from the best to the worst, down to the threshold. Two closed regions are
 merged if they are each other's best contact. If the best contact of a region is with an open
-region, or with one that has a better contact, the region is *blocked*: it waits for a larger box. It
-stays blocked, because merges of other regions do not make any contact better. A closed region that is not blocked in the end has
-no contact that reaches the threshold: it is *final*, and leaves the graph.
+region, or with one that has a better contact, the region is *blocked*: it waits for a larger box.
+It stays blocked, because merges of other regions do not make any contact better. A closed region
+that is not blocked in the end has no contact that reaches the threshold: it is *final*, and leaves
+the graph.
 
 The result is that of the greedy algorithm on the whole volume: see the package.
 """
@@ -114,9 +115,8 @@ class OpenGraph:
                 across = replace(across, first=across.second, second=across.first)
             crossing.append(across)
             faces.append(np.full(len(across), face, np.uint8))
-            lower, upper = labels.take(0, axis), labels.take(1, axis)
-            same: NDArray[np.uint64] = lower[(lower == upper) & (lower != 0)]
-            both = np.unique(same)
+            lower, upper = np.moveaxis(labels, axis, 0)
+            both = np.unique(lower[(lower == upper) & (lower != 0)])
             cut.append(both)
             cut_faces.append(np.full(len(both), face, np.uint8))
         joined = Contacts.joined(crossing)
