@@ -174,7 +174,8 @@ class Synapses:
         if name not in self.users:
             known = ", ".join(self.users) or "none"
             msg = (
-                f"no annotator (user) named {name!r} in these synapses; the annotators are {known}"
+                f"these synapses have no annotator (user) named {name!r}; the annotators are "
+                f"{known}"
             )
             raise ChunkError(msg)
         return self.users.index(name)

@@ -40,8 +40,8 @@ def aggregate_skeleton_fragments(
 
     Args:
         fragments: fragments of the object; the result depends on their order.
-        dust_threshold: remove connected pieces shorter than this, nanometres.
-        tick_threshold: remove branches shorter than this, nanometres.
+        dust_threshold: length below which connected pieces are removed, nanometres.
+        tick_threshold: length below which branches are removed, nanometres.
 
     Raises:
         MissingExtraError: kimimaro is not installed.
@@ -83,14 +83,14 @@ def aggregate_skeleton_fragments(
     type=click.FloatRange(min=0),
     default=1000,
     show_default=True,
-    help="Remove connected pieces of a skeleton shorter than this, nm.",
+    help="Length below which connected pieces of a skeleton are removed, nm.",
 )
 @click.option(
     "--tick-threshold",
     type=click.FloatRange(min=0),
     default=3500,
     show_default=True,
-    help="Remove branches of a skeleton shorter than this, nm.",
+    help="Length below which branches of a skeleton are removed, nm.",
 )
 def command(
     input_name: str,

@@ -26,7 +26,7 @@ def _labels(read: Voxels) -> Voxels:
 
 @makes(_labels, is_local=True)
 def channel_voting(chunk: Chunk) -> Chunk:
-    """Return, for each voxel, the number of the channel with the highest value, from 1.
+    """Return, for each voxel, the number (from 1) of the channel with the highest value.
 
     Args:
         chunk: (c, z, y, x), any real dtype.

@@ -125,7 +125,7 @@ class StatisticsCounter(OperatorBase):
 @click.option("--bins", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Number of bins in the range.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="Store one histogram per section (z), as normalize-contrast needs, or per task.")
+              help="Store one histogram per section (z), for normalize-contrast, or one per task.")
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check that the range is not empty, and return the operator."""
     # fmt: on

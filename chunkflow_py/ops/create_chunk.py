@@ -42,7 +42,7 @@ def create_chunk(
         dtype: type of the voxels.
         pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the
             chunk is an image in [0, 1] or [0, 255]. ``sin`` is then a product of three sine waves
-            with a period of 32 voxels of global position, and ``random`` is uniform noise. For
+            with a period of 32 voxels from global position 0, and ``random`` is uniform noise. For
             other dtypes, the chunk has the labels 0 to 4. ``sin`` then makes slabs across the
             diagonal, as in chunkflow 1.x, and ``random`` makes blocks of 8×8×8 voxels.
         voxel_offset: global position of the first voxel, zyx.

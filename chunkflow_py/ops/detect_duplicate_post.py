@@ -47,8 +47,8 @@ def duplicates(
         synapses: synapses with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of this
             chunk are never duplicates.
-        distance_threshold: largest distance of the points of one contact, voxels.
-        max_distance: remove points farther than this from their T-bar, voxels.
+        distance_threshold: largest distance between the points of one contact, voxels.
+        max_distance: distance from the T-bar beyond which points are removed, voxels.
         max_post_num: largest number of points to keep per T-bar. The points with the smallest
             distance, divided by the confidence, are kept.
         user: remove only points of this user (default: of all users).
@@ -114,9 +114,9 @@ class DuplicateRemover:
 @synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the remaining synapses.")
 @click.option("--duplicates-name", "-d", type=ItemName("out"),
-              help="Name of synapses with only the removed points.")  # fmt: skip
+              help="Name of the item for the removed points, as synapses.")  # fmt: skip
 @click.option("--distance-threshold", type=click.FloatRange(min=0), default=10.0, show_default=True,
-              help="Largest distance of the points of one contact, voxels.")  # fmt: skip
+              help="Largest distance between points of one contact, voxels.")  # fmt: skip
 @click.option("--max-distance", type=click.FloatRange(min=0),
               help="Remove points farther than this from their T-bar, voxels.")  # fmt: skip
 @click.option("--max-post-num", type=click.IntRange(min=1),

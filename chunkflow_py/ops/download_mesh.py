@@ -62,13 +62,13 @@ def download_mesh(url: str, label: int) -> Mesh:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Position in the list of the first object to save, from 0.",
+    help="Position of the first object to save, counted from 0 in the list of objects.",
 )
 @click.option(
     "--stop-rank",
     "-p",
     type=click.IntRange(min=0),
-    help="Position in the list after the last object to save.  [default: end of the list]",
+    help="Position after the last object to save.  [default: end of the list]",
 )
 @click.option(
     "--out-pre",

@@ -74,7 +74,7 @@ class Downsampler(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory of the result of a chunk of extent *size*; no more is needed."""
+        """Return the memory of the result for a chunk of extent *size*; nothing else is held."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)

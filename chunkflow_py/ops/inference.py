@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     default="torch",
     show_default=True,
     help="Library that runs the network; auto: the fastest installed library whose float32 "
-    "output differs from PyTorch's by at most 1e-5.",
+    "output differs from the output of PyTorch by at most 1e-5.",
 )
 @click.option(
     "--dtype",

@@ -65,7 +65,7 @@ def load_mrc(
     type=click.Choice(["auto", "signed", "unsigned"]),
     default="auto",
     show_default=True,
-    help="Whether bytes (mode 0) are signed; auto: use the flag of IMOD in the header, or without "
+    help="Whether bytes (mode 0) are signed; auto: use the flag of IMOD in the header or, without "
     "this flag, the largest value in the header.",
 )
 @expand_margin_option()

@@ -34,8 +34,8 @@ def mask_out_objects(
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels of any integer type; 0 is background.
-        dust_size_threshold: smallest number of voxels in the chunk of an object to keep; smaller
-            objects become 0 (default: keep all).
+        dust_size_threshold: number of voxels in the chunk below which an object becomes 0 (default:
+            no limit).
         selected: ids of the objects to keep (default: all).
 
     Returns:
@@ -56,10 +56,10 @@ def mask_out_objects(
 
 @dataclass
 class ObjectMasker(OperatorBase):
-    """Removes objects that are small or not selected from the chunk of every task.
+    """Removes small and unselected objects from the chunk of every task.
 
     Attributes:
-        dust_size_threshold: smallest number of voxels in the chunk of an object to keep.
+        dust_size_threshold: number of voxels in the chunk below which an object is removed.
         selected_obj_ids: ids to keep, separated by commas, or path or URL of a JSON file that holds
             a list of ids; ``None``: keep all.
         keeps_voxels: whether the output has the dtype, the channels and the kind of the input.
@@ -127,7 +127,7 @@ class ObjectMasker(OperatorBase):
               help="Ids to keep: a list such as 34,56,78, or a JSON file that holds a list.  "
                    "[default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
-    """Check the ids if they are a list, and return the operator, which reads a file of ids."""
+    """Check a list of ids, and return the operator, which reads a file of ids when it starts."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.labels.objects import ids_of_text

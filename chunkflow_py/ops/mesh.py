@@ -135,7 +135,7 @@ def command(
 
     if shard:
         msg = (
-            "--shard is not supported, because only igneous can read such files; leave --shard out "
+            "--shard is not supported, because only igneous reads such meshes; leave --shard out "
             "and run mesh-manifest --multires, which joins the fragments of each object into one "
             "file with levels of detail"
         )

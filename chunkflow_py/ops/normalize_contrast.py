@@ -44,11 +44,11 @@ def normalize_contrast(
     result = clip((value - lower) * maxval / (upper - lower), minval, maxval)
     ```
 
-    At most *lower_clip_fraction* of the voxels are at or below *lower*, and at most
-    1 - *upper_clip_fraction* are at or below *upper*. Both limits are the largest such intensities.
-    They and the formula are as in igneous and chunkflow 1.x. Voxels of value 0 are taken to lie
-    outside of the tissue and are not counted. A slice in which *lower* equals *upper*,
-    such as a slice of zeros, is not changed.
+    *lower* is the largest intensity such that at most *lower_clip_fraction* of the voxels are equal
+    or darker. *upper* is the largest intensity such that at most 1 - *upper_clip_fraction* of the
+    voxels are equal or darker. These limits and the formula are as in igneous and chunkflow 1.x.
+    Voxels of value 0 are taken to lie outside of the tissue and are not counted. A slice in which
+    *lower* equals *upper*, such as a slice of zeros, is not changed.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16; each channel has its own histograms.

@@ -110,7 +110,7 @@ class Plugin(OperatorBase):
         """Do nothing: no resources are held."""
 
     def __call__(self, task: Task) -> Task:
-        """Call the function, and add the items that it returns to the task."""
+        """Call the function, and add the returned items to the task."""
         from chunkflow_py.core.chunk import Chunk
 
         if self.function is None:
@@ -128,7 +128,7 @@ class Plugin(OperatorBase):
         return self.function(*values, **self.keywords) if self.function else None
 
     def _call_older(self, task: Task, values: list[Any]) -> Any:
-        """Call the function with items of chunkflow 1.x; keep the changes that it made in place."""
+        """Call the function with items of chunkflow 1.x; keep its changes to the items."""
         from chunkflow_py.pipeline.compat.boundary import from_plugin, is_changed, to_plugin
         from chunkflow_py.pipeline.compat.imports import importable
 

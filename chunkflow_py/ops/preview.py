@@ -44,7 +44,7 @@ def preview(
             uint8 chunks and for probability and affinity maps, the whole range).
 
     Raises:
-        ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
+        ChunkError: a chunk is empty, or a segmentation has several channels or negative labels.
         MissingExtraError: Pillow is not installed.
     """
     from chunkflow_py.ops.viewing.sheet import contact_sheet

@@ -69,7 +69,7 @@ def save_h5(
     "--chunk-size",
     "-s",
     minimum=1,
-    help="Size of a stored block, voxels, zyx.  [default: 64 64 64, but at most the chunk]",
+    help="Size of a stored block, voxels, zyx.  [default: 64 64 64, at most the chunk size]",
 )
 @click.option(
     "--compression",

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 @option_headings({"New volume": ("shape", "resolution", "order", "ome", "ome_version")})
 @click.option("--store", "-s", required=True, help="Folder or address of the zarr store.")
 @click.option("--path", help="Path of the image or array inside the store.")
-@zyx_option(
-    "--shape", minimum=1, help="Extent of a new volume, voxels, zyx; its first voxel is 0, 0, 0."
-)
+@zyx_option("--shape", minimum=1, help="Extent of a new volume, voxels, zyx; it starts at 0, 0, 0.")
 @floats_option(
     "--resolution",
     "-r",

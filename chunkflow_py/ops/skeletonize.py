@@ -7,7 +7,8 @@ If a volume is divided into tasks, each task writes a fragment ID:BOX for each o
 --output-path. Then aggregate-skeleton-fragments joins the fragments. The two commands are
 `generate-tasks ... load-precomputed --expand-margin-size auto skeletonize --output-path seg` and
 `aggregate-skeleton-fragments --fragments-path seg`. Fragments are in Neuroglancer's precomputed
-format. They are not pickles as in older igneous versions, because loading a pickle can run code.
+format. Unlike older igneous versions, skeletonize writes no pickles, because loading a pickle can
+run code.
 
 Lengths are in nanometres. This operator uses kimimaro (TEASAR), which is licensed under the GPL;
 install it with pip install 'chunkflow_py[skeleton]'.

@@ -90,7 +90,7 @@ class ZeroSkipper(OperatorBase):
 @click.option(
     "--prefix",
     "-p",
-    help="Write an empty file for each skipped task; path or URL that the file names begin with.",
+    help="Path or URL that file names begin with; each skipped task gets an empty file.",
 )
 @suffix_option()
 @click.option(

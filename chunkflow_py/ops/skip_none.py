@@ -3,8 +3,8 @@ r"""Skip a task with an item that is None.
 Example: chunkflow load-h5 --file-name raw.h5 skip-none --input-name chunk \
   save-h5 --file-name copy.h5
 
-The item None means that there is no result: loaders add it to the task for an empty file, or for a
-file without synapses. With --prefix, an empty file is written for each skipped task; the file name
+The item None means that there is no result: loaders add this item for an empty file, or for a file
+without synapses. With --prefix, an empty file is written for each skipped task; the file name
 consists of the prefix, the task's box and the suffix. The prefix may be a URL.
 """
 

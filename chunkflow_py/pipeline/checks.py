@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error of the ``with`` block to *problems*; if ``None``, raise the error."""
+    """Append an error of the ``with`` block to *problems*, or raise it if there is no list."""
     try:
         yield
     except ChunkflowError as error:

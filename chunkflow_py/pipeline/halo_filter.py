@@ -32,7 +32,7 @@ class HaloFilter(OperatorBase):
     """A transform whose result depends on the neighbourhood of each voxel.
 
     Attributes:
-        function: filter, chunk -> chunk of the same box.
+        function: function that filters a chunk; the result has the same box.
         reach: extent of the neighbourhood on each side, voxels, zyx.
         name: name of the command, for messages.
         check: function that raises an error for a dtype or kind that cannot be filtered.
@@ -64,7 +64,7 @@ class HaloFilter(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Receive the box that later operators need for a task's box."""
+        """Store *required*, which maps a task's box to the box that later operators need."""
         self._needed = required
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:

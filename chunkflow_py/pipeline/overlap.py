@@ -25,7 +25,7 @@ class Stage:
 
     Attributes:
         operators: the operators.
-        at_once: whether they process several tasks at the same time.
+        at_once: whether the operators process several tasks at the same time.
         begins: whether the first operator starts a task before the previous one is finished.
         depth: maximum number of finished tasks that wait for the next stage.
         tasks: maximum number of tasks in progress or waiting.

@@ -406,7 +406,7 @@ def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
     outputs = ctx.params["output_names"] or inputs
     if len(outputs) != len(inputs):
         msg = (
-            f"--output-names has {len(outputs)} names and --input-names {len(inputs)}; "
+            f"--output-names has {len(outputs)} names and --input-names has {len(inputs)}; "
             "give one output name for each input name"
         )
         raise OptionError(msg)

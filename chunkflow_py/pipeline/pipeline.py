@@ -314,8 +314,8 @@ class Pipeline:
     def entered_memory(self) -> PipelineMemory:
         """Enter every operator, as a run does, and estimate the peak memory.
 
-        `check` must have been called. No error is raised if this machine has less memory, since
-        another machine may execute the run.
+        `check` must have been called. No error is raised if this machine has too little memory,
+        since another machine may execute the run.
         """
         with ExitStack() as stack:
             for operator in self.operators:
@@ -328,7 +328,7 @@ class Pipeline:
         return estimate_memory(stages_of(self.operators, ahead), self._voxels, self._extents)
 
     def output_bytes(self, tasks: int) -> int:
-        """Estimate how many bytes a number of *tasks* stores, without compression.
+        """Estimate how many bytes a given number of tasks stores, without compression.
 
         `check` must have been called. Outputs of unknown size count as 0. Boxes at the end of the
         volume count in full, although the volume may end inside them.
@@ -579,7 +579,7 @@ class _Tasks:
 
 
 def _check_lease(task: Task) -> None:
-    """Raise an error if the task's lease is lost: another worker may be writing its output."""
+    """Raise an error if the task's lease is lost: another worker may be executing the task."""
     if task.lease is not None and task.lease.lost:
         msg = (
             f"the lease of task {task} was lost, so another worker may execute the task; this "

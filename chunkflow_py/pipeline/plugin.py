@@ -121,7 +121,7 @@ def check_call(
         keywords: keyword arguments.
 
     Raises:
-        OptionError: the function does not accept them; the message gives its signature.
+        OptionError: *function* does not accept the arguments; the message gives its signature.
     """
     try:
         signature = inspect.signature(function)
@@ -228,7 +228,7 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
     if len(results) != len(outputs):
         msg = (
             f"plugin {name} returned {len(results)} items, but --output-names has "
-            f"{len(outputs)} names; give one for each"
+            f"{len(outputs)} names; give one name for each item"
         )
         raise ChunkError(msg)
     return {key: _placed(name, value, like) for key, value in zip(outputs, results, strict=True)}
@@ -243,9 +243,9 @@ def _placed(name: str, value: Any, like: Chunk | None) -> Any:
     if min(missing) < 0 or any(missing % 2):
         msg = (
             f"plugin {name} returned an array of extent {tuple(value.shape[-3:])} for chunk "
-            f"{like.bbox} of extent {like.size} (zyx, voxels); the two extents must be equal, or "
-            "differ by an even number of voxels along each axis; otherwise return a Chunk with "
-            "its voxel_offset"
+            f"{like.bbox} of extent {like.size} (zyx, voxels); return an array whose extent "
+            "is equal or smaller by an even number of voxels along each axis, or return a Chunk "
+            "with its voxel_offset"
         )
         raise ChunkError(msg)
     offset: Zyx = like.voxel_offset + missing // 2

@@ -45,7 +45,7 @@ class Environment(SourceBase):
         volume_path: address of the output.
         region: start, stop and size of the output, voxels of mip 0, zyx; ``None`` if not given.
         output_patch_size: output patch of the network, voxels, zyx.
-        input_patch_size: input patch of the network (default: the same).
+        input_patch_size: input patch of the network (default: the output patch).
         output_patch_overlap: overlap of neighbouring output patches (default: half a patch).
         crop_chunk_margin: voxels to crop on each side of a chunk's output, zyx. If given, the patch
             grid starts at the corner of each chunk, else at the corner of the volume.
@@ -261,7 +261,7 @@ class Environment(SourceBase):
         """Do nothing."""
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks; if a queue is given, send them to it and yield none."""
+        """Yield the tasks; if a queue is given, send the tasks to the queue and yield none."""
         return iter(self.generator)
 
     # --- texts ---------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ class TaskGenerator(SourceBase):
         dry_run: send and write nothing.
         lease_s: visibility timeout of a new SQS queue, seconds. It applies to workers that do not
             set a timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases.
-        order: order in which tasks are sent to the queue: ``checkerboard``, or that of the plan.
+        order: order in which tasks are sent to the queue: ``checkerboard``, or the plan's order.
             The pipeline and the file always get the tasks in the order of the plan.
     """
 

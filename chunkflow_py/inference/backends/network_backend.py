@@ -59,8 +59,8 @@ class NetworkBackend:
     may return either; the first batch shows which type they take. ``pre_process`` receives
     (n, c, z, y, x) float32, and ``post_process`` receives the result of the network.
 
-    A 2D network receives the sections of all patches as one batch:
-    (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x); its hooks see that batch.
+    A 2D network receives the sections of all patches as one batch, and its hooks also receive these
+    sections: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.

@@ -84,7 +84,7 @@ def saving_options(
             "--upload-log/--no-upload-log",
             default=False,
             show_default=True,
-            help="Write the seconds that each operator took to log/BOX.json in the volume.",
+            help="Write the time of each operator, seconds, to log/BOX.json in the volume.",
         ),
         click.option(
             "--create-thumbnail/--no-create-thumbnail",

@@ -46,7 +46,7 @@ def volume_path_option(help: str) -> Decorator:
 
 
 def voxel_size_option(*short: str, instead_of: str) -> Decorator:
-    """Declare ``--voxel-size``; the help names the size that it replaces with *instead_of*."""
+    """Declare ``--voxel-size``; *instead_of* says whose voxel size it replaces."""
     return floats_option(
         "--voxel-size",
         *short,

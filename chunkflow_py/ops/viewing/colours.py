@@ -173,5 +173,5 @@ def check_labels(chunk: Chunk) -> None:
 
 
 def single_channel(array: NDArray[Any]) -> NDArray[Any]:
-    """Return *array* without the channel axis, if it has one of length 1."""
+    """Return *array* without its channel axis, if this axis has length 1."""
     return array[0] if array.ndim == 4 and len(array) == 1 else array

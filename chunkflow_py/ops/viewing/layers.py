@@ -48,8 +48,8 @@ def layer_of(
             channel of another chunk has a colour, which can be changed in the layer's panel.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the chunk).
         segments: ids to select initially in a segmentation.
-        meshes: address, in the form that Neuroglancer takes, of a folder with meshes of the
-            segmentation; ``None``: compute the meshes.
+        meshes: address of a folder with meshes of the segmentation, in the form that Neuroglancer
+            takes; ``None``: compute the meshes.
 
     Raises:
         ChunkError: the labels are not integers, or are negative, or the chunk has several channels.

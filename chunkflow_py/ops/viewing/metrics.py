@@ -17,7 +17,7 @@ METRICS_AT_ONCE = 1000  # metrics per request, a limit of the service
 
 
 class CloudWatch:
-    """Sends the seconds that operators took to Amazon CloudWatch.
+    """Sends the times of operators, in seconds, to Amazon CloudWatch.
 
     Args:
         log_name: namespace of the metrics.
@@ -44,7 +44,7 @@ class CloudWatch:
             self._client = session.client("cloudwatch", config=config)
             credentials = session.get_credentials()
         except BotoCoreError as error:
-            msg = f"cloud-watch: {error}; set AWS_DEFAULT_REGION, such as us-east-1"
+            msg = f"cloud-watch: {error}; set AWS_DEFAULT_REGION, for example to us-east-1"
             raise OptionError(msg) from error
         if credentials is None:
             msg = (

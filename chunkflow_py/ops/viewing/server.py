@@ -57,7 +57,7 @@ class ViewerServer:
         segments: Sequence[int] = (),
         mesh_path: str | None = None,
     ) -> str:
-        """Make a viewer with one layer per item, and return its address.
+        """Make a viewer with one layer per item, and return the address of the viewer.
 
         Args:
             items: chunks, points, synapses or skeletons by layer name; ``None`` is skipped.

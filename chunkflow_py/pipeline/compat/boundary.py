@@ -62,7 +62,7 @@ def to_plugin(value: Any) -> Any:
 
 
 def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
-    """Convert results of a plugin to items of a task, also within a list, tuple or dict.
+    """Convert results of a plugin, also within a list, tuple or dict, to items of a task.
 
     Args:
         value: value that the plugin returned.

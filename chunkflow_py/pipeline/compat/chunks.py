@@ -1,4 +1,4 @@
-"""The Chunk class of chunkflow 1.x, for plugins written for it."""
+"""The Chunk class for plugins that were written for chunkflow 1.x."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _is_installed() -> bool:
 
 
 def is_imported_by(path: Path) -> bool:
-    """Return whether the file imports chunkflow, which is not installed itself."""
+    """Return whether the file imports chunkflow although chunkflow itself is not installed."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

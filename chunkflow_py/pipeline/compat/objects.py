@@ -1,4 +1,4 @@
-"""The Synapses and PointCloud classes of chunkflow 1.x, for plugins written for it."""
+"""The Synapses and PointCloud classes for plugins that were written for chunkflow 1.x."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Synapses:
 
         Args:
             num_threshold: number of points to keep for each T-bar: the points with the smallest
-                distance. If points have a confidence, their distance is divided by it.
+                distance. If points have confidences, distances are divided by confidences.
             distance_threshold: largest distance from the T-bar, voxels.
         """
         distances = self.distances_from_pre_to_post

@@ -38,15 +38,15 @@ class Cartesian(NamedTuple):
         return all(self._with(other, op))
 
     def __add__(self, other: Any) -> Cartesian:
-        """Add one number to all axes, or three numbers."""
+        """Add one number to all axes, or one number per axis."""
         return self._with(other, operator.add)
 
     def __sub__(self, other: Any) -> Cartesian:
-        """Subtract one number from all axes, or three numbers."""
+        """Subtract one number from all axes, or one number per axis."""
         return self._with(other, operator.sub)
 
     def __mul__(self, other: Any) -> Cartesian:
-        """Multiply by one number, or by one for each axis."""
+        """Multiply by one number, or by one number per axis."""
         return self._with(other, operator.mul)
 
     def __floordiv__(self, other: Any) -> Cartesian:
@@ -54,7 +54,7 @@ class Cartesian(NamedTuple):
         return self._with(other, operator.floordiv)
 
     def __truediv__(self, other: Any) -> Cartesian:
-        """Divide by one number, or by one for each axis, without rounding."""
+        """Divide by one number, or by one number per axis, without rounding."""
         return self._with(other, operator.truediv)
 
     def __mod__(self, other: Any) -> Cartesian:
