@@ -221,8 +221,6 @@ STEPS = {
         ),
         ends=True,
     ),
-    "measure-contacts": LATER,
-    "merge-regions": NO_VOXELS,
     "mesh": Step(
         end("surfaces", *LABELS),
         lambda _: "mesh --output-path {url} --simplification-factor 0",
@@ -296,6 +294,8 @@ EXCLUDED = {
     "log-summary": NO_VOXELS,
     "mark-complete": AS_IT_IS,
     "mask-out-objects": OBJECTS,
+    "measure-contacts": LATER,
+    "merge-regions": NO_VOXELS,
     "mesh-manifest": SOURCE,
     "napari": AS_IT_IS,
     "neuroglancer": AS_IT_IS,

@@ -1,4 +1,4 @@
-r"""Divide affinities into fragments, the same for any task size.
+r"""Divide affinities into fragments.
 
 Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 256 256 \
   --respect-stop load-volume --volume-path affinity.zarr --expand-margin-size auto \

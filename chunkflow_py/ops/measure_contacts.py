@@ -1,4 +1,4 @@
-r"""Sum the affinities between fragments, and merge what lies inside a task.
+r"""Sum the affinities between fragments.
 
 Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 256 256 \
   --respect-stop load-volume --volume-path affinity.zarr --expand-margin-size auto \

@@ -1,4 +1,4 @@
-r"""Merge the regions of eight neighbouring boxes into those of a larger box.
+r"""Merge the regions of eight neighbouring boxes.
 
 Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 128 512 512 \
   --respect-stop merge-regions --graph-path graph --level 1 --task-size 64 256 256

@@ -1,4 +1,4 @@
-r"""Segment an affinity volume, exactly, for any size of the tasks.
+r"""Segment affinities, the same for any task size.
 
 SRC is a volume of affinities, and DST the volume of segments to create. The result is that of
 mean-affinity agglomeration of the whole volume at once, to the last byte, for any --task-size,

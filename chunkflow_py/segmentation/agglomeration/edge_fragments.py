@@ -76,8 +76,8 @@ class FragmentRule:
         """Return the chosen edges.
 
         Args:
-            edges: (3, z, y, x) uint8 or uint16. Where a face of the array lies inside the volume, voxels
-                nearer to it than the halo may choose wrong edges.
+            edges: (3, z, y, x) uint8 or uint16. Where a face of the array lies inside the volume,
+                voxels nearer to it than the halo may choose wrong edges.
         """
         return self._by_affinity(edges) if self.method == "affinity" else self._by_distance(edges)
 

@@ -112,8 +112,8 @@ class GraphSettings:
         if nearest != box:
             size = self.size * 2**level
             msg = (
-                f"task {box} is not a box of level {level}, whose boxes of {size} (zyx, voxels) begin "
-                f"at the first voxel of the volume {self.domain}; the box at this place is "
+                f"task {box} is not a box of level {level}, whose boxes of {size} (zyx, voxels) "
+                f"begin at the first voxel of the volume {self.domain}; the box at this place is "
                 f"{nearest}: give generate-tasks --volume-path, --chunk-size {size.as_option} and "
                 "--respect-stop"
             )
