@@ -108,7 +108,7 @@ import chunkflow_py.ops
 from chunkflow_py.cli import catalog
 from pathlib import Path
 folder = Path(sys.argv.pop(1))
-chunkflow_py.ops.__path__ = [str(folder)]
+chunkflow_py.ops.__path__ = [str(folder), *chunkflow_py.ops.__path__]
 catalog.OPS = folder
 from chunkflow_py.cli.main import main
 main()
@@ -141,7 +141,8 @@ def chunkflow(
     operators: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Result]]:
     """Return a function that runs a command line over the folder of operators."""
-    monkeypatch.setattr(chunkflow_py.ops, "__path__", [str(operators)])
+    both = [str(operators), *chunkflow_py.ops.__path__]  # the folder, and what operators share
+    monkeypatch.setattr(chunkflow_py.ops, "__path__", both)
     monkeypatch.setattr(catalog, "OPS", operators)
     catalog.names.cache_clear()
     catalog.describe.cache_clear()
