@@ -176,6 +176,40 @@ def model_segments(fragments, edges, least):
     return np.vectorize(root, otypes=[np.uint64])(fragments) if fragments.size else fragments
 
 
+def absorbed_by_hand(segment_of, sizes, rows, smallest, floor):
+    """Return fragment -> segment after small segments were united, round by round.
+
+    Args:
+        segment_of: fragment -> segment.
+        sizes: fragment -> voxels.
+        rows: contacts as (fragment, fragment, sum, count, tie).
+        smallest: smallest size of a segment.
+        floor: least mean of a contact.
+    """
+    while True:
+        voxels = {}
+        for fragment, count in sizes.items():
+            segment = segment_of[fragment]
+            voxels[segment] = voxels.get(segment, 0) + count
+        model = Model((segment_of[a], segment_of[b], s, n, t) for a, b, s, n, t in rows
+                      if segment_of[a] != segment_of[b])  # fmt: skip
+        picks = []
+        for segment, count in voxels.items():
+            others = model.edges.get(segment, {})
+            if count < smallest and others:
+                best = max(others, key=lambda other, at=segment: model.key(at, other))
+                if model.key(segment, best)[0] >= floor:
+                    picks.append((segment, best))
+        if not picks:
+            return segment_of
+        for pick in picks:
+            names = {root: root for root in voxels}
+            ends = [segment_of.get(each, each) for each in pick]
+            low, high = min(ends), max(ends)
+            names[high] = low
+            segment_of = {f: low if g == high else g for f, g in segment_of.items()}
+
+
 def contacts_from(rows):
     """Return a table of contacts from tuples (first, second, sum, count, tie)."""
     if not rows:

@@ -276,3 +276,8 @@ def merge_best_first(
         if not is_merged[node]:
             blocked[name[node]] = marks[node]
     return kept[:merges], lost[:merges], totals[:merges], counts[:merges], ties[:merges]
+
+
+def interpreted() -> Callable[..., tuple[_Array, ...]]:
+    """Return `merge_best_first` as interpreted by Python, also if numba is installed."""
+    return getattr(merge_best_first, "py_func", merge_best_first)

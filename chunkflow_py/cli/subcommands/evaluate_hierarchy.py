@@ -1,0 +1,100 @@
+"""Score a hierarchy against ground truth, at many thresholds.
+
+WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. The
+fragments are compared with TRUTH once, so further thresholds take almost no time. The table shows
+the variation of information in bits (split, merge and their sum; 0 is perfect) and the adapted Rand
+error of each threshold, before small segments are united.
+
+Example: chunkflow evaluate-hierarchy segments.zarr.segment truth.zarr --bbox 160-180_0-250_0-250
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.shared_options import json_option
+from chunkflow_py.cli.subcommands import subcommand
+from chunkflow_py.errors import GeometryError, check_extra
+from chunkflow_py.ops.options.agglomeration_options import FRACTION
+from chunkflow_py.pipeline.params import BBOX
+from chunkflow_py.pipeline.terminal import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.core.geometry import BoundingBox
+
+_STEPS = 19  # default thresholds, in equal steps up to that of the hierarchy
+
+
+@subcommand
+@click.argument("work", metavar="WORK")
+@click.argument("truth", metavar="TRUTH")
+@click.option("--threshold", "thresholds", type=FRACTION, multiple=True,
+              help="Threshold to score; give the option several times.  [default: 19 steps up to "
+                   "the --max-threshold of the hierarchy]")  # fmt: skip
+@click.option("--bbox", type=BBOX, help="Box to compare.  [default: the box that both cover]")
+@json_option()
+def command(
+    work: str, truth: str, thresholds: tuple[float, ...], bbox: BoundingBox | None, as_json: bool
+) -> Callable[[], None]:
+    """Return the function that prints the scores."""
+    check_extra("segmentation", "evaluate-hierarchy", "fastremap")
+
+    def act() -> None:
+        scores = _scores(work, truth, thresholds, bbox)
+        if as_json:
+            echo(json.dumps([{"threshold": at, **each.as_dict()} for at, each in scores]))
+            return
+        from chunkflow_py.segmentation.agglomeration.hierarchy_scores import drawn
+
+        for line in drawn(scores):
+            echo(line)
+
+    return act
+
+
+def _scores(
+    work: str, truth: str, thresholds: tuple[float, ...], bbox: BoundingBox | None
+) -> list[Any]:
+    """Return the scores at each threshold.
+
+    Raises:
+        VolumeNotFoundError: WORK is not a folder of segment-affinity, or TRUTH does not exist.
+        GeometryError: the fragments and TRUTH have no voxel in common.
+        OptionError: a threshold is above that of the hierarchy.
+    """
+    from chunkflow_py.core.geometry import BoxGrid, Zyx
+    from chunkflow_py.segmentation.agglomeration.hierarchy_scores import fragment_table, scores_at
+    from chunkflow_py.segmentation.agglomeration.hierarchy_store import (
+        read_hierarchy,
+        read_settings,
+    )
+    from chunkflow_py.segmentation.labels.label_table import LabelTable
+    from chunkflow_py.store import open_store
+    from chunkflow_py.volume import open_volume
+    from chunkflow_py.volume.location import Location
+
+    place = Location.parse(work).store_url
+    hierarchy = open_store(f"{place}/hierarchy")
+    settings = read_settings(hierarchy)
+    most = settings.max_threshold
+    wanted = sorted(thresholds or (round(most * k / _STEPS, 4) for k in range(1, _STEPS + 1)))
+    merges, _ = read_hierarchy(hierarchy, wanted[-1])
+    fragments, bodies = open_volume(f"{place}/fragments.zarr"), open_volume(truth)
+    region = fragments.bounds.intersection(bodies.bounds)
+    both = region if bbox is None else region.intersection(bbox)
+    if both.is_empty:
+        msg = (
+            f"the fragments {fragments.bounds} and the ground truth {bodies.bounds} (zyx, voxels) "
+            f"have no voxel in common{'' if bbox is None else f' in --bbox {bbox}'}; check the "
+            "voxel offsets, and --bbox"
+        )
+        raise GeometryError(msg)
+    boxes = BoxGrid.covering(both, settings.size.low(Zyx(*both.size)), respect_stop=True)
+    names = LabelTable(open_store(f"{place}/fragment-ids"))
+    table = fragment_table(fragments, names, bodies, boxes)
+    return list(scores_at(table, merges, wanted, settings.dtype))

@@ -1,0 +1,88 @@
+"""Scores of the segmentations that a hierarchy contains, against ground truth.
+
+The fragments are compared with the ground truth once. For each threshold, the rows of this
+contingency table are renamed to segments and added up, which takes no voxel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean
+from chunkflow_py.segmentation.agglomeration.hierarchy import Segments, cut
+from chunkflow_py.segmentation.evaluate import score
+from chunkflow_py.segmentation.labels.contingency import Contingency, contingency, joined
+from chunkflow_py.segmentation.labels.label_table import relabelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.segmentation.agglomeration.region_merging import Merges
+    from chunkflow_py.segmentation.evaluate import SegmentationScore
+    from chunkflow_py.segmentation.labels.label_table import LabelTable
+    from chunkflow_py.volume.protocol import Volume
+
+_BAR = 30  # characters of the longest bar
+
+
+def fragment_table(
+    fragments: Volume, names: LabelTable, truth: Volume, boxes: Iterable[BoundingBox]
+) -> Contingency:
+    """Return the contingency table of fragments and ground truth.
+
+    Args:
+        fragments: fragments as fragment-affinity has made them.
+        names: table from their ids to the final ids of fragments.
+        truth: labels of the ground truth.
+        boxes: boxes to compare; they must not overlap.
+    """
+    return joined(
+        contingency(relabelled(fragments.read(box).array, names), truth.read(box).array)
+        for box in boxes
+    )
+
+
+def scores_at(
+    table: Contingency, merges: Merges, thresholds: Sequence[float], dtype: str
+) -> Iterator[tuple[float, SegmentationScore]]:
+    """Yield each threshold and the scores of its segmentation.
+
+    Args:
+        table: contingency table of the fragments and the ground truth.
+        merges: merges of the hierarchy, at least up to the highest threshold.
+        thresholds: 1 - mean affinity of the last merge, in [0, 1].
+        dtype: type of the affinities as integers.
+    """
+    for threshold in thresholds:
+        segments = Segments(cut(merges, least_mean(threshold, dtype)))
+        renamed = Contingency(segments(table.segments), table.bodies, table.voxels)
+        order = np.lexsort((renamed.bodies, renamed.segments))
+        yield threshold, score(_summed(renamed, order))
+
+
+def _summed(table: Contingency, order: np.ndarray) -> Contingency:
+    """Return the table with one row for each pair; *order* sorts the rows by pair."""
+    segments, bodies = table.segments[order], table.bodies[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (segments[1:] != segments[:-1]) | (bodies[1:] != bodies[:-1])
+    starts = np.flatnonzero(new)
+    voxels = np.add.reduceat(table.voxels[order], starts) if len(starts) else table.voxels
+    return Contingency(segments[starts], bodies[starts], voxels)
+
+
+def drawn(scores: Sequence[tuple[float, SegmentationScore]]) -> list[str]:
+    """Return the scores as lines of text, with a bar for each variation of information."""
+    worst = max((each.voi for _, each in scores), default=0.0) or 1.0
+    best = min((each.voi for _, each in scores), default=0.0)
+    lines = [f"{'threshold':>9}  {'VOI split':>9}  {'merge':>6}  {'sum':>6}  {'Rand error':>10}"]
+    for threshold, each in scores:
+        bar = "#" * max(1, round(_BAR * each.voi / worst))
+        mark = " best" if each.voi == best else ""
+        lines.append(
+            f"{threshold:>9g}  {each.voi_split:>9.3f}  {each.voi_merge:>6.3f}  {each.voi:>6.3f}  "
+            f"{each.adapted_rand_error:>10.3f}  {bar}{mark}"
+        )
+    return lines
