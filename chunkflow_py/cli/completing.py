@@ -38,8 +38,8 @@ class CursorPosition:
         values: number of positional arguments that the command has before the cursor.
         given: options that the command has before the cursor.
         awaiting: option that needs a value at the cursor; ``None`` if no option does.
-        follows: whether the command is part of a pipeline. The only subcommand that may follow such
-            a command is ``then``.
+        follows: whether the command is part of a pipeline. After such a command, ``then`` is the
+            only subcommand that may be typed.
         in_run: whether the pipeline follows `submit`, `run` or `plan`.
     """
 

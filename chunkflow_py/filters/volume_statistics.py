@@ -161,8 +161,8 @@ class VolumeStatistics:
             raise ChunkError(msg)
         if len(domains) > 1:
             logger.warning(
-                "the tasks below %s read volumes with %d different bounds; the sum of their counts "
-                "may not describe one volume",
+                "the counts in %s come from tasks that read volumes with %d different bounds, so "
+                "their sum may mix several volumes",
                 *(self.counts.place, len(domains)),
             )
         domain = domains.pop() if len(domains) == 1 else None

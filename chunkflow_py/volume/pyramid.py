@@ -291,8 +291,9 @@ class PyramidOutput(OperatorBase):
         differing = [s for mip in range(self.stop_mip - 1) if (s := spec.step(mip)) != self.factor]
         if differing:
             msg = (
-                f"{self.url} will be created with --factor {differing[0].as_option}, but this "
-                f"command has --factor {self.factor.as_option} (zyx); give both the same --factor"
+                f"an earlier command will create {self.url} with --factor "
+                f"{differing[0].as_option}, but this command has --factor {self.factor.as_option} "
+                "(zyx); give both commands the same --factor"
             )
             raise VolumeError(msg)
         unit, levels = spec.shard_size or spec.block_size, []

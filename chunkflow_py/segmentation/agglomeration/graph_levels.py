@@ -117,6 +117,7 @@ def write_segment_table(
     """
     merges, settings = read_hierarchy(hierarchy, threshold)
     pairs = cut(merges, least_mean(threshold, settings.dtype))
+    merged = len(pairs)
     if min_size > 1:
         pairs = absorbed(
             pairs, *_fragments(graph, settings), min_size,
@@ -129,9 +130,9 @@ def write_segment_table(
     rows = np.concatenate((own, changes))
     write_table(table, rows[np.argsort(rows[:, 0], kind="stable")])
     logger.info(
-        "threshold %g: %d merges, and %d of small segments", threshold, len(changes),
-        len(pairs) - len(merges),
-    )  # fmt: skip
+        "threshold %g: %d merges; in addition, small segments were united %d times",
+        *(threshold, merged, len(pairs) - merged),
+    )
 
 
 def _fragments(
