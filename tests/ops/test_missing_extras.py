@@ -24,6 +24,7 @@ NEEDS = [
     ("detect-pre-synapses", "scipy"),
     ("evaluate-segmentation --relabel", "scipy"),
     ("fill-segmentation-holes", "cc3d"),
+    ("fragment-affinity --edges-path file://edges", "cc3d"),
     ("mask-out-objects", "fastremap"),
     ("median-filter", "scipy"),
     ("mesh", "zmesh"),

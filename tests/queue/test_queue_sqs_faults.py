@@ -105,7 +105,7 @@ def test_an_outage_is_waited_out_and_told(sqs_queue, sqs_server, caplog, monkeyp
     with caplog.at_level(logging.INFO), sqs_server.faults(rule) as faults:
         assert sqs_queue.send(["a"]) == 1
         assert Counter(each["fault"] for each in faults.log()) == {"status": 6, "none": 1}
-    assert " network calls; the last call" in caplog.text
+    assert " network calls; the last failure" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["stall", "drip", "truncate"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 try:
-    from numba import njit  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from numba import njit
 except ImportError:  # pragma: no cover  (depends on the environment)
     njit = None
 
