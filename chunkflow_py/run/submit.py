@@ -206,8 +206,8 @@ def _set_exchange(
     for pipeline in networks:
         if pipeline.device_class == "any" and settings.mode != "off":
             logger.info(
-                "step %s: tasks do not exchange patches, because with --device-class any the "
-                "machines may compute different values",
+                "step %s: tasks do not exchange patches, because machines of different types may "
+                "compute different values (--device-class any)",
                 pipeline.name,
             )
 

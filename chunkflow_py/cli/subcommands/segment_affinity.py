@@ -300,6 +300,7 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
     if earlier is not None:
         settings = read_settings(open_store(f"{Location.parse(earlier).store_url}/hierarchy"))
         settings.check_volume(volume.bounds, source)
+        settings.check_threshold(options["threshold"], earlier)
         size = size or settings.size
         options["max_threshold"] = settings.max_threshold
     if size is None:

@@ -232,7 +232,7 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes that a step reads and writes, and sentences about other addresses.
+    """Return the volumes that a step reads and writes, and a line of text for each other address.
 
     If an operator reads or writes several levels of a volume, only the first is returned.
     """

@@ -71,6 +71,12 @@ def as_edges(affinity: NDArray[Any], order: ChannelOrder = "xyz") -> NDArray[Any
             used = part[
                 tuple(slice(1 if a == axis and (a or not start) else 0, None) for a in range(3))
             ]
+            if np.isnan(used).any():
+                msg = (
+                    f"some affinities along {'zyx'[axis]} are NaN; find out which network or "
+                    "loader made them, because they have no meaning as affinities"
+                )
+                raise ChunkError(msg)
             if used.size and not (used.min() >= -_SLACK and used.max() <= 1 + _SLACK):
                 msg = (
                     f"affinities must be in [0, 1], but those along {'zyx'[axis]} range from "

@@ -85,6 +85,25 @@ class GraphSettings:
             )
             raise OptionError(msg)
 
+    def check_threshold(self, threshold: float, url: str) -> None:
+        """Check that the hierarchy contains all merges up to a threshold.
+
+        Args:
+            threshold: 1 - mean affinity of the last merge, at most.
+            url: address of the hierarchy.
+
+        Raises:
+            OptionError: the hierarchy was made up to a lower threshold.
+        """
+        if threshold > self.max_threshold:
+            msg = (
+                f"--threshold {threshold:g} is above {self.max_threshold:g}, up to which the "
+                f"hierarchy in {url} was solved; give at most --threshold "
+                f"{self.max_threshold:g}, or run segment-affinity again with a higher "
+                "--max-threshold"
+            )
+            raise OptionError(msg)
+
     @property
     def least(self) -> Fraction:
         """Smallest mean affinity of two regions that were merged, in integer units."""

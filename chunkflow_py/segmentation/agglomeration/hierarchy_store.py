@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.decoding import parse_json
-from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.agglomeration.contacts import Contacts
 from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean
 from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings, contact_columns
@@ -99,14 +99,8 @@ def read_hierarchy(store: Store, threshold: float | None = None) -> tuple[Merges
         OptionError: merges above its own threshold are wanted, which it does not contain.
     """
     settings, checksums = _index(store)
-    if threshold is not None and threshold > settings.max_threshold:
-        msg = (
-            f"--threshold {threshold:g} is above {settings.max_threshold:g}, up to which the "
-            f"hierarchy in {store.url} was solved; give at most --threshold "
-            f"{settings.max_threshold:g}, or run segment-affinity again with a higher "
-            "--max-threshold"
-        )
-        raise OptionError(msg)
+    if threshold is not None:
+        settings.check_threshold(threshold, store.url)
     tables: list[Contacts] = []
     for number, checksum in enumerate(checksums):
         content = store.get(_key(number))
