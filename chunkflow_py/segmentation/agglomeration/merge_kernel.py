@@ -22,7 +22,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 try:
     from numba import njit
 except ImportError:  # pragma: no cover  (depends on the environment)
-    njit = None
+    njit = None  # type: ignore[assignment, unused-ignore]
 
 IS_COMPILED = njit is not None
 
