@@ -622,9 +622,9 @@ class TaskExchange:
         self._reads.append(self.exchange.submit(self._read_new))
 
     def _read_new(self) -> None:
-        own = {self._labelled(name) for name in self.neighbours}
+        own = {self._labelled(name): name for name in self.neighbours}
         stored = set(self.exchange.producers(self.name))
-        for producer in sorted(stored - own - self._foreign):
+        for producer in sorted(stored - own.keys() - self._foreign):
             label = _LABEL.fullmatch(producer)
             # With both labels, the pipeline has several networks, or two profiles computed it.
             is_alone = label is not None and self._labelled(label[1]) not in stored
@@ -632,14 +632,14 @@ class TaskExchange:
                 self._foreign.add(producer)
                 msg = "the parts are of another network, compute profile or batch size"
                 self.exchange.refuse(self.name, label[1], PartsError(FOREIGN, msg))
-        for producer in sorted(own & stored):
+        for producer in sorted(own.keys() & stored):
             if producer not in self._packs:
                 self._packs[producer] = None
-                self._reads.append(self.exchange.submit(partial(self._read, producer)))
+                target = self.neighbours[own[producer]]
+                self._reads.append(self.exchange.submit(partial(self._read, producer, target)))
 
-    def _read(self, producer: str) -> None:
-        name = producer.partition("-")[2]
-        parts, voxels = self.grid.shared(self.target, self.neighbours[name])
+    def _read(self, producer: str, target: BoundingBox) -> None:
+        parts, voxels = self.grid.shared(self.target, target)
         self._packs[producer] = self.exchange.read(self.name, producer, parts, voxels)
 
     def _labelled(self, name: str) -> str:

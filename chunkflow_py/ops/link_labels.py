@@ -116,7 +116,7 @@ class LabelLinker(OperatorBase):
               help="Overlaps that save-overlap stored; segments that share enough voxels are "
                    "linked.")
 @overlap_options()
-@click.option("--edges-path", metavar="URL",
+@click.option("--edges-path", metavar="URL", default=None,
               help="Edges that fragment-affinity stored; fragments of --volume-path that such an "
                    "edge joins are linked.")
 @access_options()

@@ -128,7 +128,7 @@ def test_too_little_memory_names_tasks_that_fit():
     options = "--no-rehearse --memory 4GB --processes 2"
     found = plan(line, options, code=2)
     (misfit,) = found["misfits"]
-    assert "2 processes of" in misfit
+    assert "2 processes each need" in misfit
     assert "give --chunk-size" in misfit
     size = found["suggestion"]["size"]
     assert not any(length % 64 for length in size)

@@ -106,7 +106,10 @@ def test_large_sections_are_counted_the_same():
     ("array", "words"),
     [
         (np.zeros((1, 1, 2), np.float32), "float32 .*--range LOW HIGH"),
-        (np.array([[[0, 70000]]], np.uint32), "from 0 to 70000, more than the 65536 values"),
+        (
+            np.array([[[0, 70000]]], np.uint32),
+            "from 0 to 70000, which is more than the 65536 values",
+        ),
     ],
 )
 def test_what_has_no_values_to_count(array, words):

@@ -294,7 +294,7 @@ def test_the_first_weights_that_are_on_the_disk(tmp_path):
     )
     assert read_package(path).weights.format == "torchscript"
     assert read_package(path, "pytorch_state_dict").weights.format == "pytorch_state_dict"
-    with pytest.raises(ModelError, match="no weights in onnx.*torchscript"):
+    with pytest.raises(ModelError, match="no weights in the format onnx.*torchscript"):
         read_package(path, "onnx")
 
 

@@ -128,7 +128,7 @@ def any_size(monkeypatch):
     monkeypatch.setattr(
         PatchExchange,
         "read",
-        lambda self, consumer, producer, _: read(self, consumer, producer, 2**62),
+        lambda self, consumer, producer, parts, _: read(self, consumer, producer, parts, 2**60),
     )
 
 

@@ -33,7 +33,12 @@ ASKS_FOR_A_MARGIN = {
     "detect-duplicate-post", "detect-points", "detect-post-synapses", "detect-pre-synapses",
     "gaussian-filter", "inference", "median-filter",
 }  # fmt: skip
-JOINED_LATER = {"connected-components", "evaluate-segmentation", "skeletonize"}
+JOINED_LATER = {
+    "connected-components",
+    "evaluate-segmentation",
+    "fragment-affinity",
+    "skeletonize",
+}
 NO_VOXELS_MADE = {
     "adjust-bbox", "adjust-pre", "cleanup", "copy-var", "crop-margin", "debug", "delete-var",
     "downsample", "find-tbar-object", "print-max-id", "skip-all-zero", "skip-none", "statistics",

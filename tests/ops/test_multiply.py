@@ -77,7 +77,7 @@ def test_in_a_line():
     assert CliRunner().invoke(cli, line.split()).exit_code == 0
     result = CliRunner().invoke(cli, ["create-chunk", "multiply", "-m", "chunk", "-o", "a,b"])
     assert result.exit_code == 2
-    assert "2 names and --input-names 1" in result.output
+    assert "2 names and --input-names has 1" in result.output
 
 
 def test_no_voxels_are_no_error():

@@ -132,7 +132,7 @@ LONG = "9" * 5000
         ("a.csv", "z0,z1,y0,y1,x0,x1\n", "contains no boxes"),
         ("a.csv", "z0,z1,y0,y1,x0\n0,1,0,1,0", "names the columns z0, z1, y0, y1, x0, but"),
         ("a.csv", "bbox,z0\n0-1_0-1_0-1,0", "names the columns bbox, z0, but"),
-        ("a.csv", "z0,z_start,z1,y0,y1,x0,x1\n0,0,1,0,1,0,1", "each of z0,z1,.* once"),
+        ("a.csv", "z0,z_start,z1,y0,y1,x0,x1\n0,0,1,0,1,0,1", "columns z0,z1,.* each once"),
         ("a.csv", "a,b,c\n1,2,3", "names the columns a, b, c, but boxes need one column bbox"),
         ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0", "line 2 .* has 5 columns, but the first row has 6"),
         ("a.csv", "0,1,0,1", "line 1 .* has 4 columns, but a file without a header row"),

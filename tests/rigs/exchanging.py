@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.inference import Engine, EngineSettings
 from chunkflow_py.inference.device_streams import Device
 from chunkflow_py.inference.patch_exchange import PatchExchange
@@ -59,7 +60,9 @@ class Memory:
 
     def read(self, consumer, producer, most):
         content = self.objects.get((consumer, producer))
-        assert content is None or len(content) <= most
+        if content is not None and len(content) > most:
+            msg = f"it has {len(content)} bytes, more than {most}"
+            raise VolumeError(msg)
         return content
 
     def write(self, consumer, producer, content, size):

@@ -43,7 +43,7 @@ def test_no_aws_credentials(nobody, monkeypatch):
         start = time.monotonic()
         with pytest.raises(
             VolumeError,
-            match=r"no AWS credentials .* ~/.cloudvolume/secrets.* data with --use-https",
+            match=r"no AWS credentials .* ~/.cloudvolume/secrets.* data, add --use-https",
         ):
             open_store("s3://bucket/em")
         assert time.monotonic() - start < 15
@@ -55,7 +55,7 @@ def test_no_google_credentials(nobody, monkeypatch):
     start = time.monotonic()
     with pytest.raises(
         VolumeError,
-        match=r"no Google credentials .* in ~/.cloudvolume/secrets.* public data with --use-https",
+        match=r"no Google credentials .* in ~/.cloudvolume/secrets.* public data, add --use-https",
     ):
         open_store("gs://bucket/em")
     assert time.monotonic() - start < 15

@@ -70,7 +70,9 @@ def test_what_cannot_be_named_is_refused() -> None:
         match=r"--prefix s3://b is only a bucket, without a path inside it; write s3://b/",
     ):
         TaskFiles("s3://b")
-    with pytest.raises(GeometryError, match="followed by the task's box, but the task has no box"):
+    with pytest.raises(
+        GeometryError, match="names one file for the box of each task, but this task has no box"
+    ):
         TaskFiles("pre-").url(None)
     assert str(grown(REGION, 2)) == "t3_-2-3_-2-4_-2-5"
     assert grown(None, 2) is None

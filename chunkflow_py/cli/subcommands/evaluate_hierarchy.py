@@ -1,4 +1,4 @@
-"""Score a hierarchy against ground truth, at many thresholds.
+"""Score a hierarchy against ground truth.
 
 WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. The
 fragments are compared with TRUTH once, so further thresholds take almost no time. The table shows

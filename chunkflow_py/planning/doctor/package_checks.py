@@ -25,7 +25,8 @@ BRINGS = {
     "view, download-mesh and mesh-manifest of several levels of detail",
     "cloud": "addresses of s3://, gs:// and https://, and cloud-watch",
     "dask": "run --on dask://, and inference over dask arrays",
-    "segmentation": "segment-affinity, agglomerate, connected-components, relabel, "
+    "segmentation": "segment-affinity, fragment-affinity, evaluate-hierarchy, agglomerate, "
+    "connected-components, relabel, "
     "evaluate-segmentation, fill-segmentation-holes, mask-out-objects, median-filter, clahe, "
     "adjust-pre, detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
     "mesh": "mesh, mesh-manifest --multires",
