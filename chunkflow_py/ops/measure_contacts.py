@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
-from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.agglomeration_options import (
     channel_order_option,
     graph_option,
     max_threshold_option,
     task_size_option,
 )
-from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemName, input_option
@@ -75,12 +74,7 @@ class ContactMeasurer(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        if not outline.has_tasks:
-            msg = (
-                "measure-contacts stores the contacts in the boxes of tasks, but no task has a "
-                "box; put generate-tasks in front of the loaders"
-            )
-            raise OptionError(msg)
+        check_task_boxes(outline, "measure-contacts", "stores the contacts in the boxes of tasks")
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:

@@ -19,7 +19,7 @@ import click
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.agglomeration_options import graph_option, task_size_option
-from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
 
@@ -73,12 +73,7 @@ class RegionMerger(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        if not outline.has_tasks:
-            msg = (
-                "merge-regions merges the regions in the boxes of tasks, but no task has a box; "
-                "put generate-tasks in front of it"
-            )
-            raise OptionError(msg)
+        check_task_boxes(outline, "merge-regions", "merges the regions in the boxes of tasks")
 
     def __call__(self, task: Task) -> Task:
         """Merge the regions in the box of a task.

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.core.operator_base import OperatorBase, hook
-from chunkflow_py.errors import OptionError
-from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.label_options import check_single_task, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
 
@@ -89,13 +88,7 @@ class LabelSolver(OperatorBase):
         Raises:
             OptionError: the pipeline has several tasks.
         """
-        count = len(outline.boxes or ())
-        if count > 1:
-            msg = (
-                f"solve-labels needs a pipeline with one task, but this pipeline has {count} "
-                "tasks; begin the pipeline with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
-            )
-            raise OptionError(msg)
+        check_single_task(outline, "solve-labels")
 
     def __call__(self, task: Task) -> Task:
         """Write the table of old and new ids."""

@@ -129,8 +129,8 @@ class Patches:
             tasks.
         sharing: function that returns, for a grid of tasks, the patches that these tasks share;
             ``None`` if tasks do not exchange patches.
-        no_exchange: reason why there is no exchange of patches, or no estimate of it; ``None`` if
-            there is an estimate, or only one task.
+        no_exchange: reason why tasks do not exchange patches, or why the exchange is not estimated;
+            ``None`` if it is estimated, or if there is only one task.
     """
 
     operator: str

@@ -221,6 +221,13 @@ def test_the_hierarchy_of_another_volume(affinity, tmp_path):
         "--threshold 0.6"
     )
     assert code == 0, output
+    code, output = run(
+        "segment-affinity affinity.zarr zarr://c.zarr --from-hierarchy out.zarr.segment "
+        "--threshold 0.6"
+    )
+    assert code == 0, output
+    one, two = open_volume("b.zarr"), open_volume("c.zarr")
+    np.testing.assert_array_equal(one.read(one.bounds).array, two.read(two.bounds).array)
     code, output = run("evaluate-hierarchy out.zarr.segment b.zarr --threshold 0.6 --json")
     assert code == 0, output
     assert '"voi": 0.0' in output

@@ -16,6 +16,7 @@ Example: chunkflow segment-affinity affinity.zarr zarr://segments.zarr --task-si
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,10 +39,12 @@ from chunkflow_py.pipeline.params import mip_option, zyx_option
 from chunkflow_py.pipeline.terminal import echo, option_headings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from chunkflow_py.cli.command_parts import Part
     from chunkflow_py.core.geometry import BoundingBox, Zyx
+
+Steps = dict[str, list[tuple[str, ...]]]  # commands of each step, by name
 
 _ONE_TASK = ("generate-tasks", "--roi-size", "1", "1", "1", "--chunk-size", "1", "1", "1")
 
@@ -88,7 +91,7 @@ class AffinitySegmentation:
         z, y, x = self.task_size
         return GraphSettings(str(self.bounds), (z, y, x), "uint8", self.max_threshold).last_level
 
-    def hierarchy_steps(self) -> dict[str, list[tuple[str, ...]]]:
+    def hierarchy_steps(self) -> Steps:
         """Return the commands of each step up to the hierarchy, by name of the step."""
         work, size = self.work, _zyx(self.task_size)
         graph = ("--graph-path", f"{work}/graph")
@@ -139,7 +142,7 @@ class AffinitySegmentation:
             steps[f"level-{level}"] = [self._tasks(2**level), merging]
         return steps
 
-    def segment_steps(self) -> dict[str, list[tuple[str, ...]]]:
+    def segment_steps(self) -> Steps:
         """Return the commands of each step from the hierarchy to the segments, by name."""
         work, name = self.work, self.name
         return {
@@ -162,9 +165,13 @@ class AffinitySegmentation:
 
     @property
     def name(self) -> str:
-        """Name of the table of segment ids and of the run that makes the segments."""
+        """Name of the table of segment ids and of the run that makes the segments.
+
+        It differs for each target, so that one hierarchy can make several volumes.
+        """
+        target = hashlib.sha256("\n".join((self.target, *self.saving)).encode()).hexdigest()[:6]
         small = f"-{self.min_size}-{self.min_affinity:g}" if self.min_size else ""
-        return f"segments-{self.threshold:g}{small}"
+        return f"segments-{self.threshold:g}{small}-{target}"
 
     def _tasks(self, factor: int = 1) -> tuple[str, ...]:
         size = _zyx(self.task_size * factor)
@@ -178,7 +185,7 @@ def _zyx(values: Zyx) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-def _parts(steps: dict[str, list[tuple[str, ...]]]) -> list[Part]:
+def _parts(steps: Steps) -> list[Part]:
     """Return the commands of steps as if they had been parsed from one command line."""
     from chunkflow_py.cli.command_line import read_line
     from chunkflow_py.cli.command_parts import Part
@@ -194,7 +201,7 @@ def _parts(steps: dict[str, list[tuple[str, ...]]]) -> list[Part]:
     return parts
 
 
-def command_line(steps: dict[str, list[tuple[str, ...]]]) -> str:
+def command_line(steps: Steps) -> str:
     """Return the part of a command line of submit that names the steps."""
     lines: list[str] = []
     for name, commands in steps.items():
@@ -260,12 +267,12 @@ def command(source: str, target: str, show_steps: bool, **options: Any) -> Calla
         if first:
             runs = {"hierarchy.run": first, **runs}
         for name, steps in runs.items():
-            _run(f"{job.work}/{name}", _parts(steps), working(), options)
+            _run(f"{job.work}/{name}", steps, working(), options)
 
     return act
 
 
-def _run(url: str, parts: Sequence[Part], working: Any, options: dict[str, Any]) -> None:
+def _run(url: str, steps: Steps, working: Any, options: dict[str, Any]) -> None:
     """Carry out a run on this machine; end the command if it is not complete."""
     from chunkflow_py.cli.run_pipelines import run_here, step_pipelines
     from chunkflow_py.cli.worker_report import report_exit
@@ -273,9 +280,10 @@ def _run(url: str, parts: Sequence[Part], working: Any, options: dict[str, Any])
 
     context = click.get_current_context()
     with worker_fails_in_order():
-        steps = step_pipelines(parts, None, mip=0, device_class="same")
+        first = next(iter(steps))
+        pipelines = step_pipelines(_parts(steps), first, mip=0, device_class="same")
         code, message = run_here(
-            RunDirectory.parse(url), steps, working, context.find_root().params | options
+            RunDirectory.parse(url), pipelines, working, context.find_root().params | options
         )
     if code:
         report_exit(code, message)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.volume_options import together
 from chunkflow_py.pipeline.params import BBOX, Decorator
 
@@ -79,3 +80,38 @@ def place_of(url: str) -> str:
     from chunkflow_py.volume.location import Location
 
     return Location.parse(url).store_url
+
+
+def check_single_task(outline: Any, name: str) -> None:
+    """Check that a pipeline has only one task.
+
+    Args:
+        outline: `Outline` that the operator gets.
+        name: name of the operator.
+
+    Raises:
+        OptionError: the pipeline has several tasks.
+    """
+    count = len(outline.boxes or ())
+    if count > 1:
+        msg = (
+            f"{name} needs a pipeline with one task, but this pipeline has {count} tasks; begin "
+            "the pipeline with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
+        )
+        raise OptionError(msg)
+
+
+def check_task_boxes(outline: Any, name: str, purpose: str) -> None:
+    """Check that tasks have boxes.
+
+    Args:
+        outline: `Outline` that the operator gets.
+        name: name of the operator.
+        purpose: what the operator does with the boxes, for the message.
+
+    Raises:
+        OptionError: the tasks have no boxes.
+    """
+    if not outline.has_tasks:
+        msg = f"{name} {purpose}, but no task has a box; put generate-tasks in front of {name}"
+        raise OptionError(msg)

@@ -47,7 +47,7 @@ def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx
         GeometryError: the box does not belong to the level.
         VolumeError: an object of the level below is missing or damaged.
     """
-    settings = graphs.settings_at(box.start, level - 1, task_size)
+    settings = graphs.settings_below(box, level, task_size)
     settings.check(box, level)
     children = settings.children(box, level)
     with ThreadPoolExecutor(graphs.store.connections, "graph") as threads:

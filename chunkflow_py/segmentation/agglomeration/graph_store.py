@@ -202,32 +202,36 @@ class GraphStore:
             raise VolumeError(msg)
         return self.settings
 
-    def settings_at(self, start: Zyx, level: int, task_size: Zyx) -> GraphSettings:
-        """Return the settings of the object of the box of *level* that begins at *start*.
+    def settings_below(self, box: BoundingBox, level: int, task_size: Zyx) -> GraphSettings:
+        """Return the settings of the first box of the next lower level that *box* contains.
+
+        Args:
+            box: box of *level*.
+            level: number of the level, at least 1.
+            task_size: size of the tasks of measure-contacts, voxels, zyx.
 
         Raises:
-            VolumeError: there is no such object, or its tasks had another size than *task_size*.
+            VolumeError: there is no such object, or its tasks had another size.
         """
-        prefix = f"level-{level}/"
-        keys = [key for key in self.store.list(prefix) if key.endswith(".npz")]
-        for key in keys:
-            if BoundingBox.parse(key.removeprefix(prefix).removesuffix(".npz")).start == start:
-                self._get(key)
-        if self.settings is None:
+        stop = (box.start + task_size * 2 ** (level - 1)).low(box.stop)
+        key = _key(BoundingBox(box.start, stop), level - 1)
+        if self.store.size(key) is None:
             msg = (
-                f"{self._address(prefix)} has no box that begins at {start} (zyx, voxels); run "
-                "measure-contacts and the lower levels of merge-regions first, and give "
-                "generate-tasks --volume-path and --respect-stop"
+                f"{self._address(key)} is missing; run measure-contacts and the lower levels of "
+                "merge-regions first, with the same --task-size, and give generate-tasks "
+                "--volume-path and --respect-stop"
             )
             raise VolumeError(msg)
-        if self.settings.task_size != tuple(task_size):
-            size = self.settings.size
+        self._get(key)
+        settings = self.known_settings
+        if settings.size != task_size:
             msg = (
-                f"{self.store.url} contains the contacts of tasks of {size} (zyx, voxels), but "
-                f"--task-size is {task_size}; give --task-size {size.as_option}"
+                f"{self.store.url} contains the contacts of tasks of {settings.size} (zyx, "
+                f"voxels), but --task-size is {task_size}; give --task-size "
+                f"{settings.size.as_option}"
             )
             raise VolumeError(msg)
-        return self.settings
+        return settings
 
     def write_contacts(
         self,

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean
 from chunkflow_py.segmentation.agglomeration.hierarchy import Segments, cut
 from chunkflow_py.segmentation.evaluate import score
-from chunkflow_py.segmentation.labels.contingency import Contingency, contingency, joined
+from chunkflow_py.segmentation.labels.contingency import contingency, joined
 from chunkflow_py.segmentation.labels.label_table import relabelled
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.segmentation.agglomeration.region_merging import Merges
     from chunkflow_py.segmentation.evaluate import SegmentationScore
+    from chunkflow_py.segmentation.labels.contingency import Contingency
     from chunkflow_py.segmentation.labels.label_table import LabelTable
     from chunkflow_py.volume.protocol import Volume
 
@@ -58,19 +57,7 @@ def scores_at(
     """
     for threshold in thresholds:
         segments = Segments(cut(merges, least_mean(threshold, dtype)))
-        renamed = Contingency(segments(table.segments), table.bodies, table.voxels)
-        order = np.lexsort((renamed.bodies, renamed.segments))
-        yield threshold, score(_summed(renamed, order))
-
-
-def _summed(table: Contingency, order: np.ndarray) -> Contingency:
-    """Return the table with one row for each pair; *order* sorts the rows by pair."""
-    segments, bodies = table.segments[order], table.bodies[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (segments[1:] != segments[:-1]) | (bodies[1:] != bodies[:-1])
-    starts = np.flatnonzero(new)
-    voxels = np.add.reduceat(table.voxels[order], starts) if len(starts) else table.voxels
-    return Contingency(segments[starts], bodies[starts], voxels)
+        yield threshold, score(table.renamed(segments(table.segments)))
 
 
 def drawn(scores: Sequence[tuple[float, SegmentationScore]]) -> list[str]:

@@ -47,6 +47,10 @@ class Contingency:
         """Return a table of those rows for which *kept*, (n,) bool, is true."""
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
+    def renamed(self, segments: NDArray[np.uint64]) -> Contingency:
+        """Return the table with other labels of the segments, (n,), and equal rows added up."""
+        return _grouped(segments, self.bodies, self.voxels)
+
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
         """Return the table without the voxels of these segments and bodies."""
         kept = ~(np.isin(self.segments, _labels(segments)) | np.isin(self.bodies, _labels(bodies)))
