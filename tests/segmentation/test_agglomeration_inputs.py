@@ -183,6 +183,7 @@ def affinity(tmp_path, monkeypatch):
             "--aff-threshold-low 0.8 is above --aff-threshold-high 0.6",
         ),
         ("--task-size 6 8 8 --threshold 1.5", "1.5 is not in the range"),
+        ("--task-size 3 5 8 --block-size 3 4 4", "give --task-size 3 4 8"),
         ("--from-hierarchy nothing --threshold 0.5", "has no hierarchy"),
     ],
 )

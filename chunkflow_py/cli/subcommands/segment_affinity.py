@@ -26,6 +26,7 @@ import click
 from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.cli.subcommands import Subcommand, refuse_dry_run, subcommand
 from chunkflow_py.cli.working import working_from, working_options
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.ops.options.agglomeration_options import (
     FRACTION,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.cli.command_parts import Part
-    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.geometry import BoundingBox
 
 Steps = dict[str, list[tuple[str, ...]]]  # commands of each step, by name
 
@@ -294,7 +295,7 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
     """Return the steps for the options of the command line.
 
     Raises:
-        OptionError: the size of the tasks is missing.
+        OptionError: the size of the tasks is missing, or tasks would cut blocks of DST.
         ChunkError: SRC does not contain affinities.
     """
     from chunkflow_py.segmentation.agglomeration.hierarchy_store import read_settings
@@ -314,6 +315,7 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
     if size is None:
         msg = "segment-affinity needs the size of the tasks; add --task-size Z Y X (voxels)"
         raise OptionError(msg)
+    _check_blocks(volume.bounds, size, options["block_size"])
     work = earlier or options["work_path"] or f"{Location.parse(target).store_url}.segment"
     fragments = (
         "--fragments", options["fragments"], "--aff-threshold-low",
@@ -330,3 +332,22 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
         options["affinity_order"], fragments, options["threshold"], options["max_threshold"],
         options["min_size"], options["min_affinity"], saving,
     )  # fmt: skip
+
+
+def _check_blocks(bounds: BoundingBox, size: Zyx, block: Zyx | None) -> None:
+    """Check that tasks write whole blocks, before the first step: the blocks are written last.
+
+    Raises:
+        OptionError: tasks would cut blocks.
+    """
+    if block is None:
+        return
+    cut = [a for a in range(3) if size[a] < bounds.size[a] and size[a] % block[a]]
+    if cut:
+        whole = size.high(block) // block * block
+        fits = Zyx(*(whole[a] if a in cut else size[a] for a in range(3)))
+        msg = (
+            f"tasks of {size} cut the blocks of {block} (zyx, voxels) of DST; give --task-size "
+            f"{fits.as_option}, or another --block-size"
+        )
+        raise OptionError(msg)
