@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.segmentation.agglomeration.edge_affinities import DIRECTIONS
+from chunkflow_py.segmentation.agglomeration.edge_affinities import DIRECTIONS, scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,69 +82,55 @@ class FragmentRule:
         return self._by_affinity(edges) if self.method == "affinity" else self._by_distance(edges)
 
     def _by_affinity(self, edges: NDArray[Any]) -> ChosenEdges:
-        shape = edges.shape[1:]
-        best = np.full(shape, -1, np.int32)
-        choice = np.full(shape, len(DIRECTIONS), np.uint8)
+        best = np.zeros(edges.shape[1:], _key_type(scale_of(edges.dtype)))
         for number, (axis, _, voxel, edge, _) in enumerate(_sides()):
-            values = edges[axis][edge].astype(np.int32)
-            better = values > best[voxel]
-            best[voxel][better] = values[better]
-            choice[voxel][better] = number
-        choice[best < self.low] = len(DIRECTIONS)
-        joins = _joins(choice)
+            keys = _keys(edges[axis][edge], number, best.dtype)
+            np.maximum(best[voxel], keys, out=best[voxel])
+        is_background = best < max(1, self.low << _BITS)
+        joins = _joins(np.where(is_background, _NONE, _directions(best)))
         for axis in range(3):
             upper, _ = _pair(axis)
             joins[axis][upper] |= edges[axis][upper] >= max(self.high, self.low)
-        return ChosenEdges(joins, best < self.low)
+        return ChosenEdges(joins, is_background)
 
     def _by_distance(self, edges: NDArray[Any]) -> ChosenEdges:
         inside = _inside(edges, self.high)
-        height = _smoothed(self._distance(~inside), self.smoothing)
+        height = _smoothed(self._distance(~inside), self.cap, self.smoothing)
         joined = np.zeros(edges.shape, bool)
         for axis in range(3):
             upper, lower = _pair(axis)
-            joined[axis][upper] = (edges[axis][upper] >= self.low) & inside[upper] & inside[lower]
+            np.greater_equal(edges[axis][upper], self.low, out=joined[axis][upper])
+            joined[axis][upper] &= inside[upper]
+            joined[axis][upper] &= inside[lower]
         choice = _towards(joined, height)
         outer = self._distance(inside)
-        self._leave(edges, outer, inside, choice)
+        is_background = outer >= self.cap
         joins = _joins(choice)
         # A voxel inside without a higher neighbour is joined to all neighbours of equal height.
-        is_top = inside & (choice == len(DIRECTIONS))
+        is_top = inside & (choice == _NONE)
         for axis in range(3):
             upper, lower = _pair(axis)
-            flat = joined[axis][upper] & (height[upper] == height[lower])
-            joins[axis][upper] |= flat & (is_top[upper] | is_top[lower])
-        return ChosenEdges(joins, outer >= self.cap)
+            flat = height[upper] == height[lower]
+            flat &= joined[axis][upper]
+            flat &= is_top[upper] | is_top[lower]
+            joins[axis][upper] |= flat
+        del joined, height
+        joins |= _joins(_leaving(edges, outer, ~inside & ~is_background))
+        return ChosenEdges(joins, is_background)
 
-    def _distance(self, zero: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def _distance(self, zero: NDArray[np.bool_]) -> NDArray[Any]:
         """Return the squared distance to the nearest voxel of *zero*, at most `cap`."""
-        distance = np.where(zero, 0, self.cap).astype(np.int32)
+        # The smallest type that holds a distance and the squared length of a step.
+        distance = np.where(zero, 0, self.cap).astype(np.min_scalar_type(2 * self.cap))
         for axis, weight in enumerate(self.weights):
-            best = distance.copy()
+            best, longer = distance.copy(), np.empty_like(distance)
             for steps in range(1, min(isqrt((self.cap - 1) // weight), zero.shape[axis] - 1) + 1):
                 upper, lower = _pair(axis, steps)
-                added = weight * steps * steps
-                np.minimum(best[upper], distance[lower] + added, out=best[upper])
-                np.minimum(best[lower], distance[upper] + added, out=best[lower])
+                np.add(distance, distance.dtype.type(weight * steps * steps), out=longer)
+                np.minimum(best[upper], longer[lower], out=best[upper])
+                np.minimum(best[lower], longer[upper], out=best[lower])
             distance = best
         return distance
-
-    def _leave(
-        self,
-        edges: NDArray[Any],
-        outer: NDArray[np.int32],
-        inside: NDArray[np.bool_],
-        choice: NDArray[np.uint8],
-    ) -> None:
-        """Let voxels outside of cells choose the best edge to a voxel that is nearer to a cell."""
-        best = np.full(outer.shape, -1, np.int32)
-        free = ~inside & (outer < self.cap)
-        for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):
-            nearer = free[voxel] & (outer[neighbour] < outer[voxel])
-            values = np.where(nearer, edges[axis][edge].astype(np.int32), -1)
-            better = values > best[voxel]
-            best[voxel][better] = values[better]
-            choice[voxel][better] = number
 
 
 def components(chosen: ChosenEdges) -> NDArray[np.uint32]:
@@ -187,45 +173,93 @@ def _sides() -> Iterator[tuple[int, bool, tuple[slice, ...], tuple[slice, ...], 
         yield axis, is_upper, voxel, upper, neighbour
 
 
+# The best edge of a voxel is found as the maximum of integer keys. A key contains a value, and the
+# number of a direction such that of equal values, that of the lower number is greater.
+_BITS = 3
+_NONE = np.uint8(2**_BITS - 1)  # number of no direction
+
+
+def _key_type(largest: int) -> np.dtype[Any]:
+    """Return the smallest type for the keys of values up to the *largest* one."""
+    return np.min_scalar_type(largest << _BITS | int(_NONE))
+
+
+def _keys(values: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the keys of values in the direction of a number."""
+    keys = np.left_shift(values, _BITS, dtype=dtype)
+    keys |= dtype.type(len(DIRECTIONS) - number)
+    return keys
+
+
+def _directions(keys: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the numbers of the directions of keys."""
+    return np.uint8(len(DIRECTIONS)) - (keys & _NONE).astype(np.uint8)
+
+
 def _inside(edges: NDArray[Any], least: int) -> NDArray[np.bool_]:
     """Return whether the mean of the existing edges of a voxel is at least *least*."""
-    spare = np.zeros(edges.shape[1:], np.int32)  # sum of the edges - least * number of the edges
+    # The sum of the edges - least * number of the edges.
+    spare = np.zeros(edges.shape[1:], np.int16 if edges.dtype == np.uint8 else np.int32)
     for axis in range(3):
         upper, lower = _pair(axis)
-        values = edges[axis][upper].astype(np.int32) - least
+        values = np.subtract(edges[axis][upper], least, dtype=spare.dtype)
         spare[upper] += values
         spare[lower] += values
     return spare >= 0
 
 
-def _smoothed(values: NDArray[np.int32], times: int) -> NDArray[np.int32]:
-    """Return *values* smoothed with the weights 1, 2, 1; a face of the array repeats its voxels."""
+def _smoothed(values: NDArray[Any], largest: int, times: int) -> NDArray[Any]:
+    """Return *values* smoothed with the weights 1, 2, 1; a face of the array repeats its voxels.
+
+    Args:
+        values: values up to *largest*.
+        largest: the largest value; it grows by a factor of 64 each time.
+        times: how often to smooth along each axis.
+
+    Returns:
+        Smoothed values, of a type that holds their keys.
+    """
+    values = values.astype(_key_type(largest * 64**times))
     for _ in range(times):
         for axis in range(3):
-            padding = [(1, 1) if a == axis else (0, 0) for a in range(3)]
-            wide = np.pad(values, padding, mode="edge")
-            take = [
-                wide[
-                    tuple(
-                        slice(k, k + n) if a == axis else slice(None)
-                        for a, n in enumerate(values.shape)
-                    )
-                ]
-                for k in range(3)
-            ]
-            values = take[0] + 2 * take[1] + take[2]
+            wide = 2 * values
+            upper, lower = _pair(axis)
+            wide[upper] += values[lower]
+            wide[lower] += values[upper]
+            for end in (slice(None, 1), slice(-1, None)):
+                face = tuple(end if a == axis else slice(None) for a in range(3))
+                wide[face] += values[face]
+            values = wide
     return values
 
 
-def _towards(joined: NDArray[np.bool_], height: NDArray[np.int32]) -> NDArray[np.uint8]:
+def _towards(joined: NDArray[np.bool_], height: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the direction of the highest joined neighbour that is higher, if there is one."""
-    best = height.copy()
-    choice = np.full(height.shape, len(DIRECTIONS), np.uint8)
+    own = height << _BITS
+    best = own | _NONE  # greater than the keys of neighbours of the same height
     for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):
-        better = joined[axis][edge] & (height[neighbour] > best[voxel])
-        best[voxel][better] = height[neighbour][better]
-        choice[voxel][better] = number
-    return choice
+        keys = own[neighbour] | own.dtype.type(len(DIRECTIONS) - number)
+        keys *= joined[axis][edge]
+        np.maximum(best[voxel], keys, out=best[voxel])
+    return np.where(best & _NONE == _NONE, _NONE, _directions(best))
+
+
+def _leaving(
+    edges: NDArray[Any], outer: NDArray[Any], free: NDArray[np.bool_]
+) -> NDArray[np.uint8]:
+    """Return the direction of the best edge of a free voxel to a voxel that is nearer to a cell.
+
+    Args:
+        edges: (3, z, y, x) affinities as integers.
+        outer: (z, y, x) distances to the nearest cell.
+        free: voxels outside of cells that are not background.
+    """
+    best = np.zeros(outer.shape, _key_type(scale_of(edges.dtype)))
+    for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):
+        keys = _keys(edges[axis][edge], number, best.dtype)
+        keys *= outer[neighbour] < outer[voxel]
+        np.maximum(best[voxel], keys, out=best[voxel])
+    return np.where(free & (best > 0), _directions(best), _NONE)
 
 
 def _joins(choice: NDArray[np.uint8]) -> NDArray[np.bool_]:
