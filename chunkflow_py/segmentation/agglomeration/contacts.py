@@ -133,28 +133,51 @@ def contacts_of(
     row, rows = int(domain.size.x), int(domain.size.x) * int(domain.size.y)
     at = [int(a) - int(b) for a, b in zip(start, domain.start, strict=True)]
     offset = at[0] * rows + at[1] * row + at[2]
+    ids, labels = _numbered(fragments)
     tables = []
-    planes = max(1, _EDGES_AT_ONCE // max(1, fragments[:1].size))
-    for low in range(0, len(fragments), planes):
+    planes = max(1, _EDGES_AT_ONCE // max(1, labels[:1].size))
+    for low in range(0, len(labels), planes):
         for axis in axes:
             first = max(0, low - 1) if axis == 0 else low
-            labels, values = fragments[first : low + planes], edges[axis, first : low + planes]
+            part = labels[first : low + planes]
             upper = tuple(slice(1, None) if a == axis else slice(None) for a in range(3))
             lower = tuple(slice(None, -1) if a == axis else slice(None) for a in range(3))
-            one, two = labels[lower], labels[upper]
-            z, y, x = np.nonzero((one != two) & (one != 0) & (two != 0))
-            if not len(z):
+            between = np.zeros(part.shape, bool)
+            np.not_equal(part[lower], part[upper], out=between[upper])
+            between[upper] &= part[lower] != 0
+            between[upper] &= part[upper] != 0
+            at = np.flatnonzero(between)
+            if not len(at):
                 continue
-            voxel = (z + first) * rows + y * row + x + (offset + (rows, row, 1)[axis])
+            step = (part[0].size, part.shape[2], 1)[axis]
+            one = part.ravel()[at - step]
+            two = part.ravel()[at]
+            pairs = one.astype(np.min_scalar_type(len(ids) ** 2)) * len(ids) + two
+            order = np.argsort(pairs)
+            pairs, at = pairs[order], at[order]
+            starts = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
+            z, y, x = np.unravel_index(at, part.shape)
+            edge = 3 * ((z + first) * rows + y * row + x + offset) + axis
+            values = edges[axis, first : low + planes][z, y, x]
             table = Contacts(
-                one[z, y, x],
-                two[z, y, x],
-                values[upper][z, y, x].astype(np.int64),
-                np.ones(len(z), np.int64),
-                3 * voxel + axis,
+                ids[one[order[starts]]],
+                ids[two[order[starts]]],
+                np.add.reduceat(values, starts, dtype=np.int64),
+                np.diff(starts, append=len(pairs)),
+                np.minimum.reduceat(edge, starts),
             )
-            tables.append(table.summed(is_directed=is_directed))
+            tables.append(table)
     return Contacts.joined(tables).summed(is_directed=is_directed)
+
+
+def _numbered(fragments: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+    """Return the ids of fragments, the first of which is 0, and their positions in this list."""
+    import fastremap
+
+    labels, numbers = fastremap.renumber(fragments, preserve_zero=True)
+    ids = np.zeros(max(numbers.values(), default=0) + 1, np.uint64)
+    ids[np.fromiter(numbers.values(), np.int64)] = np.fromiter(numbers, np.uint64)
+    return ids, np.ascontiguousarray(labels)
 
 
 def mean_keys(
