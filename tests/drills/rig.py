@@ -323,24 +323,30 @@ class Drill:
     ):
         """Keep a number of workers going, and kill one now and then; return how many were killed.
 
+        Between two kills, at least one task is computed. Otherwise, workers on a slow machine would
+        be killed before they have begun.
+
         Args:
             number: of workers.
             options: of each.
-            every_s: seconds between two kills.
+            every_s: least time between two kills, seconds.
             until: ends it when true; so does the first worker that ends by itself.
             spared: workers that are not killed.
             only: ``all``, ``supervisor`` or ``child``, at random if not said.
-            patience_s: after which it has taken too long.
+            patience_s: after which it has taken too long, since the last task was computed.
         """
-        kills, next_kill = 0, time.monotonic() + every_s
-        deadline = time.monotonic() + patience_s
+        kills, next_kill, seen = 0, time.monotonic() + every_s, self.log.stat().st_size
+        at_kill, deadline = seen, time.monotonic() + patience_s
         while not until() and time.monotonic() < deadline:
             if any(not w.is_alive and not w.is_killed for w in self.workers):
                 break
             while len(self.alive()) < number:
                 self.work(*options)
-            if time.monotonic() >= next_kill:
-                next_kill += every_s
+            now, size = time.monotonic(), self.log.stat().st_size
+            if size > seen:
+                seen, deadline = size, now + patience_s
+            if now >= next_kill and size > at_kill:
+                next_kill, at_kill = now + every_s, size
                 victim = self.random.choice([w for w in self.alive() if w not in spared])
                 how = only or self.random.choice(("all", "supervisor", "child"))
                 if how == "child":

@@ -8,7 +8,7 @@ import pytest
 from drills.invariants import check
 from drills.rig import LARGEST, STAGE
 
-pytestmark = [pytest.mark.drill, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drill, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SLEEP_S, LEASE_S = 0.2, 8
 COPIES = 4  # of a message, beside itself, at most

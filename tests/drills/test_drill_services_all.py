@@ -22,7 +22,7 @@ FAULTS = [
     {"type": "reset", "p": SHARE / (1 - SHARE)},
     {"type": "reset_after", "p": SHARE / (1 - 2 * SHARE)},
 ]
-LONGEST_S = 1500
+LONGEST_S = 3000
 
 
 @pytest.mark.timeout(LONGEST_S + 300)
