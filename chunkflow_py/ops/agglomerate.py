@@ -9,6 +9,10 @@ The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is 
 voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
 their type.
 
+--method mutex is the mutex watershed: affinities above 1 - threshold attract, those below it repel,
+and the most certain ones come first. It also takes affinities to voxels farther away, which are
+named by --affinity-offsets.
+
 If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
 only in their chunk. To give one label to a segment that crosses task boundaries, let each task load
 a margin and run agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
@@ -23,14 +27,18 @@ import click
 
 from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError, check_extra
+from chunkflow_py.ops.options.agglomeration_options import affinity_at_option
 from chunkflow_py.ops.options.label_options import numbering_from, numbering_options
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import Decorator, ItemName, input_option, output_option
 from chunkflow_py.segmentation import MEAN_AFFINITY, score_code
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chunkflow_py.core.chunk import Chunk, Voxels
     from chunkflow_py.core.task import Task
+    from chunkflow_py.segmentation.labels.mutex_watershed import Offset
     from chunkflow_py.segmentation.labels.numbering import Numbering
     from chunkflow_py.volume.labelling import Labelling
 
@@ -71,15 +79,46 @@ def agglomerate(
     return chunk.with_array(next(result), kind="segmentation")
 
 
+def mutex_segments(chunk: Chunk, offsets: Sequence[Offset], threshold: float = 0.5) -> Chunk:
+    """Return the segments of affinities by the mutex watershed.
+
+    Args:
+        chunk: (c, z, y, x) affinities in [0, 1].
+        offsets: offset (z, y, x) from a voxel to its partner, voxels, of each channel.
+        threshold: affinities above 1 - *threshold* attract, and those below it repel.
+
+    Returns:
+        A chunk (z, y, x) of kind segmentation: labels 1 to N; 0 for voxels without an attractive
+        affinity; uint32 or uint64.
+
+    Raises:
+        ChunkError: the chunk does not contain such affinities, or is shorter than an offset.
+    """
+    from chunkflow_py.segmentation.labels.components import renumber
+    from chunkflow_py.segmentation.labels.mutex_watershed import mutex_watershed
+
+    labels = mutex_watershed(chunk.array, offsets, threshold)
+    return chunk.with_array(renumber(labels), kind="segmentation")
+
+
 @dataclass
 class Agglomerator(OperatorBase):
-    """Segments the affinities of every task."""
+    """Segments the affinities of every task.
+
+    Attributes:
+        input_name, output_name: names of the affinities and of the segments.
+        fragments_name: name of a chunk of labels to merge, or ``None``.
+        settings: keyword arguments of `agglomerate`.
+        numbering: how ids become unique in the volume, or ``None``.
+        offsets: offset of each channel, for the mutex watershed; ``None`` for waterz.
+    """
 
     input_name: str
     output_name: str
     fragments_name: str | None
     settings: dict[str, Any] = field(default_factory=dict)
     numbering: Numbering | None = None
+    offsets: tuple[Offset, ...] | None = None
     cut_remedy: ClassVar[str] = hook_value(
         "load a margin (--expand-margin-size), store the overlaps of tasks with save-overlap, and "
         "join the segments with stitch-labels"
@@ -112,14 +151,17 @@ class Agglomerator(OperatorBase):
     @hook
     def code(self) -> tuple[str, ...]:
         """Descriptions of code from outside this package that the operator runs."""
-        return score_code(self.settings)
+        return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:
         """Add the segmentation to the task."""
-        settings = dict(self.settings)
+        settings, affinity = dict(self.settings), task.chunk(self.input_name)
         if self.fragments_name is not None:
             settings["fragments"] = task.chunk(self.fragments_name)
-        segments = agglomerate(task.chunk(self.input_name), **settings)
+        if self.offsets is None:
+            segments = agglomerate(affinity, **settings)
+        else:
+            segments = mutex_segments(affinity, self.offsets, settings["threshold"])
         if self.numbering:
             segments = segments.with_array(self.numbering(segments.array, segments, task.bbox))
         task[self.output_name] = segments
@@ -135,8 +177,18 @@ def _number(name: str, default: float, text: str) -> Decorator:
 @_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this value is background.")
 @_number("--aff-threshold-high", 0.9999, "Neighbours with at least this affinity share a fragment.")
 @_number("--interior-threshold", 0.7, "Seeds have a mean affinity above this (--fragments seeded).")
+@click.option("--method", type=click.Choice(["waterz", "mutex"]), default="waterz",
+              show_default=True,
+              help="Merge fragments by their mean affinity, or mutex watershed.")  # fmt: skip
+@click.option("--affinity-offsets", metavar="OFFSETS", default=None,
+              help="Offset z,y,x from a voxel to its partner, of each channel, such as '-1,0,0 "
+                   "0,-1,0 0,0,-1 -3,0,0' (--method mutex).  [default: three channels, see "
+                   "--affinity-order and --affinity-at]")  # fmt: skip
 @click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,
               help="Order of the channels: x, y, z (--flip-channel) or z, y, x.")  # fmt: skip
+@click.option("--affinity-order", type=click.Choice(["xyz", "zyx"]), default=None,
+              help="The same, in other words.")  # fmt: skip
+@affinity_at_option()
 @click.option(
     "--scoring-function",
     default=MEAN_AFFINITY,
@@ -152,14 +204,28 @@ def _number(name: str, default: float, text: str) -> Decorator:
 @input_option()
 @output_option()
 def command(
-    input_name: str, output_name: str, fragments: str, fragments_name: str | None, **settings: Any
-) -> Agglomerator:
+    input_name: str, output_name: str, fragments: str, fragments_name: str | None, method: str,
+    affinity_offsets: str | None, affinity_order: str | None, **settings: Any,
+) -> Agglomerator:  # fmt: skip
     """Check the thresholds, and return the operator."""
     from chunkflow_py.segmentation.labels.agglomerate import (
         check_affinity_thresholds,
         check_threshold,
     )
 
+    if affinity_order is not None:
+        _check_order(affinity_order, flips=settings["flip_channel"])
+        settings["flip_channel"] = affinity_order == "xyz"
+    if method == "mutex":
+        check_extra("mutex", "agglomerate --method mutex", "mwatershed")
+        check_threshold(settings["threshold"], MEAN_AFFINITY)
+        offsets = _offsets(affinity_offsets, settings)
+        return Agglomerator(
+            input_name, output_name, None, settings, numbering_from(settings), offsets
+        )
+    if affinity_offsets is not None:
+        msg = "--affinity-offsets is for the mutex watershed; add --method mutex, or leave it out"
+        raise OptionError(msg)
     seeds = ("cc3d", "scipy", "skimage") if fragments == "seeded" else ()
     check_extra("segmentation", "agglomerate", "waterz", *seeds)
     check_affinity_thresholds(settings["aff_threshold_low"], settings["aff_threshold_high"])
@@ -172,3 +238,38 @@ def command(
         raise OptionError(msg)
     settings["fragments"] = fragments
     return Agglomerator(input_name, output_name, fragments_name, settings, numbering_from(settings))
+
+
+def _check_order(order: str, *, flips: bool) -> None:
+    """Check that --affinity-order and an explicit --flip-channel agree.
+
+    Raises:
+        OptionError: they contradict each other.
+    """
+    context = click.get_current_context(silent=True)
+    given = context.get_parameter_source("flip_channel") if context else None
+    if given == click.core.ParameterSource.COMMANDLINE and flips != (order == "xyz"):
+        name = "--flip-channel" if flips else "--no-flip-channel"
+        msg = f"--affinity-order {order} contradicts {name}; leave one of them out"
+        raise OptionError(msg)
+
+
+def _offsets(text: str | None, settings: dict[str, Any]) -> tuple[Offset, ...]:
+    """Return the offset of each channel for the mutex watershed.
+
+    Raises:
+        OptionError: *text* is not a list of offsets, or contradicts --affinity-at.
+    """
+    from chunkflow_py.segmentation.labels.mutex_watershed import parse_offsets
+
+    if text is not None:
+        if settings["affinity_at"] != "target":
+            msg = (
+                "--affinity-offsets already says where each affinity is stored; leave "
+                "--affinity-at out"
+            )
+            raise OptionError(msg)
+        return parse_offsets(text)
+    step = -1 if settings["affinity_at"] == "target" else 1
+    nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
+    return nearest[::-1] if settings["flip_channel"] else nearest

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.ops.options.agglomeration_options import (
-    channel_order_option,
     fragment_options,
     fragments_from,
+    layout_from,
+    layout_options,
 )
 from chunkflow_py.ops.options.label_options import place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
@@ -35,14 +37,18 @@ from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Voxels
-    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.task import Task
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import ChannelOrder
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
     from chunkflow_py.store.store_protocol import Access
     from chunkflow_py.volume.labelling import Labelling
 
 SECTION = "segment"
+
+# Measured peaks of `fragments_in` without its input, bytes a voxel, by the type of the affinities.
+_WORK_BYTES = {"uint8": 18, "uint16": 24}
+_FLOAT_BYTES = 30
 
 
 @dataclass
@@ -51,20 +57,21 @@ class FragmentMaker(OperatorBase):
 
     Attributes:
         options: rule by which voxels choose edges.
-        channel_order: order of the channels.
+        layout: where the affinities are stored.
         edges_path: URL of a folder or prefix for the edges; ``None`` without tasks.
         input_name, output_name: names of the affinities and of the fragments.
         access: access options of the store.
     """
 
     options: FragmentOptions
-    channel_order: ChannelOrder = "xyz"
+    layout: AffinityLayout
     edges_path: str | None = None
     input_name: str = "chunk"
     output_name: str = "chunk"
     access: Access | None = None
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
     _voxel_size_nm: tuple[float, float, float] = field(default=(1, 1, 1), init=False)
+    _dtype: str = field(default="float32", init=False)
 
     @property
     @hook
@@ -74,12 +81,13 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Note the voxel size, and check that edges at task boundaries will be stored.
+        """Note voxel size and type, and check that edges at task boundaries will be stored.
 
         Raises:
             OptionError: the tasks divide a volume, but there is no place for the edges.
         """
         self._voxel_size_nm = outline.voxel_size_nm or self._voxel_size_nm
+        self._dtype = outline.voxels.dtype if outline.voxels else self._dtype
         if outline.is_divided and self.edges_path is None:
             msg = (
                 "the tasks divide a volume, so fragment-affinity must store the edges between "
@@ -96,6 +104,13 @@ class FragmentMaker(OperatorBase):
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return dtype, number of channels and kind of the fragments."""
         return type(read)("uint64", 1, "segmentation")
+
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for an input of extent *size*, as measured for each voxel."""
+        if size is None:
+            return None
+        return OperatorMemory(work=size.product() * _WORK_BYTES.get(self._dtype, _FLOAT_BYTES))
 
     @cached_property
     def _labelling(self) -> Labelling:
@@ -124,7 +139,7 @@ class FragmentMaker(OperatorBase):
 
         chunk = task.chunk(self.input_name)
         box = chunk.bbox if task.bbox is None else task.bbox.intersection(chunk.domain)
-        fragments, chosen = fragments_in(chunk, box, self.options, self.channel_order)
+        fragments, chosen = fragments_in(chunk, box, self.options, self.layout)
         if self.destination is not None and task.own_region is not None:
             store = RecordingStore(open_store(self.destination, self.access or Access()))
             save_face_edges(store, task.own_region, chosen)
@@ -135,18 +150,18 @@ class FragmentMaker(OperatorBase):
 
 @operator("compute")
 @fragment_options()
-@channel_order_option()
+@layout_options()
 @click.option("--edges-path", metavar="URL",
               help="Folder or prefix to write the chosen edges at task boundaries to.")  # fmt: skip
 @input_option(help="Name of the affinities.")
 @output_option()
 @access_options()
 def command(
-    affinity_order: str, edges_path: str | None, input_name: str, output_name: str, **options: Any
+    edges_path: str | None, input_name: str, output_name: str, **options: Any
 ) -> FragmentMaker:
     """Check the thresholds, and return the operator."""
     check_extra("segmentation", "fragment-affinity", "cc3d")
     return FragmentMaker(
-        fragments_from(options), cast("ChannelOrder", affinity_order), edges_path, input_name,
-        output_name, access_from(options),
+        fragments_from(options), layout_from(options), edges_path, input_name, output_name,
+        access_from(options),
     )  # fmt: skip

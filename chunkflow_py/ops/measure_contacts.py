@@ -14,14 +14,16 @@ open is stored for merge-regions, and the contacts of the fragments for cut-hier
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.ops.options.agglomeration_options import (
-    channel_order_option,
     graph_option,
+    layout_from,
+    layout_options,
     max_threshold_option,
     task_size_option,
 )
@@ -29,14 +31,17 @@ from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemName, input_option
+from chunkflow_py.segmentation.agglomeration import graph_memory
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.task import Task
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import ChannelOrder
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
     from chunkflow_py.store.store_protocol import Access
 
 SECTION = "segment"
+
+_WORK_BYTES = 11  # measured peak of `contacts_in` without its input, bytes a voxel
 
 
 @dataclass
@@ -47,7 +52,7 @@ class ContactMeasurer(OperatorBase):
         graph_path: URL of a folder or prefix for the graph.
         task_size: size of the tasks, voxels, zyx.
         max_threshold: regions are merged while 1 - mean affinity is at most this.
-        channel_order: order of the channels of the affinities.
+        layout: where the affinities are stored.
         input_name, affinity_name: names of the fragments and of the affinities.
         access: access options of the store.
     """
@@ -55,7 +60,7 @@ class ContactMeasurer(OperatorBase):
     graph_path: str
     task_size: Zyx
     max_threshold: float
-    channel_order: ChannelOrder = "xyz"
+    layout: AffinityLayout
     input_name: str = "chunk"
     affinity_name: str = "affinity"
     access: Access | None = None
@@ -81,6 +86,14 @@ class ContactMeasurer(OperatorBase):
         """Return *box* and one voxel around it."""
         return box.grow((1, 1, 1)).intersection(domain)
 
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for an input of extent *size*; see `graph_memory`."""
+        if size is None:
+            return None
+        voxels = size.product()
+        return OperatorMemory(work=voxels * _WORK_BYTES + graph_memory.graph_bytes(voxels))
+
     def __call__(self, task: Task) -> Task:
         """Store the contacts and the graph of a task.
 
@@ -102,7 +115,7 @@ class ContactMeasurer(OperatorBase):
         dtype = integer_type(affinity.dtype)
         settings = GraphSettings(str(fragments.domain), (z, y, x), dtype, self.max_threshold)
         settings.check(box, 0)
-        contacts = contacts_in(fragments, affinity, box, self.channel_order)
+        contacts = contacts_in(fragments, affinity, box, self.layout)
         merges, graph = merge_box(contacts.graph, settings.least)
         store = RecordingStore(open_store(place_of(self.graph_path), self.access or Access()))
         written = GraphStore(store, settings)
@@ -116,17 +129,17 @@ class ContactMeasurer(OperatorBase):
 @graph_option()
 @task_size_option()
 @max_threshold_option()
-@channel_order_option()
+@layout_options()
 @input_option(help="Name of the fragments.")
 @click.option("--affinity-name", type=ItemName("in"), default="affinity", show_default=True,
               help="Name of the affinities.")  # fmt: skip
 @access_options()
 def command(
-    graph_path: str, task_size: Zyx, max_threshold: float, affinity_order: str, input_name: str,
-    affinity_name: str, **options: Any,
+    graph_path: str, task_size: Zyx, max_threshold: float, input_name: str, affinity_name: str,
+    **options: Any,
 ) -> ContactMeasurer:  # fmt: skip
     """Return the operator, which opens its store for each task."""
     return ContactMeasurer(
-        graph_path, task_size, max_threshold, cast("ChannelOrder", affinity_order), input_name,
-        affinity_name, access_from(options),
+        graph_path, task_size, max_threshold, layout_from(options), input_name, affinity_name,
+        access_from(options),
     )  # fmt: skip

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.agglomeration_options import graph_option, task_size_option
 from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.segmentation.agglomeration import graph_memory
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.core.task import Task
     from chunkflow_py.store.store_protocol import Access
 
@@ -50,6 +53,7 @@ class RegionMerger(OperatorBase):
     hierarchy_path: str | None = None
     access: Access | None = None
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
+    _boxes: Boxes | None = field(default=None, init=False)
 
     @property
     @hook
@@ -68,12 +72,26 @@ class RegionMerger(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that tasks have boxes.
+        """Note the boxes of the tasks, and check that there are any.
 
         Raises:
             OptionError: the tasks have no boxes.
         """
         check_task_boxes(outline, "merge-regions", "merges the regions in the boxes of tasks")
+        self._boxes = outline.boxes
+
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for the largest box; see `graph_memory`."""
+        del size
+        first = next(iter(self._boxes or ()), None)  # no other box is larger
+        if first is None:
+            return None
+        voxels = first.voxels
+        work = graph_memory.graph_bytes(voxels)
+        if self.hierarchy_path is not None:
+            work = max(work, graph_memory.hierarchy_bytes(voxels))
+        return OperatorMemory(work=work)
 
     def __call__(self, task: Task) -> Task:
         """Merge the regions in the box of a task.

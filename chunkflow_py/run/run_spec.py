@@ -40,7 +40,14 @@ NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_we
 # Options that are newer than `OUTPUT_VERSION`, by operator and name, each with its default. The
 # default yields the bytes of earlier versions. The hash does not cover such an option at its
 # default, so that the hashes of older specs do not change.
-NEWER = {("inference", "patch_precision"): "float32", ("link-labels", "edges_path"): None}
+NEWER = {
+    ("inference", "patch_precision"): "float32",
+    ("link-labels", "edges_path"): None,
+    ("agglomerate", "method"): "waterz",
+    ("agglomerate", "affinity_offsets"): None,
+    ("agglomerate", "affinity_order"): None,
+    ("agglomerate", "affinity_at"): "target",
+}
 FILE_MARK = "chunkflow-file:"
 
 

@@ -31,8 +31,9 @@ from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.ops.options.agglomeration_options import (
     FRACTION,
     THRESHOLD_HELP,
-    channel_order_option,
     fragment_options,
+    fragments_from,
+    layout_options,
     max_threshold_option,
 )
 from chunkflow_py.ops.options.saving_options import block_size_option, encoding_option
@@ -61,7 +62,7 @@ class AffinitySegmentation:
         bounds: bounds of the affinities.
         task_size: size of the tasks, voxels, zyx.
         mip: level of the affinities.
-        order: order of the channels.
+        layout: arguments that say where the affinities are stored.
         fragments: arguments of fragment-affinity for the rule.
         threshold: 1 - mean affinity of the last merge, at most.
         max_threshold: highest threshold that the hierarchy allows.
@@ -76,7 +77,7 @@ class AffinitySegmentation:
     bounds: BoundingBox
     task_size: Zyx
     mip: int = 0
-    order: str = "xyz"
+    layout: tuple[str, ...] = ()
     fragments: tuple[str, ...] = ()
     threshold: float = 0.7
     max_threshold: float = 0.95
@@ -103,8 +104,8 @@ class AffinitySegmentation:
                 self._tasks(),
                 load,
                 (
-                    "fragment-affinity", "--edges-path", f"{work}/edges", "--affinity-order",
-                    self.order, *self.fragments,
+                    "fragment-affinity", "--edges-path", f"{work}/edges", *self.layout,
+                    *self.fragments,
                 ),
                 ("save-volume", "--volume-path", f"zarr://{work}/fragments.zarr"),
             ],
@@ -132,7 +133,7 @@ class AffinitySegmentation:
                 ("relabel", "--table-path", f"{work}/fragment-ids"),
                 (
                     "measure-contacts", *graph, "--task-size", *size, "--max-threshold",
-                    str(self.max_threshold), "--affinity-order", self.order,
+                    str(self.max_threshold), *self.layout,
                 ),
             ],
         }  # fmt: skip
@@ -217,7 +218,7 @@ def command_line(steps: Steps) -> str:
     {
         "Segments": ("threshold", "min_size", "min_affinity", "from_hierarchy"),
         "Fragments": ("fragments", "aff_threshold_low", "aff_threshold_high"),
-        "Affinities": ("mip", "affinity_order"),
+        "Affinities": ("mip", "affinity_order", "affinity_at"),
         "New volume": ("block_size", "encoding"),
     }
 )
@@ -236,7 +237,7 @@ def command_line(steps: Steps) -> str:
                    "hierarchy.")
 @fragment_options()
 @mip_option(help="Level of SRC.  [default: the global --mip]")
-@channel_order_option()
+@layout_options()
 @block_size_option("DST", "--block-size", "-b", default="chosen from the tasks")
 @encoding_option("DST")
 @click.option("--work-path", "-w", metavar="URL",
@@ -317,10 +318,13 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
         raise OptionError(msg)
     _check_blocks(volume.bounds, size, options["block_size"])
     work = earlier or options["work_path"] or f"{Location.parse(target).store_url}.segment"
+    made = fragments_from(dict(options))
     fragments = (
-        "--fragments", options["fragments"], "--aff-threshold-low",
-        str(options["aff_threshold_low"]), "--aff-threshold-high",
-        str(options["aff_threshold_high"]),
+        "--fragments", made.method, "--aff-threshold-low", str(made.low), "--aff-threshold-high",
+        str(made.high),
+    )  # fmt: skip
+    layout = (
+        "--affinity-order", options["affinity_order"], "--affinity-at", options["affinity_at"],
     )  # fmt: skip
     saving: tuple[str, ...] = ()
     if options["block_size"] is not None:
@@ -329,7 +333,7 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
         saving += ("--encoding", options["encoding"])
     return AffinitySegmentation(
         source, target, Location.parse(work).store_url, volume.bounds, size, mip,
-        options["affinity_order"], fragments, options["threshold"], options["max_threshold"],
+        layout, fragments, options["threshold"], options["max_threshold"],
         options["min_size"], options["min_affinity"], saving,
     )  # fmt: skip
 

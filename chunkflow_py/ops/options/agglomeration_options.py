@@ -10,9 +10,11 @@ from chunkflow_py.ops.options.volume_options import together
 from chunkflow_py.pipeline.params import Decorator, zyx_option
 
 if TYPE_CHECKING:
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
 
 FRACTION = click.FloatRange(0, 1)
+_THRESHOLDS = {"distance": (0.4, 0.5), "affinity": (0.001, 0.9999)}  # low and high
 THRESHOLD_HELP = "Merge segments while 1 - mean affinity is at most this value."
 
 
@@ -30,18 +32,15 @@ def fragment_options() -> Decorator:
         click.option(
             "--aff-threshold-low",
             type=FRACTION,
-            default=0.4,
-            show_default=True,
             help="Join no voxels of lower affinity; with --fragments affinity, a voxel without an "
-            "affinity of this value is background.",
+            "affinity of this value is background.  [default: 0.4; affinity: 0.001]",
         ),
         click.option(
             "--aff-threshold-high",
             type=FRACTION,
-            default=0.5,
-            show_default=True,
             help="A voxel of at least this mean affinity is inside a cell; with --fragments "
-            "affinity, join all voxels of at least this affinity.",
+            "affinity, join all voxels of at least this affinity.  [default: 0.5; affinity: "
+            "0.9999]",
         ),
     )
 
@@ -50,19 +49,44 @@ def fragments_from(options: dict[str, Any]) -> FragmentOptions:
     """Remove the `fragment_options` from *options*, and return them."""
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
 
-    names = ("fragments", "aff_threshold_low", "aff_threshold_high")
-    return FragmentOptions(*(options.pop(name) for name in names))
+    method = options.pop("fragments")
+    given = [options.pop(f"aff_threshold_{name}") for name in ("low", "high")]
+    usual = _THRESHOLDS[method]
+    low, high = (b if a is None else a for a, b in zip(given, usual, strict=True))
+    return FragmentOptions(method, low, high)
 
 
-def channel_order_option() -> Decorator:
-    """Declare ``--affinity-order``."""
-    return click.option(
-        "--affinity-order",
-        type=click.Choice(["xyz", "zyx"]),
-        default="xyz",
-        show_default=True,
-        help="Order of the channels of the affinities.",
+def layout_options() -> Decorator:
+    """Declare how the affinities are stored; `layout_from` reads these options."""
+    return together(
+        click.option(
+            "--affinity-order",
+            type=click.Choice(["xyz", "zyx"]),
+            default="xyz",
+            show_default=True,
+            help="Order of the channels of the affinities.",
+        ),
+        affinity_at_option(),
     )
+
+
+def affinity_at_option() -> Decorator:
+    """Declare ``--affinity-at``."""
+    return click.option(
+        "--affinity-at",
+        type=click.Choice(["target", "source"]),
+        default="target",
+        show_default=True,
+        help="The value at a voxel is its affinity to the lower neighbour (target) or to the upper "
+        "neighbour (source).",
+    )
+
+
+def layout_from(options: dict[str, Any]) -> AffinityLayout:
+    """Remove the `layout_options` from *options*, and return them."""
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
+
+    return AffinityLayout(options.pop("affinity_order"), options.pop("affinity_at"))
 
 
 def graph_option() -> Decorator:

@@ -146,17 +146,16 @@ def contacts_of(
             np.not_equal(part[lower], part[upper], out=between[upper])
             between[upper] &= part[lower] != 0
             between[upper] &= part[upper] != 0
-            at = np.flatnonzero(between)
-            if not len(at):
+            upper_voxels = np.flatnonzero(between)
+            if not len(upper_voxels):
                 continue
-            step = (part[0].size, part.shape[2], 1)[axis]
-            one = part.ravel()[at - step]
-            two = part.ravel()[at]
+            one = part.ravel()[upper_voxels - (part[0].size, part.shape[2], 1)[axis]]
+            two = part.ravel()[upper_voxels]
             pairs = one.astype(np.min_scalar_type(len(ids) ** 2)) * len(ids) + two
             order = np.argsort(pairs)
-            pairs, at = pairs[order], at[order]
+            pairs = pairs[order]
             starts = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
-            z, y, x = np.unravel_index(at, part.shape)
+            z, y, x = np.unravel_index(upper_voxels[order], part.shape)
             edge = 3 * ((z + first) * rows + y * row + x + offset) + axis
             values = edges[axis, first : low + planes][z, y, x]
             table = Contacts(
@@ -175,7 +174,7 @@ def _numbered(fragments: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArra
     import fastremap
 
     labels, numbers = fastremap.renumber(fragments, preserve_zero=True)
-    ids = np.zeros(max(numbers.values(), default=0) + 1, np.uint64)
+    ids = np.zeros(1 + int(max(numbers.values(), default=0)), np.uint64)
     ids[np.fromiter(numbers.values(), np.int64)] = np.fromiter(numbers, np.uint64)
     return ids, np.ascontiguousarray(labels)
 

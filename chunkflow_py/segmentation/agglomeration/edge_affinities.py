@@ -10,6 +10,7 @@ ascend in the order of `DIRECTIONS`, and so do the numbers of the six neighbours
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox
 
 ChannelOrder = Literal["xyz", "zyx"]
-Edges = "NDArray[np.uint8] | NDArray[np.uint16]"
+AffinityAt = Literal["target", "source"]
 
 # (axis, whether the neighbour is the upper one), in ascending order of the edge's index.
 DIRECTIONS = ((0, False), (1, False), (2, False), (2, True), (1, True), (0, True))
@@ -33,17 +34,53 @@ _SLACK = 1e-3  # tolerance around [0, 1], for rounding errors of blending
 _PLANES = 16  # planes that are converted together
 
 
-def as_edges(affinity: NDArray[Any], order: ChannelOrder = "xyz") -> NDArray[Any]:
+@dataclass(frozen=True)
+class AffinityLayout:
+    """Where the affinities of three channels are stored.
+
+    Attributes:
+        order: order of the channels.
+        at: voxel at which an affinity is stored: ``target``, the upper one of its two voxels, so
+            that the value at a voxel is the affinity to its lower neighbour, or ``source``, the
+            lower one of the two.
+    """
+
+    order: ChannelOrder = "xyz"
+    at: AffinityAt = "target"
+
+    def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
+        """Return affinities at the upper voxels, channel k along axis k; a view if possible.
+
+        Args:
+            affinity: (3, z, y, x). If the values are at the lower voxels, those of the last plane
+                along each axis get lost, and plane 0 of the result is 0: both belong to edges to
+                voxels outside of the array.
+        """
+        ordered = affinity[::-1] if self.order == "xyz" else affinity
+        if self.at == "target":
+            return ordered
+        moved = np.zeros_like(ordered)
+        for axis in range(3):
+            upper = tuple(slice(1, None) if a == axis else slice(None) for a in range(3))
+            lower = tuple(slice(None, -1) if a == axis else slice(None) for a in range(3))
+            moved[axis][upper] = ordered[axis][lower]
+        return moved
+
+
+DEFAULT_LAYOUT = AffinityLayout()
+
+
+def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) -> NDArray[Any]:
     """Return affinities as integers, channel k along axis k; a view if nothing is converted.
 
     Floating-point affinities become uint16: 65535 times the affinity, rounded half to even.
 
     Args:
         affinity: (3, z, y, x), uint8, uint16 or floating point; 255, 65535 and 1.0 stand for 1.
-        order: order of the channels.
+        layout: where the affinities are stored.
 
     Returns:
-        (3, z, y, x) uint8 or uint16, channel 0 along z.
+        (3, z, y, x) uint8 or uint16, channel 0 along z, each value at the upper voxel of its edge.
 
     Raises:
         ChunkError: the array does not have three channels, the voxels have another type, or a value
@@ -55,7 +92,7 @@ def as_edges(affinity: NDArray[Any], order: ChannelOrder = "xyz") -> NDArray[Any
             "select the three channels of nearest neighbours with --channels"
         )
         raise ChunkError(msg)
-    ordered = affinity[::-1] if order == "xyz" else affinity
+    ordered = layout.arranged(affinity)
     if affinity.dtype in (np.uint8, np.uint16):
         return ordered
     if affinity.dtype.kind != "f":

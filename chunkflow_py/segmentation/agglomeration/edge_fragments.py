@@ -186,7 +186,7 @@ def _key_type(largest: int) -> np.dtype[Any]:
 
 def _keys(values: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the keys of values in the direction of a number."""
-    keys = np.left_shift(values, _BITS, dtype=dtype)
+    keys: NDArray[Any] = np.left_shift(values, _BITS, dtype=dtype)
     keys |= dtype.type(len(DIRECTIONS) - number)
     return keys
 

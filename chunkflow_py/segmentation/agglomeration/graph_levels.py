@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,17 +19,22 @@ from chunkflow_py.segmentation.agglomeration.hierarchy_store import (
     read_hierarchy,
     write_hierarchy,
 )
-from chunkflow_py.segmentation.agglomeration.region_merging import Merges, combined, merge_box
+from chunkflow_py.segmentation.agglomeration.region_merging import combined, merge_box
 from chunkflow_py.segmentation.labels.label_table import LabelTable, write_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings
+    from chunkflow_py.segmentation.agglomeration.region_merging import Merges
     from chunkflow_py.store.store_protocol import Store
 
 logger = logging.getLogger(__name__)
+
+_READ_TOGETHER = 64  # objects, so that those of all boxes need not fit into memory
 
 
 def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx) -> str:
@@ -80,15 +86,16 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
             f"{settings.last_level}; give it there"
         )
         raise OptionError(msg)
+    write_hierarchy(hierarchy, _all_merges(graphs, settings, level), settings)
+
+
+def _all_merges(graphs: GraphStore, settings: GraphSettings, last_level: int) -> Iterator[Merges]:
+    """Yield the merges of all boxes of all levels."""
     with ThreadPoolExecutor(graphs.store.connections, "graph") as threads:
-        merges = Merges.joined(
-            merges
-            for each in range(level + 1)
-            for merges in threads.map(
-                lambda box, at=each: graphs.read_merges(box, at), settings.grid(each)
-            )
-        )
-    write_hierarchy(hierarchy, merges, settings)
+        for level in range(last_level + 1):
+            boxes = iter(settings.grid(level))
+            while some := list(islice(boxes, _READ_TOGETHER)):
+                yield from threads.map(graphs.read_merges, some, repeat(level))
 
 
 def write_segment_table(

@@ -7,18 +7,24 @@ URL/000001.npz         the next ones
 ```
 
 ``hierarchy.json`` is written last, so a hierarchy is either complete or absent.
+
+The merges of all boxes can be more than fit into memory. They are sorted through files in a
+temporary folder, one for each interval of mean affinities.
 """
 
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.segmentation.agglomeration.contacts import Contacts
-from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean
+from chunkflow_py.segmentation.agglomeration.contacts import Contacts, mean_keys
+from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean, scale_of
 from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings, contact_columns
 from chunkflow_py.segmentation.agglomeration.hierarchy import reaches
 from chunkflow_py.segmentation.agglomeration.region_merging import Merges
@@ -26,35 +32,61 @@ from chunkflow_py.segmentation.labels.links import decoded, encoded
 from chunkflow_py.store.store_protocol import checksum_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from chunkflow_py.store.store_protocol import Store
 
 INDEX = "hierarchy.json"
 PIECE = 2**20  # merges of a piece
 _INDEX_BYTES = 1 << 26
+_INTERVALS = 256  # of mean affinities, each sorted by itself
+_ROW = np.dtype([(name, column.dtype) for name, column in Contacts.none().columns().items()])
 
 
 def write_hierarchy(
-    store: Store, merges: Merges, settings: GraphSettings, *, piece: int = PIECE
+    store: Store, parts: Iterable[Merges], settings: GraphSettings, *, piece: int = PIECE
 ) -> None:
     """Write a hierarchy.
 
     Args:
         store: store of the hierarchy.
-        merges: all merges, in the order of `Merges.sorted`.
+        parts: merges of all boxes, in any order.
         settings: settings of the graph.
         piece: largest number of merges in a piece.
     """
-    table = merges.contacts
-    starts = range(0, len(table), piece)
-    contents = [encoded(**table.rows(slice(at, at + piece)).columns()) for at in starts]
-    with ThreadPoolExecutor(store.connections, "hierarchy") as threads:
-        list(threads.map(store.put, map(_key, range(len(contents))), contents))
-    index = {
-        "settings": settings.to_json(),
-        "merges": len(table),
-        "checksums": [checksum_of(content) for content in contents],
-    }
+    checksums: list[str] = []
+    merges = 0
+    with tempfile.TemporaryDirectory(prefix="chunkflow-hierarchy-") as folder:
+        for interval in _sorted_intervals(parts, settings, Path(folder)):
+            for at in range(0, len(interval), piece):
+                content = encoded(**interval.rows(slice(at, at + piece)).columns())
+                store.put(_key(len(checksums)), content)
+                checksums.append(checksum_of(content))
+            merges += len(interval)
+    index = {"settings": settings.to_json(), "merges": merges, "checksums": checksums}
     store.put(INDEX, json.dumps(index).encode(), content_type="application/json")
+
+
+def _sorted_intervals(
+    parts: Iterable[Merges], settings: GraphSettings, folder: Path
+) -> Iterator[Contacts]:
+    """Yield all merges in the order of `Merges.sorted`, one interval of means after the other."""
+    width = -(-(scale_of(settings.dtype) + 1) // _INTERVALS)
+    paths: dict[int, Path] = {}
+    for part in parts:
+        table = part.contacts
+        intervals = mean_keys(table.total, table.count)[0] // width
+        for interval in np.unique(intervals).tolist():
+            columns = table.rows(intervals == interval).columns()
+            rows = np.empty(len(columns["tie"]), _ROW)
+            for name, column in columns.items():
+                rows[name] = column
+            path = paths.setdefault(interval, folder / str(interval))
+            with path.open("ab") as file:
+                rows.tofile(file)
+    for interval in sorted(paths, reverse=True):
+        rows = np.fromfile(paths.pop(interval), _ROW)
+        yield Merges(Contacts(*(rows[name] for name in _ROW.names or ()))).sorted().contacts
 
 
 def read_settings(store: Store) -> GraphSettings:

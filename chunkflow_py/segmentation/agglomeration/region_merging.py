@@ -33,7 +33,7 @@ from chunkflow_py.segmentation.agglomeration.merge_kernel import merge_best_firs
 from chunkflow_py.segmentation.labels.union_find import smallest_of_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from fractions import Fraction
 
     from numpy.typing import NDArray
@@ -154,11 +154,6 @@ class Merges:
         """Return the merges in the order of the greedy algorithm: the best contact first."""
         whole, rest = mean_keys(self.contacts.total, self.contacts.count)
         return Merges(self.contacts.rows(np.lexsort((self.contacts.tie, -rest, -whole))))
-
-    @classmethod
-    def joined(cls, parts: Iterable[Merges]) -> Merges:
-        """Return the merges of all parts, in the order of `sorted`."""
-        return cls(Contacts.joined(part.contacts for part in parts)).sorted()
 
 
 def merge_box(graph: OpenGraph, least: Fraction) -> tuple[Merges, OpenGraph]:

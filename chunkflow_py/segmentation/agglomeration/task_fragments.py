@@ -11,7 +11,8 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError, OptionError, needs_extra
 from chunkflow_py.segmentation.agglomeration.contacts import Contacts
 from chunkflow_py.segmentation.agglomeration.edge_affinities import (
-    ChannelOrder,
+    DEFAULT_LAYOUT,
+    AffinityLayout,
     as_edges,
     check_sums,
     least_edge,
@@ -87,7 +88,10 @@ class FragmentOptions:
 
 
 def fragments_in(
-    chunk: Chunk, box: BoundingBox, options: FragmentOptions, order: ChannelOrder = "xyz"
+    chunk: Chunk,
+    box: BoundingBox,
+    options: FragmentOptions,
+    layout: AffinityLayout = DEFAULT_LAYOUT,
 ) -> tuple[Chunk, ChosenEdges]:
     """Return the fragments in the box of a task, and the chosen edges of its voxels.
 
@@ -95,7 +99,7 @@ def fragments_in(
         chunk: affinities, (3, z, y, x); must contain `FragmentOptions.required_input` of *box*.
         box: box of the task.
         options: rule by which voxels choose edges.
-        order: order of the channels.
+        layout: where the affinities are stored.
 
     Returns:
         A chunk (z, y, x) of kind segmentation, uint64: 1 + the number of the first voxel of a
@@ -112,7 +116,7 @@ def fragments_in(
             "was loaded (zyx, voxels); add --expand-margin-size auto to the loader"
         )
         raise GeometryError(msg)
-    edges = as_edges(chunk.cut(needed).array, order)
+    edges = as_edges(chunk.cut(needed).array, layout)
     check_sums(chunk.domain, edges.dtype)
     rule = options.rule(edges.dtype, chunk.voxel_size_nm)
     joins, background = rule.choose(edges)
@@ -143,7 +147,7 @@ class TaskContacts:
 
 
 def contacts_in(
-    fragments: Chunk, affinity: Chunk, box: BoundingBox, order: ChannelOrder = "xyz"
+    fragments: Chunk, affinity: Chunk, box: BoundingBox, layout: AffinityLayout = DEFAULT_LAYOUT
 ) -> TaskContacts:
     """Return the contacts of the fragments in the box of a task.
 
@@ -151,7 +155,7 @@ def contacts_in(
         fragments: fragments, (z, y, x); must contain one voxel around *box* in the volume.
         affinity: affinities, (3, z, y, x), likewise.
         box: box of the task.
-        order: order of the channels of the affinities.
+        layout: where the affinities are stored.
 
     Raises:
         GeometryError: the margin of one voxel is missing.
@@ -176,7 +180,7 @@ def contacts_in(
     if labels.dtype != np.uint64:
         msg = f"the fragments are {labels.dtype}, not uint64; make them with fragment-affinity"
         raise ChunkError(msg)
-    edges = as_edges(affinity.cut(around).array, order)
+    edges = as_edges(affinity.cut(around).array, layout)
     check_sums(domain, edges.dtype)
     graph = OpenGraph.of_box(labels, edges, box, domain)
     owned = graph.crossing.rows(graph.face % 2 == 0)

@@ -25,6 +25,7 @@ import numpy as np
 from chunkflow_py.core.map_scale import full_scale
 from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError, needs_extra
 from chunkflow_py.segmentation import MEAN_AFFINITY
+from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
 from chunkflow_py.segmentation.labels import waterz_process
 from chunkflow_py.segmentation.labels.components import renumber
 from chunkflow_py.segmentation.labels.fragments import seeded_fragments
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityAt
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ def agglomerate(
     interior_threshold: float = 0.7,
     scoring_function: str = MEAN_AFFINITY,
     flip_channel: bool = True,
+    affinity_at: AffinityAt = "target",
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> Iterator[NDArray[Any]]:
     """Yield the segmentation for each of the *thresholds*, which must be ascending.
@@ -80,6 +83,8 @@ def agglomerate(
         scoring_function: C++ type of the score; see the documentation of waterz. Scores other than
             the mean and the included quantiles need a C++ compiler and the boost headers.
         flip_channel: true if the channels are x, y, z; false if they are z, y, x.
+        affinity_at: see `AffinityLayout.at`; with ``source``, the value at a voxel is the affinity
+            to its upper neighbour.
         voxel_size_nm: voxel size, zyx (``seeded`` only).
 
     Yields:
@@ -101,7 +106,8 @@ def agglomerate(
         )
         raise OptionError(msg)
     check_affinity_thresholds(aff_threshold_low, aff_threshold_high)
-    by_axis = _by_axis(affinity, flip_channel=flip_channel)
+    layout = AffinityLayout("xyz" if flip_channel else "zyx", affinity_at)
+    by_axis = _by_axis(affinity, layout)
     if isinstance(fragments, str):
         labels = (
             seeded_fragments(by_axis, interior_threshold, aff_threshold_low, voxel_size_nm)
@@ -168,7 +174,7 @@ def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
         raise ChunkError(msg)
 
 
-def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float32]:
+def _by_axis(affinity: NDArray[Any], layout: AffinityLayout) -> NDArray[np.float32]:
     """Return affinities as float32 in [0, 1], with channel k along axis k; a view if possible."""
     if affinity.ndim != 4 or affinity.shape[0] != 3:
         msg = (
@@ -182,7 +188,7 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
             "larger box"
         )
         raise ChunkError(msg)
-    ordered = affinity[::-1] if flip_channel else affinity
+    ordered = layout.arranged(affinity)
     if affinity.dtype.kind in "iu":
         return ordered.astype(np.float32) / np.float32(full_scale(affinity.dtype))
     for axis, channel in enumerate(ordered):

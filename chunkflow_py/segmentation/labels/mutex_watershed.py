@@ -1,0 +1,118 @@
+"""Mutex watershed: segments from attractive and repulsive affinities, without a threshold of means.
+
+All pairs of voxels are processed in the order of their distance from the limit between attraction
+and repulsion. An attractive pair unites the clusters of its two voxels, unless a repulsive pair has
+forbidden that before (Wolf et al. 2020, arXiv:1904.12654). The library mwatershed does this.
+
+The result depends on all voxels of the chunk, so it changes with the division into tasks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.map_scale import full_scale
+from chunkflow_py.errors import ChunkError, OptionError, needs_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Offset = tuple[int, int, int]
+
+_MOST_OFFSETS = 64
+_SLACK = 1e-3  # tolerance around [0, 1], for rounding errors of blending
+
+
+def parse_offsets(text: str) -> tuple[Offset, ...]:
+    """Return offsets such as ``-1,0,0 0,-1,0 0,0,-1``, which are z, y, x in voxels.
+
+    Raises:
+        OptionError: the text is something else, an offset is zero, or two mean the same pairs.
+    """
+    offsets: list[Offset] = []
+    try:
+        for word in text.split():
+            z, y, x = map(int, word.split(","))
+            offsets.append((z, y, x))
+    except ValueError:
+        offsets = []
+    if not offsets:
+        msg = (
+            f"--affinity-offsets {text!r} is not a list of offsets; write z,y,x of each channel, "
+            "separated by spaces: '-1,0,0 0,-1,0 0,0,-1'"
+        )
+        raise OptionError(msg)
+    if len(offsets) > _MOST_OFFSETS:
+        msg = f"--affinity-offsets has {len(offsets)} offsets, but at most {_MOST_OFFSETS} work"
+        raise OptionError(msg)
+    if (0, 0, 0) in offsets:
+        msg = "--affinity-offsets contains 0,0,0, the offset of a voxel to itself; remove it"
+        raise OptionError(msg)
+    pairs = {max(offset, tuple(-each for each in offset)) for offset in offsets}
+    if len(pairs) < len(offsets):
+        msg = "two of the --affinity-offsets are equal or opposite; keep one of them"
+        raise OptionError(msg)
+    return tuple(offsets)
+
+
+def mutex_watershed(
+    affinity: NDArray[Any], offsets: Sequence[Offset], threshold: float
+) -> NDArray[np.uint64]:
+    """Return the segments of one chunk.
+
+    Args:
+        affinity: (c, z, y, x), floating point in [0, 1], or an unsigned integer type that is
+            divided by its maximum. Channel c at a voxel is the affinity to the voxel that lies
+            *offsets[c]* away; pairs with voxels outside of the array are ignored.
+        offsets: z, y, x of each channel, voxels.
+        threshold: affinities above 1 - *threshold* attract, and those below it repel.
+
+    Returns:
+        (z, y, x) labels, not in order; 0 for voxels without an attractive affinity. Which of
+        several equal affinities is processed first is decided by the library, always in the same
+        way.
+
+    Raises:
+        ChunkError: the array does not have the shape or the values of these affinities.
+        MissingExtraError: mwatershed is not installed.
+    """
+    if affinity.ndim != 4 or len(affinity) != len(offsets):
+        msg = (
+            f"there are {len(offsets)} --affinity-offsets, but the affinities have the shape "
+            f"{tuple(affinity.shape)} (c, z, y, x); give one offset for each channel"
+        )
+        raise ChunkError(msg)
+    shape = affinity.shape[1:]
+    with needs_extra("mutex", "agglomerate --method mutex"):
+        import mwatershed
+    scale = full_scale(affinity.dtype) if affinity.dtype.kind == "u" else 1.0
+    long = [
+        offset for offset in offsets if any(abs(a) >= n for a, n in zip(offset, shape, strict=True))
+    ]
+    if long:
+        msg = (
+            f"the offset {long[0]} of --affinity-offsets is longer than a chunk of {shape} (zyx, "
+            "voxels); make the chunks larger"
+        )
+        raise ChunkError(msg)
+    attraction = np.zeros(affinity.shape)
+    for channel, offset, values in zip(attraction, offsets, affinity, strict=True):
+        inside = tuple(
+            slice(max(0, -step), max(0, n - max(0, step)))
+            for step, n in zip(offset, shape, strict=True)
+        )
+        used = values[inside]
+        if used.size and not (used.min() >= -_SLACK * scale and used.max() <= (1 + _SLACK) * scale):
+            msg = (
+                f"affinities must be in [0, 1], but those of the offset {offset} range from "
+                f"{used.min():g} to {used.max():g}; rescale the affinities first (logits of a "
+                "network need a sigmoid)"
+            )
+            raise ChunkError(msg)
+        channel[inside] = used / scale - (1 - threshold)
+    labels: NDArray[np.uint64] = mwatershed.agglom(attraction, [list(each) for each in offsets])
+    return labels
