@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.slow]
 
 TOTALS = {
     "fragments": 8, "link": 8, "solve": 1, "contacts": 8, "level-1": 1, "cut": 1, "relabel": 8,
+    "supervoxels": 8,
 }  # fmt: skip
 
 
@@ -52,14 +53,16 @@ def test_killed_in_every_step(tmp_path, monkeypatch, method):
     box = volume.box
     steps = say(
         "segment-affinity affinity.zarr zarr://segments.zarr --task-size 6 8 10 --threshold 0.6 "
-        f"--min-size 5 --fragments {method} --aff-threshold-low 0.3 --show-steps"
+        f"--min-size 5 --fragments {method} --aff-threshold-low 0.3 "
+        "--supervoxels zarr://supervoxels.zarr --show-steps"
     )
     say("submit --run r " + steps.replace("\\\n", " "))
     kill_in_each_step(TOTALS)
-    _, _, expected = volume.segmented(tuple(box.size), 0.6, min_size=5)
-    result = open_volume("segments.zarr")
-    assert result.bounds == BoundingBox.from_size(box.start, box.size)
-    np.testing.assert_array_equal(result.read(result.bounds).array, expected)
+    fragments, _, segments = volume.segmented(tuple(box.size), 0.6, min_size=5)
+    for name, expected in (("segments", segments), ("supervoxels", fragments)):
+        result = open_volume(f"{name}.zarr")
+        assert result.bounds == BoundingBox.from_size(box.start, box.size)
+        np.testing.assert_array_equal(result.read(result.bounds).array, expected)
     say("verify r")
 
 

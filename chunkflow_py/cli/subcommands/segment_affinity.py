@@ -6,7 +6,8 @@ order of the tasks, number of processes and interruption.
 
 All intermediate results are stored in a folder beside DST. To continue after an interruption, run
 the same command again. The hierarchy of all merges is one of them: with --from-hierarchy, another
---threshold takes only the time of relabelling.
+--threshold takes only the time of relabelling. --supervoxels also creates a volume of the fragments
+that were merged.
 
 --show-steps prints the steps as a command line for submit, for a fleet of workers.
 
@@ -36,6 +37,7 @@ from chunkflow_py.ops.options.agglomeration_options import (
     layout_options,
     max_threshold_option,
 )
+from chunkflow_py.ops.options.label_options import place_of
 from chunkflow_py.ops.options.saving_options import block_size_option, encoding_option
 from chunkflow_py.pipeline.params import mip_option, zyx_option
 from chunkflow_py.pipeline.terminal import echo, option_headings
@@ -69,6 +71,7 @@ class AffinitySegmentation:
         min_size: segments of fewer voxels are united with others; 0 for none.
         min_affinity: least mean affinity of a small segment to another one.
         saving: arguments of save-volume for a new volume of segments.
+        supervoxels: URL of the volume of supervoxels (fragments); ``None`` for none.
     """
 
     source: str
@@ -84,6 +87,7 @@ class AffinitySegmentation:
     min_size: int = 0
     min_affinity: float = 0.0
     saving: tuple[str, ...] = ()
+    supervoxels: str | None = None
 
     @property
     def levels(self) -> int:
@@ -165,15 +169,35 @@ class AffinitySegmentation:
             ],
         }  # fmt: skip
 
+    def supervoxel_steps(self) -> Steps:
+        """Return the commands of the step that makes the volume of supervoxels, if there is one."""
+        if self.supervoxels is None:
+            return {}
+        return {
+            "supervoxels": [
+                self._tasks(),
+                ("load-volume", "--volume-path", f"{self.work}/fragments.zarr", "--mip", "0"),
+                ("relabel", "--table-path", f"{self.work}/fragment-ids"),
+                ("save-volume", "--volume-path", self.supervoxels, *self.saving),
+            ]
+        }
+
     @property
     def name(self) -> str:
         """Name of the table of segment ids and of the run that makes the segments.
 
         It differs for each target, so that one hierarchy can make several volumes.
         """
-        target = hashlib.sha256("\n".join((self.target, *self.saving)).encode()).hexdigest()[:6]
         small = f"-{self.min_size}-{self.min_affinity:g}" if self.min_size else ""
-        return f"segments-{self.threshold:g}{small}-{target}"
+        return f"segments-{self.threshold:g}{small}-{self._digest(self.target)}"
+
+    @property
+    def supervoxel_name(self) -> str:
+        """Name of the run that makes the supervoxels, which are the same for all thresholds."""
+        return f"supervoxels-{self._digest(str(self.supervoxels))}"
+
+    def _digest(self, url: str) -> str:
+        return hashlib.sha256("\n".join((url, *self.saving)).encode()).hexdigest()[:6]
 
     def _tasks(self, factor: int = 1) -> tuple[str, ...]:
         size = _zyx(self.task_size * factor)
@@ -216,7 +240,7 @@ def command_line(steps: Steps) -> str:
 @subcommand
 @option_headings(
     {
-        "Segments": ("threshold", "min_size", "min_affinity", "from_hierarchy"),
+        "Segments": ("threshold", "min_size", "min_affinity", "from_hierarchy", "supervoxels"),
         "Fragments": ("fragments", "aff_threshold_low", "aff_threshold_high"),
         "Affinities": ("mip", "affinity_order", "affinity_at"),
         "New volume": ("block_size", "encoding"),
@@ -235,6 +259,9 @@ def command_line(steps: Steps) -> str:
 @click.option("--from-hierarchy", metavar="URL",
               help="Folder of intermediate results of an earlier segment-affinity of SRC; use its "
                    "hierarchy.")
+@click.option("--supervoxels", metavar="URL",
+              help="Volume of the fragments to create, with the ids that export-hierarchy exports "
+                   "and the block size and encoding of DST.")
 @fragment_options()
 @mip_option(help="Level of SRC.  [default: the global --mip]")
 @layout_options()
@@ -257,19 +284,23 @@ def command(source: str, target: str, show_steps: bool, **options: Any) -> Calla
             f"{options['max_threshold']:g}; raise --max-threshold"
         )
         raise OptionError(msg)
+    _check_places(source, target, options["supervoxels"])
     working = working_from(options)
 
     def act() -> None:
         job = _segmentation(source, target, options)
         first = {} if options["from_hierarchy"] else job.hierarchy_steps()
         if show_steps:
-            echo(command_line(first | job.segment_steps()))
+            echo(command_line(first | job.segment_steps() | job.supervoxel_steps()))
             return
-        runs = {f"{job.name}.run": job.segment_steps()}
-        if first:
-            runs = {"hierarchy.run": first, **runs}
+        runs = {
+            "hierarchy": first,
+            job.name: job.segment_steps(),
+            job.supervoxel_name: job.supervoxel_steps(),
+        }
         for name, steps in runs.items():
-            _run(f"{job.work}/{name}", steps, working(), options)
+            if steps:
+                _run(f"{job.work}/{name}.run", steps, working(), options)
 
     return act
 
@@ -335,7 +366,22 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
         source, target, Location.parse(work).store_url, volume.bounds, size, mip,
         layout, fragments, options["threshold"], options["max_threshold"],
         options["min_size"], options["min_affinity"], saving,
+        supervoxels=options["supervoxels"],
     )  # fmt: skip
+
+
+def _check_places(source: str, target: str, supervoxels: str | None) -> None:
+    """Check that the volume of supervoxels is not one of the other two.
+
+    Raises:
+        OptionError: it is.
+    """
+    if supervoxels is None:
+        return
+    for name, url in (("SRC", source), ("DST", target)):
+        if place_of(url) == place_of(supervoxels):
+            msg = f"--supervoxels {supervoxels} is the same volume as {name}; give another address"
+            raise OptionError(msg)
 
 
 def _check_blocks(bounds: BoundingBox, size: Zyx, block: Zyx | None) -> None:
