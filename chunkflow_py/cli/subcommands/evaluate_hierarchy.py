@@ -3,7 +3,8 @@
 WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. The
 fragments are compared with TRUTH once, so further thresholds take almost no time. The table shows
 the variation of information in bits (split, merge and their sum; 0 is perfect) and the adapted Rand
-error of each threshold, before small segments are united.
+error of each threshold, before small segments are united. --figure draws the same scores against
+the threshold.
 
 Example: chunkflow evaluate-hierarchy segments.zarr.segment truth.zarr --bbox 160-180_0-250_0-250
 """
@@ -11,15 +12,16 @@ Example: chunkflow evaluate-hierarchy segments.zarr.segment truth.zarr --bbox 16
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
-from chunkflow_py.errors import GeometryError, check_extra
+from chunkflow_py.errors import GeometryError, OptionError, check_extra
 from chunkflow_py.ops.options.agglomeration_options import FRACTION
-from chunkflow_py.pipeline.params import BBOX
+from chunkflow_py.pipeline.params import BBOX, is_dry_run
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox
 
 _STEPS = 19  # default thresholds, in equal steps up to that of the hierarchy
+# As in hierarchy_scores, which imports too much for parsing a command line.
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @subcommand
@@ -37,15 +41,25 @@ _STEPS = 19  # default thresholds, in equal steps up to that of the hierarchy
               help="Threshold to score; give the option several times.  [default: 19 steps up to "
                    "the --max-threshold of the hierarchy]")  # fmt: skip
 @click.option("--bbox", type=BBOX, help="Box to compare.  [default: the box that both cover]")
+@click.option("--figure", metavar="FILE",
+              help="File for a figure of the scores: .png, .svg or .pdf.")  # fmt: skip
 @json_option()
 def command(
-    work: str, truth: str, thresholds: tuple[float, ...], bbox: BoundingBox | None, as_json: bool
-) -> Callable[[], None]:
+    work: str, truth: str, thresholds: tuple[float, ...], bbox: BoundingBox | None,
+    figure: str | None, as_json: bool,
+) -> Callable[[], None]:  # fmt: skip
     """Return the function that prints the scores."""
     check_extra("segmentation", "evaluate-hierarchy", "fastremap")
+    file = None if figure is None else _checked_figure(figure)
+    is_dry = is_dry_run()
 
     def act() -> None:
         scores = _scores(work, truth, thresholds, bbox)
+        if file is not None and not is_dry:
+            from chunkflow_py.segmentation.agglomeration.hierarchy_scores import figure_of
+            from chunkflow_py.store.local_files import write_whole
+
+            write_whole(file, figure_of(scores, file.suffix.lower()[1:]))
         if as_json:
             echo(json.dumps([{"threshold": at, **each.as_dict()} for at, each in scores]))
             return
@@ -55,6 +69,33 @@ def command(
             echo(line)
 
     return act
+
+
+def _checked_figure(name: str) -> Path:
+    """Return the path of the figure, after checking that the figure can be drawn and written.
+
+    Raises:
+        OptionError: the name of the file has no known suffix, or its folder does not exist.
+        MissingExtraError: matplotlib is not installed.
+    """
+    file = Path(name).expanduser()
+    if file.suffix.lower() not in FIGURE_SUFFIXES:
+        msg = (
+            f"--figure {name} does not end with .png, .svg or .pdf, which are the formats of "
+            f"figures; give --figure {(file if file.name else file / 'scores').with_suffix('.png')}"
+        )
+        raise OptionError(msg)
+    if not file.parent.is_dir():
+        msg = (
+            f"--figure {name} is in the folder {file.parent}, which does not exist; create the "
+            "folder, or give a file in another one"
+        )
+        raise OptionError(msg)
+    if file.is_dir():
+        msg = f"--figure {name} is a folder; give the name of a file in it"
+        raise OptionError(msg)
+    check_extra("view", "evaluate-hierarchy --figure", "matplotlib")
+    return file
 
 
 def _scores(

@@ -35,7 +35,7 @@ BRINGS = {
     "skeleton": "skeletonize, aggregate-skeleton-fragments",
     "tensorstore": "load-tensorstore",
     "napari": "napari",
-    "view": "neuroglancer, log-summary --plot",
+    "view": "neuroglancer, log-summary --plot, evaluate-hierarchy --figure",
     "sqs": "queues of Amazon SQS",
     "openvino": "inference --backend openvino",
     "onnx": "inference --backend onnxruntime, and models of ONNX",

@@ -6,8 +6,10 @@ contingency table are renamed to segments and added up, which takes no voxel.
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
+from chunkflow_py.errors import needs_extra
 from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean
 from chunkflow_py.segmentation.agglomeration.hierarchy import Segments, cut
 from chunkflow_py.segmentation.evaluate import score
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Volume
 
 _BAR = 30  # characters of the longest bar
+# Formats of figures, and metadata to leave out, so that equal scores give equal bytes.
+FIGURES: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
 
 
 def fragment_table(
@@ -73,3 +81,41 @@ def drawn(scores: Sequence[tuple[float, SegmentationScore]]) -> list[str]:
             f"{each.adapted_rand_error:>10.3f}  {bar}{mark}"
         )
     return lines
+
+
+def figure_of(scores: Sequence[tuple[float, SegmentationScore]], kind: str) -> bytes:
+    """Return a figure of the scores against the threshold; the lowest VOI is marked.
+
+    Args:
+        scores: thresholds, ascending, and the scores at each of them.
+        kind: format of the figure, one of `FIGURES`.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with needs_extra("view", "evaluate-hierarchy --figure"):
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+
+    thresholds = [threshold for threshold, _ in scores]
+    best, at_best = min(scores, key=lambda each: each[1].voi)
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 2))
+    for name, label in (("voi_split", "split"), ("voi_merge", "merge"), ("voi", "sum")):
+        values = [getattr(each, name) for _, each in scores]
+        upper.plot(thresholds, values, marker="o", markersize=3, label=label)
+    errors = [each.adapted_rand_error for _, each in scores]
+    lower.plot(thresholds, errors, marker="o", markersize=3, color="tab:red")
+    for axes in (upper, lower):
+        axes.axvline(best, color="tab:gray", linestyle="--", zorder=0)
+        axes.set_ylim(bottom=0)
+    upper.plot([], [], color="tab:gray", linestyle="--", label="best threshold")
+    upper.set_title(f"best threshold: {best:g} (VOI sum {at_best.voi:.3f} bits)")
+    upper.set_ylabel("variation of information (bits)")
+    upper.legend()
+    lower.set_ylabel("adapted Rand error (0 to 1)")
+    lower.set_xlabel("threshold (1 - mean affinity)")
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "chunkflow"}):
+        figure.savefig(buffer, format=kind, dpi=150, metadata=FIGURES[kind])
+    return buffer.getvalue()
