@@ -127,7 +127,7 @@ def write_segment_table(
     merged = len(pairs)
     if min_size > 1:
         pairs = absorbed(
-            pairs, *_fragments(graph, settings), min_size,
+            pairs, *fragment_graph(graph, settings), min_size,
             Fraction(str(min_affinity)) * scale_of(settings.dtype),
         )  # fmt: skip
     old = LabelTable(fragments).entries()
@@ -142,10 +142,22 @@ def write_segment_table(
     )
 
 
-def _fragments(
+def fragment_graph(
     graph: Store, settings: GraphSettings
 ) -> tuple[Contacts, tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """Return all contacts of fragments, and the ids and sizes of the fragments."""
+    """Return all contacts of fragments, and the ids and sizes of the fragments.
+
+    Args:
+        graph: store of the graph.
+        settings: settings of the graph.
+
+    Returns:
+        The contacts, as `Contacts.summed` returns them. The ids and the numbers of voxels of the
+        fragments of each task; a fragment that several tasks contain has several entries.
+
+    Raises:
+        VolumeError: the contacts of a task are missing or damaged.
+    """
     graphs = GraphStore(graph, settings)
     with ThreadPoolExecutor(graph.connections, "graph") as threads:
         parts = list(threads.map(graphs.read_contacts, settings.grid(0)))
