@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 DATA = "examples/fib25"
 OUT = "demo-output"
+WORK = f"{OUT}/segmentation.segment"  # intermediate results of segment-affinity
 
 # Slices that the network was not trained on, and the thresholds that are best for them.
 REGION = "160-180_0-250_0-250"
-AGGLOMERATE_AT, COMPONENTS_AT, CONNECTIVITY = 0.87, 0.86, 26
+SEGMENTS_AT, COMPONENTS_AT, CONNECTIVITY = 0.88, 0.86, 26
 
-PIPELINE = f"""
+AFFINITIES = f"""
 chunkflow --progress
   load-h5 --file-name {DATA}/raw.h5
   inference --framework pytorch --output-kind affinity --output-name affinity
@@ -37,11 +38,19 @@ chunkflow --progress
     --input-patch-size 96 128 128 --output-patch-size 64 96 96 --output-patch-overlap 16 16 16
     --grid padded
   save-zarr --input-name affinity --store {OUT}/affinity.zarr
-  agglomerate --input-name affinity --output-name segmentation --fragments seeded
-    --threshold {AGGLOMERATE_AT}
-  save-precomputed --input-name segmentation --volume-path precomputed://file://{OUT}/segmentation
+"""
+
+SEGMENTS = f"""
+chunkflow --quiet segment-affinity {OUT}/affinity.zarr precomputed://file://{OUT}/segmentation
+  --task-size 50 128 128 --block-size 50 64 64 --processes 2 --threshold {SEGMENTS_AT}
+"""
+
+SCORES = f"""
+chunkflow --quiet load-zarr --store {OUT}/affinity.zarr --output-name affinity
   connected-components --input-name affinity --output-name components
     --threshold {COMPONENTS_AT} --connectivity {CONNECTIVITY}
+  load-precomputed --volume-path precomputed://file://{OUT}/segmentation
+    --output-name segmentation
   load-h5 --file-name {DATA}/groundtruth.h5 --output-name groundtruth
   evaluate-segmentation --segmentation-name components --bbox {REGION} --relabel
   evaluate-segmentation --segmentation-name segmentation --bbox {REGION} --relabel
@@ -85,10 +94,14 @@ def sweep(affinity: Chunk, truth: Chunk) -> dict[str, list[tuple[str, dict[str, 
         affinity: (3, z, y, x) in [0, 1].
         truth: (z, y, x) labels.
     """
-    from chunkflow_py import BoundingBox
+    from chunkflow_py import BoundingBox, open_volume
     from chunkflow_py.ops.evaluate_segmentation import evaluate_segmentation
-    from chunkflow_py.segmentation.labels.agglomerate import agglomerate
+    from chunkflow_py.segmentation.agglomeration.edge_affinities import least_mean
+    from chunkflow_py.segmentation.agglomeration.hierarchy import Segments, cut
+    from chunkflow_py.segmentation.agglomeration.hierarchy_store import read_hierarchy
     from chunkflow_py.segmentation.labels.components import connected_components
+    from chunkflow_py.segmentation.labels.label_table import LabelTable, relabelled
+    from chunkflow_py.store import open_store
 
     region = BoundingBox.parse(REGION)
 
@@ -102,13 +115,18 @@ def sweep(affinity: Chunk, truth: Chunk) -> dict[str, list[tuple[str, dict[str, 
                 labels = connected_components(mean, step / 100, connectivity)
                 yield f"> {step / 100:.2f}, {connectivity}-connected", score(labels)
 
-    steps = [0.3, 0.5, 0.7, 0.8, 0.83, 0.85, 0.86, 0.87, 0.88, 0.9, 0.92, 0.95]
-    segments = agglomerate(affinity.array, steps, "seeded", voxel_size_nm=affinity.voxel_size_nm)
+    def segments() -> Iterator[tuple[str, dict[str, Any]]]:
+        hierarchy, table = (open_store(f"{WORK}/{name}") for name in ("hierarchy", "fragment-ids"))
+        volume = open_volume(f"{WORK}/fragments.zarr")
+        fragments = relabelled(volume.read(volume.bounds).array, LabelTable(table))
+        merges, settings = read_hierarchy(hierarchy)
+        for step in (0.3, 0.5, 0.7, 0.8, 0.83, 0.85, 0.87, 0.88, 0.89, 0.9, 0.91, 0.92, 0.95):
+            segments = Segments(cut(merges, least_mean(step, settings.dtype)))
+            yield f"{step:.2f}", score(segments(fragments))
+
     return {
         "connected components of the mean affinity": list(components()),
-        "agglomeration, threshold": [
-            (f"{step:.2f}", score(labels)) for step, labels in zip(steps, segments, strict=True)
-        ],
+        "agglomeration, threshold": list(segments()),
     }
 
 
@@ -199,11 +217,17 @@ def main() -> None:
     """Run the pipeline, then report scores."""
     begin = time.perf_counter()
     out = ROOT / OUT
-    for name in ("affinity.zarr", "segmentation"):
+    for name in ("affinity.zarr", "segmentation", Path(WORK).name):
         shutil.rmtree(out / name, ignore_errors=True)
-    say("From raw electron microscopy to neurons (1 to 2 minutes). To run this command yourself,")
-    say("run `. .venv/bin/activate` in this folder first:\n")
-    run(PIPELINE)
+    say("From raw electron microscopy to neurons (1 to 2 minutes). To run these commands yourself,")
+    say(
+        "run `. .venv/bin/activate` in this folder first. Affinities between neighbouring voxels:\n"
+    )
+    run(AFFINITIES)
+    say("\nSegments, task by task; the size of the tasks does not change a byte of the result:\n")
+    run(SEGMENTS)
+    say("\nScores against ground truth, of connected components and of the segments:\n")
+    run(SCORES)
 
     from chunkflow_py import open_volume
     from chunkflow_py.ops.load_h5 import load_h5
@@ -222,6 +246,7 @@ def main() -> None:
         f"\nLeft in {out}:\n"
         "  affinity.zarr   OME-Zarr, (c, z, y, x) float32, channels x, y, z\n"
         "  segmentation    Neuroglancer precomputed\n"
+        "  segmentation.segment   fragments and hierarchy, for other thresholds\n"
         "  figure.png      raw, affinity, segmentation and ground truth of one section\n"
         "  score.json      the scores of the segmentation\n"
         "To see them in the browser (Ctrl-C ends it):\n\n"

@@ -53,7 +53,7 @@ def test_killed_in_every_step(tmp_path, monkeypatch, method):
     box = volume.box
     steps = say(
         "segment-affinity affinity.zarr zarr://segments.zarr --task-size 6 8 10 --threshold 0.6 "
-        f"--min-size 5 --fragments {method} --aff-threshold-low 0.3 "
+        f"--min-size 5 --fragments {method} --aff-threshold-low 0.3 --aff-threshold-high 0.5 "
         "--supervoxels zarr://supervoxels.zarr --show-steps"
     )
     say("submit --run r " + steps.replace("\\\n", " "))

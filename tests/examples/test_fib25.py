@@ -5,11 +5,12 @@ import shlex
 from pathlib import Path
 from types import ModuleType
 
+import click
 import h5py
 import numpy as np
 import pytest
 
-from chunkflow_py.cli import catalog
+from chunkflow_py.cli.main import cli
 from chunkflow_py.ops.load_h5 import load_h5
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +40,16 @@ def test_place_of_the_data(name: str) -> None:
 
 def test_commands_parse(demo: ModuleType) -> None:
     """Every command of the demo accepts its options, and the files that it reads exist."""
-    for line in (demo.PIPELINE, demo.VIEW):
+    top = click.Context(cli)
+    names = cli.list_commands(top)
+    for line in (demo.AFFINITIES, demo.SEGMENTS, demo.SCORES, demo.VIEW):
         words = shlex.split(demo.pasteable(line).replace("\\\n", ""))
-        starts = [k for k, word in enumerate(words) if word in catalog.names()]
+        starts = [k for k, word in enumerate(words) if word in names]
         assert words[0] == "chunkflow"
-        assert set(words[1 : starts[0]]) <= {"--progress"}
+        assert set(words[1 : starts[0]]) <= {"--progress", "--quiet"}
         for start, stop in zip(starts, [*starts[1:], len(words)], strict=True):
-            catalog.load(words[start]).make_context(words[start], words[start + 1 : stop])
+            command = cli.get_command(top, words[start])
+            command.make_context(words[start], words[start + 1 : stop], parent=top)
         for word in words:
             if word.startswith(demo.DATA):
                 assert (ROOT / word).is_file(), word
