@@ -1,7 +1,7 @@
 # `make demo` and `make test` need a Debian or Ubuntu with make and Python 3.11 to 3.13 with venv,
 # and install the rest. `make help` lists all targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange gpu-check peers clean
+.PHONY: help demo quick test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -59,7 +59,7 @@ docs-test: $(READY) rigs ## run only the commands of README.md, docs/ and exampl
 rigs: | .venv/pyvenv.cfg ## create the environments of servers and readers used by the tests
 	@$(BIN)/python tests/rigs/build.py
 
-bench: bench-inference bench-volumes bench-queue bench-operators bench-exchange ## run the benchmarks; each prints a ratio to its limit
+bench: bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment ## run the benchmarks; each prints a ratio to its limit
 	@$(BIN)/python benchmarks/startup.py
 
 bench-inference: peers ## inference compared with limits and other tools; ARGS=--quick is shorter
@@ -76,6 +76,9 @@ bench-operators: peers ## each operator compared with chunkflow 1.2.0; ARGS=--qu
 
 bench-exchange: peers rigs ## the exchange of patches compared with large tasks and with none; ARGS=--quick
 	@$(BIN)/python benchmarks/exchange.py $(ARGS)
+
+bench-segment: $(READY) ## segment-affinity compared with waterz; ARGS=--quick
+	@$(BIN)/python benchmarks/segmentation.py $(ARGS)
 
 gpu-check: ## check a GPU machine: tests, errors, speed; needs `pip install . pytest` only; PYTHON=python3
 	@$(firstword $(PYTHON) $(wildcard $(BIN)/python) python3) benchmarks/gpu_check.py $(ARGS)

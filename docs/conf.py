@@ -82,6 +82,7 @@ NAVIGATION = {
         "benchmarks-queue",
         "benchmarks-operators",
         "benchmarks-exchange",
+        "benchmarks-segmentation",
     ],
     "Machines": ["../deploy/slurm/README", "../deploy/kubernetes/README", "../deploy/aws/README"],
     "The project": ["architecture", "../CONTRIBUTING", "contributing", "../CHANGELOG"],

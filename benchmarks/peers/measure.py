@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,11 @@ def job() -> dict[str, Any]:
     """
     result: dict[str, Any] = json.loads(sys.argv[1])
     return result
+
+
+def use_processors(number: int) -> None:
+    """Let this process and its children run on a number of processors only."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:number])
 
 
 def network_file(model: str) -> str:
