@@ -16,6 +16,7 @@ from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError
 from chunkflow_py.segmentation.agglomeration.contacts import contacts_of, mean_keys
 from chunkflow_py.segmentation.agglomeration.edge_affinities import (
+    AffinityLayout,
     as_edges,
     check_sums,
     least_edge,
@@ -63,7 +64,7 @@ def test_floating_point_is_rounded_by_a_fixed_rule():
     assert set(edges[2, :, :, 1].ravel().tolist()) == {0}
     assert set(edges[1, :, 1].ravel().tolist()) == {2}
     assert set(edges[0, 1].ravel().tolist()) == {65535}
-    np.testing.assert_array_equal(as_edges(values[::-1], "zyx"), edges)
+    np.testing.assert_array_equal(as_edges(values[::-1], AffinityLayout("zyx")), edges)
 
 
 def test_thresholds_are_decimal_fractions():

@@ -31,6 +31,7 @@ BRINGS = {
     "adjust-pre, detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
     "mesh": "mesh, mesh-manifest --multires",
     "numba": "a faster segment-affinity",
+    "mutex": "agglomerate --method mutex",
     "metrics": "figures for Prometheus (--metrics-port)",
     "skeleton": "skeletonize, aggregate-skeleton-fragments",
     "tensorstore": "load-tensorstore",

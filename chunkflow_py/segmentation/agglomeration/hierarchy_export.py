@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 FORMAT = "chunkflow hierarchy export 1"
 INDEX = "export.json"
 _INDEX_BYTES = 1 << 26
-_FILE = re.compile(r"(fragments|edges|merges)-\d{6}\.npz")
+_FILE = re.compile(r"(fragments|edges|merges)-[0-9]{6}\.npz")
 
 
 @dataclass(frozen=True)
