@@ -78,6 +78,7 @@ NAVIGATION = {
     "How fast": [
         "performance",
         "benchmarks",
+        "benchmarks-gpu",
         "benchmarks-volumes",
         "benchmarks-queue",
         "benchmarks-operators",

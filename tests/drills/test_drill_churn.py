@@ -38,6 +38,7 @@ def test_soak(make_drill, expected, source, tmp_path):
     )
     assert set(drill.wait(*drill.alive(), patience_s=120)) <= {0}
     check(drill, expected(drill), faults=kills, cap=20)
+    assert kills
     found = growth(samples)
     assert not found, found
     ratio = busy(drill) * SLEEP_S

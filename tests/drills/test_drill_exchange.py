@@ -60,7 +60,7 @@ def test_kills_copies_and_deletions(drills):
         return len(drill.records()) > drill.tasks // 2
 
     options = (*LEASE, "--max-failures", 20)
-    kills = drill.churn(2, options, every_s=6, until=half_is_done, patience_s=250)
+    kills = drill.churn(2, options, every_s=2, until=half_is_done, patience_s=250)
     codes = drill.wait(*drill.alive(), patience_s=2 * PATIENCE_S)
     assert set(codes) == {0}
     check(drill, plain.voxels(), faults=kills + 1, cap=20, copies=1)
@@ -68,4 +68,5 @@ def test_kills_copies_and_deletions(drills):
     assert patches["found"] > 0
     assert not exchange.exists()
     assert deleted[0]
+    assert kills
     print(f"{kills} kills, {deleted[0]} deletions: {patches}")  # noqa: T201

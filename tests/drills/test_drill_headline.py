@@ -77,6 +77,7 @@ def test_headline(make_drill, expected):
     codes = drill.wait(*drill.alive(), patience_s=60)
     took = time.monotonic() - began
     assert set(codes) <= {1}
+    assert kills
     assert 1 in {worker.process.returncode for worker in drill.workers}
     # Each time that a poison task kills its process, others may have been in it.
     check(drill, expected(drill), dead=poison, faults=kills + 2 + 2 * 3 * 3, copies=COPIES)

@@ -137,3 +137,4 @@ def test_killed_at_random(make_drill, expected):
     codes = drill.wait(*drill.alive(), patience_s=2 * PATIENCE_S)
     assert set(codes) == {0}
     check(drill, expected(drill), faults=kills, cap=20)
+    assert kills

@@ -69,6 +69,7 @@ def test_everything_at_once(make_drill, s3, fauxqs, expected, monkeypatch):
         codes = drill.wait(*drill.alive(), patience_s=LONGEST_S)
         seconds = time.monotonic() - began
         requests = len(s3.faults.log()), len(fauxqs.log())
+    assert kills
     status = drill.status()
     print(  # noqa: T201 what was measured
         f"{total} tasks in {seconds:.0f} s; {kills} kills, {len(drill.workers)} workers, "

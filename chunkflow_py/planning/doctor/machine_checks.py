@@ -388,7 +388,8 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
     driver = None
     with suppress(OSError):
         text = (proc / "driver/nvidia/version").read_text(encoding="utf-8")
-        found = re.search(r"Kernel Module\D*([0-9.]+)", text)
+        # "... x86_64 Kernel Module  580.1", "... Open Kernel Module for x86_64  580.1"
+        found = re.search(r"Kernel Module\s(?:.*\s)?([0-9]+(?:\.[0-9]+)+)\s", text)
         driver = found[1] if found else "of unknown version"
     cards = sum(_is_card(folder) for folder in (system / "bus/pci/devices").glob("*"))
     cuda = torch.version.cuda

@@ -222,6 +222,7 @@ def test_fault_old_processor(tmp_path):
         (None, None, False, "note", "networks run on the CPU"),
         ("13.0", None, True, "problem", "has no driver"),
         ("13.0", "470.1", True, "problem", "cannot use a GPU with driver 470.1"),
+        ("13.0", "580.159.04", True, "problem", "cannot use a GPU with driver 580.159.04"),
         (None, "580.1", True, "problem", "built without CUDA"),
     ],
 )
@@ -229,7 +230,9 @@ def test_fault_gpu_that_cannot_be_used(cuda, driver, card, level, said, tmp_path
     """A GPU without driver or CUDA is a problem; no GPU is a note that says what that means."""
     if driver:
         (tmp_path / "driver/nvidia").mkdir(parents=True)
-        text = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Tue\nGCC version: 12\n"
+        kernel = "Open Kernel Module for x86_64" if "04" in driver else "x86_64 Kernel Module"
+        text = f"NVRM version: NVIDIA UNIX {kernel}  {driver}  Release Build  (root@linux)  Tue\n"
+        text += "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
         (tmp_path / "driver/nvidia/version").write_text(text)
     for name, vendor, kind in (("a", "0x10de", "0x030200"), ("b", "0x8086", "0x030000")):
         if card or name == "b":
