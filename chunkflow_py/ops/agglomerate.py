@@ -9,9 +9,9 @@ The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is 
 voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
 their type.
 
---method mutex is the mutex watershed: affinities above 1 - threshold attract, those below it repel,
-and the most certain ones come first. It also takes affinities to voxels farther away, which are
-named by --affinity-offsets.
+--method mutex selects the mutex watershed: affinities above 1 - threshold attract, affinities below
+it repel, and the most certain ones are processed first. This method can also use affinities to
+voxels farther away. For these, --affinity-offsets gives the offset of each channel.
 
 If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
 only in their chunk. To give one label to a segment that crosses task boundaries, let each task load
@@ -84,7 +84,7 @@ def mutex_segments(chunk: Chunk, offsets: Sequence[Offset], threshold: float = 0
 
     Args:
         chunk: (c, z, y, x) affinities in [0, 1].
-        offsets: offset (z, y, x) from a voxel to its partner, voxels, of each channel.
+        offsets: for each channel, the offset (z, y, x) from a voxel to its partner, in voxels.
         threshold: affinities above 1 - *threshold* attract, and those below it repel.
 
     Returns:
@@ -109,7 +109,7 @@ class Agglomerator(OperatorBase):
         input_name, output_name: names of the affinities and of the segments.
         fragments_name: name of a chunk of labels to merge, or ``None``.
         settings: keyword arguments of `agglomerate`.
-        numbering: how ids become unique in the volume, or ``None``.
+        numbering: rule that makes ids unique in the volume; ``None``: unique only in the chunk.
         offsets: offset of each channel, for the mutex watershed; ``None`` for waterz.
     """
 
@@ -179,15 +179,17 @@ def _number(name: str, default: float, text: str) -> Decorator:
 @_number("--interior-threshold", 0.7, "Seeds have a mean affinity above this (--fragments seeded).")
 @click.option("--method", type=click.Choice(["waterz", "mutex"]), default="waterz",
               show_default=True,
-              help="Merge fragments by their mean affinity, or mutex watershed.")  # fmt: skip
+              help="Merge fragments by their score (waterz), or use the mutex watershed "
+                   "(mutex).")  # fmt: skip
 @click.option("--affinity-offsets", metavar="OFFSETS", default=None,
-              help="Offset z,y,x from a voxel to its partner, of each channel, such as '-1,0,0 "
-                   "0,-1,0 0,0,-1 -3,0,0' (--method mutex).  [default: three channels, see "
+              help="For --method mutex: for each channel, the offset z,y,x from a voxel to its "
+                   "partner, such as '-1,0,0 0,-1,0 0,0,-1 -3,0,0'.  [default: three channels, see "
                    "--affinity-order and --affinity-at]")  # fmt: skip
 @click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,
               help="Order of the channels: x, y, z (--flip-channel) or z, y, x.")  # fmt: skip
 @click.option("--affinity-order", type=click.Choice(["xyz", "zyx"]), default=None,
-              help="The same, in other words.")  # fmt: skip
+              help="Order of the channels, like --flip-channel (xyz) or --no-flip-channel "
+                   "(zyx).")  # fmt: skip
 @affinity_at_option()
 @click.option(
     "--scoring-function",
@@ -197,7 +199,8 @@ def _number(name: str, default: float, text: str) -> Decorator:
 )
 @click.option("--fragments", type=click.Choice(["waterz", "seeded"]), default="waterz",
               show_default=True,
-              help="Watershed on all affinities, or from seeds inside the cells.")  # fmt: skip
+              help="Watershed on all affinities (waterz), or from seeds inside the cells "
+                   "(seeded).")  # fmt: skip
 @click.option("--fragments-name", type=ItemName("in"),
               help="Name of a chunk of labels to merge, instead of --fragments.")  # fmt: skip
 @numbering_options()
@@ -224,7 +227,10 @@ def command(
             input_name, output_name, None, settings, numbering_from(settings), offsets
         )
     if affinity_offsets is not None:
-        msg = "--affinity-offsets is for the mutex watershed; add --method mutex, or leave it out"
+        msg = (
+            "--affinity-offsets is for the mutex watershed; add --method mutex, or leave "
+            "--affinity-offsets out"
+        )
         raise OptionError(msg)
     seeds = ("cc3d", "scipy", "skimage") if fragments == "seeded" else ()
     check_extra("segmentation", "agglomerate", "waterz", *seeds)

@@ -5,7 +5,7 @@ Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
 
 This is a step of segment-affinity, between merge-regions and relabel. The table lists the ids of
 fragments, as fragment-affinity has made them, and the ids of their segments. Any threshold up to
-the --max-threshold of measure-contacts gives exactly the segmentation of the greedy algorithm on
+the --max-threshold of measure-contacts gives exactly the result of mean-affinity agglomeration of
 the whole volume. With --min-size, small segments are then united with their best neighbours.
 
 One task handles the whole volume. In a run, make cut-hierarchy a step with a single task:
@@ -39,11 +39,12 @@ class HierarchyCutter(OperatorBase):
     Attributes:
         hierarchy_path: URL of the hierarchy.
         graph_path: URL of the graph, whose contacts are needed for small segments.
-        fragment_table_path: URL of the table of solve-labels: old fragment id, fragment id.
+        fragment_table_path: URL of the table that solve-labels has written for the fragments.
         table_path: URL of a folder or prefix to write the table to.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments of fewer voxels are united with another one; 0 for none.
-        min_affinity: least mean affinity of a small segment to that other one.
+        min_size: segments with fewer voxels than this are united with their best neighbours; 0
+            unites none.
+        min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
         access: access options of the stores.
     """
 
@@ -107,9 +108,11 @@ class HierarchyCutter(OperatorBase):
               help="Folder or prefix to write the table to.")  # fmt: skip
 @click.option("--threshold", type=FRACTION, default=0.7, show_default=True, help=THRESHOLD_HELP)
 @click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Unite segments of fewer voxels with their best neighbours.")  # fmt: skip
+              help="Unite segments with fewer voxels than this with their best "
+                   "neighbours.")  # fmt: skip
 @click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
-              help="Leave a small segment alone if its best mean affinity is lower.")  # fmt: skip
+              help="Leave a small segment alone if its best mean affinity is below this "
+                   "value.")  # fmt: skip
 @access_options()
 def command(
     hierarchy_path: str, graph_path: str, fragment_table_path: str, table_path: str,

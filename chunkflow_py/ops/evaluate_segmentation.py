@@ -3,10 +3,11 @@ r"""Score a segmentation: VI, Rand, F1, Dice.
 Example: chunkflow load-h5 --file-name seg.h5 \
   load-h5 --file-name truth.h5 --output-name groundtruth evaluate-segmentation
 
-Rand and variation of information have two parts: split measures how far true bodies are cut into
-pieces, and merge measures how far different bodies are joined. Object scores count the bodies and
-segments that match each other with an intersection over union (IoU) of at least --iou-threshold;
-label 0 is background. If labels are classes, --per-class adds Dice and IoU of each class.
+Rand and variation of information have two parts: split measures how far bodies (objects of the
+ground truth) are cut into pieces, and merge measures how far different bodies are joined. Object
+scores count the bodies and segments that match each other with an intersection over union (IoU) of
+at least --iou-threshold; label 0 is background. If labels are classes, --per-class adds Dice and
+IoU of each class.
 
 The two chunks are compared where they overlap; --bbox restricts the region. The operator prints a
 table of the scores and adds the scores to the task. --json also writes the scores to a file.

@@ -5,9 +5,9 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 25
   fragment-affinity --edges-path edges save-volume --volume-path zarr://fragments.zarr
 
 This is the first step of segment-affinity. Fragments are small pieces of cells, which later steps
-merge. Every voxel chooses edges to its neighbours from the affinities within a margin around it;
-fragments are the connected components of the chosen edges. Ids are unique in the volume. The edges
-that cross a task boundary are stored for link-labels.
+merge. Every voxel chooses edges to its neighbours, based on the affinities in a margin around the
+voxel. Fragments are the connected components of the chosen edges. Ids are unique in the volume. The
+chosen edges that cross a task boundary are stored for link-labels.
 
 With --fragments distance, fragments grow from the middle of cells towards the membranes. With
 --fragments affinity, each voxel chooses its best edge, so there are more and smaller fragments.
@@ -53,7 +53,7 @@ _FLOAT_BYTES = 30
 
 @dataclass
 class FragmentMaker(OperatorBase):
-    """Makes the fragments of every task, and stores its chosen edges at task boundaries.
+    """Makes the fragments of every task, and stores the chosen edges at task boundaries.
 
     Attributes:
         options: rule by which voxels choose edges.
@@ -81,7 +81,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Note voxel size and type, and check that edges at task boundaries will be stored.
+        """Keep the voxel size and type, and check that edges at task boundaries will be stored.
 
         Raises:
             OptionError: the tasks divide a volume, but there is no place for the edges.
@@ -97,7 +97,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box whose affinities decide about the edges of the voxels in *box*."""
+        """Return the box of the affinities on which the chosen edges of voxels in *box* depend."""
         return self.options.required_input(box, domain, self._voxel_size_nm)
 
     @hook
@@ -107,7 +107,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for an input of extent *size*, as measured for each voxel."""
+        """Return the memory for an input of extent *size*, from measured bytes per voxel."""
         if size is None:
             return None
         return OperatorMemory(work=size.product() * _WORK_BYTES.get(self._dtype, _FLOAT_BYTES))
@@ -125,7 +125,7 @@ class FragmentMaker(OperatorBase):
         return self._labelling
 
     def __call__(self, task: Task) -> Task:
-        """Add the fragments in the box of the task to the task, and store its edges.
+        """Add the fragments in the box of the task to the task, and store the chosen edges.
 
         Raises:
             GeometryError: the affinities lack a part of the margin.

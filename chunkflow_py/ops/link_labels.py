@@ -8,10 +8,11 @@ tasks must be those with which the labels were made, and the ids of the labels m
 volume (connected-components --global-ids).
 
 With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
-at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared:
-two segments are linked if each has its largest overlap with the other, and if both share enough of
-their voxels in the region that both tasks have labelled: the mean of the two fractions must be at
-least --minimum-overlap. Each task stores one small object.
+at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared.
+Two segments are linked if each has its largest overlap with the other, and if they share enough
+voxels: in the region that both tasks have labelled, each segment covers a fraction of the voxels of
+the other one, and the mean of the two fractions must be at least --minimum-overlap. Each task
+stores one small object.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class LabelLinker(OperatorBase):
 
     Attributes:
         links_path: URL of a folder or prefix for the links.
-        linker: `TouchLinker` or `OverlapLinker` of `segmentation.labels.linking`.
+        linker: `TouchLinker` or `OverlapLinker` of `segmentation.labels.linking`, or `EdgeLinker`
+            of `segmentation.agglomeration.fragment_links`.
         access: access options of the store.
     """
 
@@ -111,14 +113,14 @@ class LabelLinker(OperatorBase):
 @connectivity_option()
 @click.option("--values-path", metavar="URL",
               help="Segmentation from which the labels were made: labels are linked only where the "
-                   "segmentation has equal values. Not needed if they were made from a mask.")
+                   "segmentation has equal values. Not needed for labels of a mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
               help="Overlaps that save-overlap stored; segments that share enough voxels are "
                    "linked.")
 @overlap_options()
 @click.option("--edges-path", metavar="URL", default=None,
-              help="Edges that fragment-affinity stored; fragments of --volume-path that such an "
-                   "edge joins are linked.")
+              help="Edges that fragment-affinity stored: the fragments of --volume-path on both "
+                   "sides of such an edge are linked.")
 @access_options()
 def command(
     links_path: str, volume_path: str | None, mip: int, connectivity: str,
@@ -144,7 +146,7 @@ def command(
             msg = (
                 f"--edges-path {edges_path} links the fragments of --volume-path, without "
                 "--overlap-path and --values-path; give --volume-path the volume that "
-                "fragment-affinity has made, and leave the others out"
+                "fragment-affinity has made, and leave out the two other options"
             )
             raise OptionError(msg)
         linker = EdgeLinker(volume_path, edges_path, mip, VolumeOptions(access=access))

@@ -6,9 +6,10 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 25
   relabel --table-path fragment-ids measure-contacts --affinity-name affinity \
   --task-size 64 256 256 --graph-path graph
 
-This is a step of segment-affinity, between solve-labels and merge-regions. Two regions are merged
-if each is the other's best contact and no voxel outside of the task can change that. What remains
-open is stored for merge-regions, and the contacts of the fragments for cut-hierarchy.
+This is a step of segment-affinity, between solve-labels and merge-regions. At first, each fragment
+is a region. Two regions are merged if each has its best contact with the other one, and no voxel
+outside of the task can change that. The contacts that remain are stored for merge-regions, and the
+contacts of the fragments are stored for cut-hierarchy.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _WORK_BYTES = 11  # measured peak of `contacts_in` without its input, bytes a vo
 
 @dataclass
 class ContactMeasurer(OperatorBase):
-    """Stores the contacts of the fragments of every task, and the graph that its merges leave.
+    """Stores the contacts of fragments in every task, and the graph that remains after merging.
 
     Attributes:
         graph_path: URL of a folder or prefix for the graph.
@@ -99,7 +100,7 @@ class ContactMeasurer(OperatorBase):
 
         Raises:
             GeometryError: the box of the task does not belong to the grid, or a margin is missing.
-            ChunkError: a chunk contains something else than fragments or affinities.
+            ChunkError: the two chunks are not fragments and affinities of the same volume.
         """
         from chunkflow_py.segmentation.agglomeration.edge_affinities import integer_type
         from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings, GraphStore

@@ -4,8 +4,8 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 128 5
   --respect-stop merge-regions --graph-path graph --level 1 --task-size 64 256 256
 
 This is a step of segment-affinity, after measure-contacts. Level 1 combines the boxes of 2 x 2 x 2
-tasks, level 2 those of level 1, and so on. At the last level, whose only box is the whole volume,
---hierarchy-path stores the hierarchy of all merges for cut-hierarchy.
+tasks. Level 2 combines 2 x 2 x 2 boxes of level 1, and so on. The only box of the last level is the
+whole volume. At this level, --hierarchy-path stores the hierarchy of all merges for cut-hierarchy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RegionMerger(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs of the levels that are read: the one below, or all for the hierarchy."""
+        """URLs of the levels to read: the level below, or all lower levels for the hierarchy."""
         first = self.level - 1 if self.hierarchy_path is None else 0
         return tuple(f"{place_of(self.graph_path)}/level-{k}" for k in range(first, self.level))
 
@@ -72,7 +72,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Note the boxes of the tasks, and check that there are any.
+        """Keep the boxes of the tasks, and check that tasks have boxes.
 
         Raises:
             OptionError: the tasks have no boxes.

@@ -18,7 +18,8 @@ def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
         settings: arguments of `agglomerate`; only ``scoring_function`` matters.
 
     Returns:
-        One description, or an empty tuple for the mean affinity, which waterz includes.
+        A tuple of one description, or an empty tuple for the mean affinity, whose code is part of
+        waterz.
     """
     score = settings.get("scoring_function", MEAN_AFFINITY)
     return () if score == MEAN_AFFINITY else (f"the scoring function {score}, as C++",)

@@ -1,9 +1,11 @@
 """Compare a segmentation with the ground truth: VOI, Rand, instances and classes.
 
-p_ij is the share of voxels with label i in the segmentation and label j in the ground truth; s_i is
-the sum of p_ij over j, and t_j is the sum over i; H is the entropy in bits. A pair is two different
-voxels. "Segment" is a label of the segmentation, "body" a label of the ground truth. In the
-formulas of iou and dice, a segment has s voxels, a body has t voxels, and n voxels belong to both.
+A "segment" is a label of the segmentation, and a "body" is a label of the ground truth. p_ij is the
+share of voxels that have label i in the segmentation and label j in the ground truth. s_i is the
+sum of p_ij over all j, and t_j is the sum over all i. H is the entropy in bits. A pair consists of
+two different voxels. A pair is together in a volume if both voxels have the same label there. In
+the formulas of iou and dice, a segment has s voxels, a body has t voxels, and n voxels belong to
+both.
 
 | score              | formula                                             | perfect |
 |--------------------|-----------------------------------------------------|---------|
@@ -20,8 +22,9 @@ formulas of iou and dice, a segment has s voxels, a body has t voxels, and n vox
 | f1                 | 2 · matched / (segments + bodies)                   | 1       |
 
 A segment matches a body if their IoU is at least the threshold. No segment and no body is matched
-more than once. Sources:
-Meilă 2007, doi:10.1016/j.jmva.2006.11.013; Arganda-Carreras et al. 2015,
+more than once.
+
+Sources: Meilă 2007, doi:10.1016/j.jmva.2006.11.013; Arganda-Carreras et al. 2015,
 doi:10.3389/fnana.2015.00142; Caicedo et al. 2019, doi:10.1038/s41592-019-0612-7.
 """
 
@@ -304,9 +307,9 @@ def _pair_count(counts: NDArray[np.int64]) -> float:
 def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceScore:
     """Return precision, recall and F1 of objects, with the numbers of matches and objects.
 
-    Label 0 is background in both volumes and not an object. Voxels of a segment in the background
-    of the ground truth count as voxels of the segment. Precision is 1 if there are no segments,
-    recall is 1 if there are no bodies, and F1 is 1 if there are neither.
+    Label 0 is background in both volumes and not an object. Voxels of a segment that are background
+    in the ground truth still count as voxels of the segment. Precision is 1 if there are no
+    segments, recall is 1 if there are no bodies, and F1 is 1 if there are neither.
 
     Args:
         table: contingency table of the two volumes.
@@ -376,7 +379,7 @@ def class_scores(table: Contingency) -> dict[str, ClassScore]:
 def _of_label(
     labels: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted labels, the index of each row's label, and the voxels of each label."""
+    """Return the sorted labels, the index of each row's label, and the size of each label."""
     values, index = np.unique(labels, return_inverse=True)
     sizes = np.zeros(len(values), np.int64)
     np.add.at(sizes, index, voxels)
@@ -421,7 +424,7 @@ def score_table(scores: dict[str, Any], title: str) -> str:
 class Evaluator(OperatorBase):
     """Scores the segmentation of every task.
 
-    The scores are printed and added to the task. With *table_path*, no scores are printed. Instead,
+    The scores are printed and added to the task. With `table_path`, no scores are printed. Instead,
     the contingency table of each task is stored, and `sum-scores` computes the scores of the volume
     from these tables.
 
@@ -429,9 +432,9 @@ class Evaluator(OperatorBase):
         segmentation_name: name of the chunk to score.
         groundtruth_name: name of the chunk that holds the ground truth.
         output: name under which the scores are added to the task.
-        evaluate: function that returns the scores by name, from the segmentation, the ground truth
-            and *options*.
-        options: keyword arguments of *evaluate*.
+        evaluate: function that takes the segmentation, the ground truth and `options`, and returns
+            the scores by name.
+        options: keyword arguments of `evaluate`.
         print: function that prints the table of scores of each task.
         json: path of a JSON file for the scores. If the path does not end in .json, one file is
             written for each task, with this path as prefix of its name.

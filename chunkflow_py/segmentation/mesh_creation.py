@@ -13,9 +13,9 @@ multiples of half a voxel. Therefore, vertices that the meshes of two tasks shar
 last bit.
 
 zmesh simplifies all meshes of a `Mesher` in one vertex buffer, in which it counts the open edges of
-each vertex. It does not reset these counts between meshes. After a mesh with an open rim, or with
-an edge of four triangles, the next mesh would keep too many vertices. Therefore, each surface is
-simplified by a separate `Mesher`, for the bounding box of its object.
+each vertex. zmesh does not reset these counts between meshes. After a mesh with an open rim, or
+with an edge that four triangles share, the next mesh would keep too many vertices. Therefore, each
+surface is simplified by a separate `Mesher`, for the bounding box of its object.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether *chunk* lacks the layer of voxels after *box* that the volume contains."""
+    """Return whether the layer of voxels after *box* is in the volume, but not in *chunk*."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 
@@ -88,9 +88,9 @@ def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
         box: box of the task, inside the chunk.
 
     Returns:
-        Labels (z, y, x), and the voxel offset of this array, zyx. The labels are those of *box*,
-        extended along each axis by the next voxel if the chunk contains it. Where the domain starts
-        or ends, they are extended by a layer of zeros.
+        Labels (z, y, x), and the voxel offset of this array, zyx. The array contains *box* and, if
+        the chunk contains it, the next layer of voxels after *box* along each axis. Where the
+        domain starts or ends, the array has a layer of zeros in addition.
     """
     have = box.grow((0, 0, 0), ONE).intersection(chunk.bbox)
     before = [int(a == d) for a, d in zip(have.start, chunk.domain.start, strict=True)]
@@ -121,14 +121,15 @@ def create_meshes(
         simplification_factor: factor by which to reduce the number of triangles; with 1 or less,
             all triangles are kept.
         max_simplification_error: largest distance that the surface may move, in nm. The limit is
-            smaller for a closed surface that would otherwise lose half of its volume.
+            smaller for a closed surface that would otherwise lose more than half of its volume.
         ids: ids of the objects to mesh (default: all).
         skip_ids: ids of objects to leave out.
         dust_threshold: objects with fewer voxels in *box* are left out.
 
     Raises:
         ChunkError: the voxels are not labels, or the chunk does not contain *box*.
-        MissingExtraError: zmesh is not installed, or fastremap if *dust_threshold* is above 1.
+        MissingExtraError: zmesh is not installed, or *dust_threshold* is above 1 and fastremap is
+            not installed.
     """
     inside = task_box(chunk, box)
     if inside.is_empty:
@@ -204,8 +205,8 @@ class Surfaces:
     def take(self, label: int, factor: int, max_error: float) -> Surface:
         """Return the surface of an object and free its memory; call once for each object.
 
-        A closed surface that would lose half of its volume is simplified less, because otherwise
-        the smallest objects would become flat.
+        A closed surface that would lose more than half of its volume is simplified less, because
+        otherwise the smallest objects would become flat.
 
         Args:
             label: label of the object.
@@ -281,7 +282,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* extended by one voxel at its end, where surfaces enter the next task."""
+        """Return *box* and one more voxel at its end along each axis, where surfaces meet."""
         return box.grow((0, 0, 0), (1, 1, 1))
 
     @hook
@@ -305,7 +306,8 @@ class MeshSaver(OperatorBase):
         """Write the meshes of a task, and record the files.
 
         Raises:
-            ChunkError: the voxels are not labels, or the volume has another voxel size.
+            ChunkError: the voxels are not labels, or the chunk and the volume have different voxel
+                sizes.
             VolumeError: a file cannot be written.
         """
         chunk = task.chunk(self.input_name)
@@ -338,7 +340,7 @@ class MeshSaver(OperatorBase):
         size_nm: tuple[float, float, float],
         names: dict[int, str],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield the name and content of each file; add the names to *names* by label."""
+        """Yield the name and content of each file, and store its name in *names* by label."""
         for label, mesh in create_meshes(chunk, box, voxel_size_nm=size_nm, **self.settings):
             names[label] = self._name(label, box, is_whole=box == chunk.domain)
             yield names[label], mesh.encoded(self.format)
@@ -350,7 +352,7 @@ class MeshSaver(OperatorBase):
         return f"{label}.{self.format}" if is_whole else f"{label}_{box}.{self.format}"
 
     def _voxel_size(self, chunk_nm: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Return the voxel size, nm, zyx: of the option, else of the chunk, else of the volume.
+        """Return the voxel size, zyx, in nm: from the option, else the chunk, else the volume.
 
         Raises:
             ChunkError: the chunk and the volume have different voxel sizes.

@@ -8,8 +8,8 @@ r"""Triangle meshes: their file formats, and cutting them with planes.
 | obj              | Wavefront, text                                                               |
 
 A multi-resolution mesh is cut into cells that a viewer loads separately. Vertices have 16-bit
-integer coordinates within their cell and are encoded with Draco. No triangle crosses a face of a
-cell of its own level or of the next finer level.
+integer coordinates within their cell and are encoded with Draco. Each triangle lies within one cell
+of its own level, and within one cell of the next finer level.
 
 ```
 level 0     | | | | |     cells of chunk_shape: all triangles
@@ -19,7 +19,7 @@ level 2     |       |     one cell around the object
      L                 L
     / \              a---b    plane
    /   \     ->     / `.  \
-  P-----Q          P----`.-Q          a plane cuts a triangle into three, or into two where a
+  P-----Q          P----`.-Q          a plane cuts a triangle into three, or into two if a
                                       vertex lies on the plane
 ```
 """

@@ -56,7 +56,7 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a manifest with a fragment added; the names of its fragments are sorted and unique."""
+    """Add the fragment *name* to a manifest; the names in the result are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -86,7 +86,7 @@ def read_fragments(folder: ObjectFolder, names: Sequence[str]) -> list[Mesh]:
 
 @dataclass
 class ManifestTasks(SourceBase):
-    """Source of one task for each prefix of object ids.
+    """Source that generates one task for each prefix of object ids.
 
     Attributes:
         work: operator that writes the manifests of a task.
@@ -149,7 +149,7 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _target(self) -> ObjectFolder:
-        """Folder of multi-resolution meshes; its first use adds its name to the volume's info."""
+        """Folder of multi-resolution meshes, recorded in the volume's info at the first use."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
         place = ObjectFolder(self.url)
@@ -200,8 +200,8 @@ class MeshDownload(OperatorBase):
     Attributes:
         url: address of the precomputed volume, or of the folder of its meshes.
         wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
-        ranks: positions, from 0, of the ids to write in the list of all *wanted* ids. The ids of a
-            chunk are sorted by the size of their objects, the largest first.
+        ranks: slice that selects a part of the list of ids. The ids of a chunk are sorted by the
+            size of their objects, the largest first.
         prefix: start of the path or URL of each file.
         format: file format.
     """
@@ -221,7 +221,7 @@ class MeshDownload(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the files, with ID in place of the id."""
+        """Address of the files, with the letters ID in place of the object id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.{self.format}"
 

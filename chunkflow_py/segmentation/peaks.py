@@ -1,4 +1,4 @@
-"""Peaks of a map: the local maxima, one for each plateau of equal voxels."""
+"""Peaks of a map: its local maxima. A plateau of equal voxels counts as one peak."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 
 @dataclass
 class PeakDetector(OperatorBase):
-    """Detects the peaks in the box of each task, converts them with *make*, and adds the result.
+    """Detects the peaks in the box of every task, and adds the result of `make` to the task.
 
     If a task has ``None`` in place of a map, the result is ``None`` as well.
 

@@ -119,7 +119,8 @@ class SkeletonLoader:
     Attributes:
         url: path or URL of the skeletons; see `read_skeletons`.
         shift_nm: distance by which skeletons are moved, zyx, in nm.
-        output_name: name under which the skeletons are added to the task, as a dictionary by id.
+        output_name: name under which the skeletons are added to the task, as a dictionary from
+            object id to skeleton.
     """
 
     url: str
@@ -140,7 +141,7 @@ class SwcSaver(OperatorBase):
     """Writes each skeleton of every task to an SWC file.
 
     Attributes:
-        input_name: name of the skeletons in the task, which are a dictionary by id.
+        input_name: name of the skeletons in the task: a dictionary from object id to skeleton.
         prefix: start of the path or URL of each file.
     """
 
@@ -162,7 +163,7 @@ class SwcSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the files, with ID in place of the id."""
+        """Address of the files, with the letters ID in place of the object id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.swc"
 

@@ -1,8 +1,8 @@
-"""Create skeletons of the objects in a chunk, and join those of several chunks.
+"""Create skeletons of the objects in a chunk, and join the skeletons of several chunks.
 
 ```
-task             |a        b|          its voxels
-skeletonized     |a        b|b         and the first voxel of the next task
+task             |a        b|          voxels a to b
+skeletonized     |a        b|c         and voxel c, the first voxel of the next task
 ```
 
 Where an object crosses a face between two tasks, its skeleton ends at a point that depends only on
@@ -113,7 +113,8 @@ def join_skeletons(
 ) -> Skeleton:
     """Return the skeleton of an object, joined from its fragments.
 
-    Ends are connected, short components and branches are removed, and loops are opened.
+    Short components are removed, loops are opened, components that are close to each other are
+    connected, and short branches are removed.
 
     Args:
         fragments: fragments of one object; the result depends on their order.
@@ -144,11 +145,12 @@ def join_skeletons(
 
 @dataclass
 class Skeletonizer(OperatorBase):
-    """Adds the skeletons of the objects in a chunk to every task.
+    """Creates the skeletons of the objects in the chunk of every task, and adds them to the task.
 
     Attributes:
         input_name: name of the chunk of labels.
-        output_name: name under which the skeletons are added to the task, as a dictionary by id.
+        output_name: name under which the skeletons are added to the task, as a dictionary from
+            object id to skeleton.
         settings: further arguments of `create_skeletons`.
     """
 
@@ -158,7 +160,7 @@ class Skeletonizer(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* extended by one voxel at its end, where the skeletons of two tasks meet."""
+        """Return *box* and one more voxel at its end along each axis, where skeletons meet."""
         return box.grow((0, 0, 0), (1, 1, 1))
 
     def __call__(self, task: Task) -> Task:
@@ -193,7 +195,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size of the settings, or else of *outline*, the pipeline's `Outline`."""
+        """Store the voxel size that is given in the settings, or else that of the `Outline`."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook

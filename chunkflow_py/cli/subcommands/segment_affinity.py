@@ -66,10 +66,10 @@ class AffinitySegmentation:
         mip: level of the affinities.
         layout: arguments that say where the affinities are stored.
         fragments: arguments of fragment-affinity for the rule.
-        threshold: 1 - mean affinity of the last merge, at most.
+        threshold: regions are merged while 1 - mean affinity is at most this.
         max_threshold: highest threshold that the hierarchy allows.
-        min_size: segments of fewer voxels are united with others; 0 for none.
-        min_affinity: least mean affinity of a small segment to another one.
+        min_size: segments with fewer voxels than this are united with others; 0 unites none.
+        min_affinity: smallest mean affinity at which a small segment is united.
         saving: arguments of save-volume for a new volume of segments.
         supervoxels: URL of the volume of supervoxels (fragments); ``None`` for none.
     """
@@ -252,9 +252,9 @@ def command_line(steps: Steps) -> str:
             help="Size of the tasks, voxels, zyx; with --from-hierarchy, that of the hierarchy.")
 @click.option("--threshold", type=FRACTION, default=0.7, show_default=True, help=THRESHOLD_HELP)
 @click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Unite segments of fewer voxels with their best neighbours.")
+              help="Unite segments with fewer voxels than this with their best neighbours.")
 @click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
-              help="Leave a small segment alone if its best mean affinity is lower.")
+              help="Leave a small segment alone if its best mean affinity is below this value.")
 @max_threshold_option()
 @click.option("--from-hierarchy", metavar="URL",
               help="Folder of intermediate results of an earlier segment-affinity of SRC; use its "

@@ -1,8 +1,9 @@
 """Contacts: for each pair of touching regions, sum, count and tie of the edges between them.
 
-The mean affinity of a contact is sum / count. Means are compared exactly, by `mean_keys`. Sums of
-uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16 affinities fit
-for up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger volumes.
+The mean affinity of a contact is sum / count. Means are compared exactly, by `mean_keys`. If two
+means are equal, the contact with the smaller tie is better. The tie is the lowest index of the
+edges. Sums of uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16
+affinities fit for up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger volumes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Contacts:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def rows(self, which: Any) -> Contacts:
-        """Return some rows: a mask, positions or a slice."""
+        """Return the rows that *which* selects: a mask, positions or a slice."""
         return Contacts(*(column[which] for column in self.columns().values()))
 
     @classmethod
@@ -118,12 +119,12 @@ def contacts_of(
     *,
     is_directed: bool = False,
 ) -> Contacts:
-    """Return the contacts of the fragments in a box, as `Contacts.summed` does.
+    """Return the contacts of the fragments in a box, in the form of `Contacts.summed`.
 
     Args:
         fragments: (z, y, x) ids, 0 for background, which has no contacts.
-        edges: (3, z, y, x) affinities as integers, at the same voxels; plane 0 of each channel is
-            not read.
+        edges: (3, z, y, x) affinities as integers, at the same voxels. The values of a channel in
+            plane 0 of its axis are not used.
         start: global position of the first voxel, zyx.
         domain: bounds of the volume.
         axes: axes along which contacts are counted.
@@ -170,7 +171,7 @@ def contacts_of(
 
 
 def _numbered(fragments: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-    """Return the ids of fragments, the first of which is 0, and their positions in this list."""
+    """Return a list of 0 and all ids of fragments, and the index of each voxel's id in it."""
     import fastremap
 
     labels, numbers = fastremap.renumber(fragments, preserve_zero=True)
@@ -182,7 +183,7 @@ def _numbered(fragments: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArra
 def mean_keys(
     total: NDArray[np.int64], count: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return two integers for each mean total / count, which order means exactly.
+    """Return a pair of integers for each mean total / count; the pairs compare like the means.
 
     The first is the integer part, and the second is the fraction in units of 2**-62, rounded down.
     Two different fractions with denominators below 2**31 differ by more than 2**-62, so their keys

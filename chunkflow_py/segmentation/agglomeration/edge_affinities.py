@@ -1,11 +1,13 @@
 """Affinities as integers on the edges between neighbouring voxels.
 
 The value of channel k at voxel v belongs to the edge between v and its lower neighbour along axis
-k. Plane 0 of each channel is an edge to a voxel outside the array, and is ignored.
+k. The values of channel k in plane 0 of axis k belong to edges to voxels outside the array, and are
+ignored.
 
-The index of an edge is 3 * voxel + axis. The voxels of the whole volume are numbered in raster
-order, so the index identifies the edge in every task. Around a voxel, the indices of the six edges
-ascend in the order of `DIRECTIONS`, and so do the numbers of the six neighbours.
+The voxels of the whole volume are numbered in raster order. The index of an edge is three times the
+number of its upper voxel, plus its axis. So the index identifies the edge in every task. Around a
+voxel, the indices of the six edges ascend in the order of `DIRECTIONS`, and so do the numbers of
+the six neighbours.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class AffinityLayout:
 
     Attributes:
         order: order of the channels.
-        at: voxel at which an affinity is stored: ``target``, the upper one of its two voxels, so
-            that the value at a voxel is the affinity to its lower neighbour, or ``source``, the
-            lower one of the two.
+        at: voxel at which an affinity between two voxels is stored. With ``target``, this is the
+            upper voxel: the value at a voxel is the affinity to its lower neighbour. With
+            ``source``, this is the lower voxel.
     """
 
     order: ChannelOrder = "xyz"
@@ -52,9 +54,9 @@ class AffinityLayout:
         """Return affinities at the upper voxels, channel k along axis k; a view if possible.
 
         Args:
-            affinity: (3, z, y, x). If the values are at the lower voxels, those of the last plane
-                along each axis get lost, and plane 0 of the result is 0: both belong to edges to
-                voxels outside of the array.
+            affinity: (3, z, y, x). If the values are stored at the lower voxels, the last plane
+                along the axis of each channel is dropped, and plane 0 of the result is 0. Both
+                planes belong to edges to voxels outside of the array.
         """
         ordered = affinity[::-1] if self.order == "xyz" else affinity
         if self.at == "target":
@@ -110,8 +112,8 @@ def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) ->
             ]
             if np.isnan(used).any():
                 msg = (
-                    f"some affinities along {'zyx'[axis]} are NaN; find out which network or "
-                    "loader made them, because they have no meaning as affinities"
+                    f"some affinities along {'zyx'[axis]} are NaN, which is not an affinity; find "
+                    "out which network or loader made these values"
                 )
                 raise ChunkError(msg)
             if used.size and not (used.min() >= -_SLACK and used.max() <= 1 + _SLACK):
@@ -137,7 +139,7 @@ def scale_of(dtype: DTypeLike) -> int:
 
 
 def least_edge(threshold: float, dtype: DTypeLike) -> int:
-    """Return the smallest integer affinity that is at least *threshold*, which is in [0, 1]."""
+    """Return the smallest integer that stands for an affinity of at least *threshold*."""
     exact = Fraction(str(threshold)) * scale_of(dtype)
     return -(-exact.numerator // exact.denominator)
 
@@ -147,7 +149,7 @@ def least_mean(threshold: float, dtype: DTypeLike) -> Fraction:
 
     Args:
         threshold: regions are merged while 1 - mean affinity is at most this value, in [0, 1]. The
-            decimal digits count, so 0.7 is exactly 7/10.
+            value is read as a decimal number: 0.7 is exactly 7/10.
         dtype: type of the affinities, uint8 or uint16.
 
     Raises:

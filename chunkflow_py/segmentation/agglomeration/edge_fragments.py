@@ -1,14 +1,15 @@
 """Fragments: components of the edges that a local rule chooses.
 
 ```
-affinity   a voxel chooses its best edge, and every edge of at least --aff-threshold-high
+affinity   a voxel chooses its best edge, and every edge that reaches --aff-threshold-high
 distance   a voxel inside a cell chooses the edge towards the middle of the cell, and a voxel of a
            membrane chooses the edge towards the nearest cell
 ```
 
-Each voxel decides from the values in a bounded neighbourhood, the *halo*, under a total order, so a
-chosen edge is the same in every task. Fragments are the connected components of the chosen edges;
-what crosses a task boundary is linked as in `labels.linking`.
+Each voxel chooses by the affinities in a bounded neighbourhood, the *halo*. Of equally good edges,
+it chooses the first in a fixed order of directions. Therefore, every task chooses the same edges.
+Fragments are the connected components of the chosen edges. The parts of a fragment in several tasks
+are linked later; see `fragment_links`.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class FragmentRule:
     """The rule by which voxels choose edges.
 
     Attributes:
-        method: ``affinity`` or ``distance``, see above.
+        method: ``affinity`` or ``distance``; see the docstring of the module.
         low: ``affinity``: the least affinity of a chosen edge. ``distance``: the least affinity of
-            an edge between two voxels inside a cell.
+            a chosen edge between two voxels inside a cell.
         high: ``affinity``: edges of at least this affinity are chosen. ``distance``: a voxel is
             inside a cell if the mean affinity of its edges is at least this.
-        cap: squared distances are cut off here, in units of *weights*.
-        weights: squared length of a step along z, y and x, in units of the shortest.
+        cap: largest squared distance, in the unit of `weights`; longer distances are cut off.
+        weights: squared length of a step along z, y and x, relative to the shortest step.
         smoothing: how often distances are smoothed with the weights 1, 2, 1 along each axis.
     """
 
@@ -67,7 +68,7 @@ class FragmentRule:
 
     @property
     def halo(self) -> Zyx:
-        """Voxels around a box that the rule needs to choose the edges of the voxels in the box."""
+        """Number of voxels around a box, zyx, that the rule needs to choose edges in the box."""
         if self.method == "affinity":
             return Zyx(1, 1, 1)
         return Zyx.of(isqrt((self.cap - 1) // w) + self.smoothing + 2 for w in self.weights)
@@ -76,8 +77,8 @@ class FragmentRule:
         """Return the chosen edges.
 
         Args:
-            edges: (3, z, y, x) uint8 or uint16. Where a face of the array lies inside the volume,
-                voxels nearer to it than the halo may choose wrong edges.
+            edges: (3, z, y, x) uint8 or uint16. If a face of the array lies inside the volume,
+                voxels that are closer to this face than the halo may choose wrong edges.
         """
         return self._by_affinity(edges) if self.method == "affinity" else self._by_distance(edges)
 
@@ -141,7 +142,7 @@ def components(chosen: ChosenEdges) -> NDArray[np.uint32]:
             are ignored.
 
     Returns:
-        (z, y, x) labels from 1, not in order, 0 for background.
+        (z, y, x) labels from 1, in no particular order; 0 for background.
     """
     import cc3d
 
@@ -159,45 +160,45 @@ def components(chosen: ChosenEdges) -> NDArray[np.uint32]:
 
 
 def _pair(axis: int, steps: int = 1) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return slices of the voxels that have a neighbour *steps* below, and of these neighbours."""
+    """Return slices of the voxels with a neighbour *steps* voxels below, and of the neighbours."""
     upper = tuple(slice(steps, None) if a == axis else slice(None) for a in range(3))
     lower = tuple(slice(None, -steps) if a == axis else slice(None) for a in range(3))
     return upper, lower
 
 
 def _sides() -> Iterator[tuple[int, bool, tuple[slice, ...], tuple[slice, ...], tuple[slice, ...]]]:
-    """Yield axis, side and slices of voxels, of their edges and of their neighbours."""
+    """Yield the axis and side of each direction, and slices of voxels, edges and neighbours."""
     for axis, is_upper in DIRECTIONS:
         upper, lower = _pair(axis)
         voxel, neighbour = (lower, upper) if is_upper else (upper, lower)
         yield axis, is_upper, voxel, upper, neighbour
 
 
-# The best edge of a voxel is found as the maximum of integer keys. A key contains a value, and the
-# number of a direction such that of equal values, that of the lower number is greater.
+# The best edge of a voxel is found as the maximum of integer keys. A key combines a value with the
+# number of a direction. For equal values, the key of the lower number is greater.
 _BITS = 3
 _NONE = np.uint8(2**_BITS - 1)  # number of no direction
 
 
 def _key_type(largest: int) -> np.dtype[Any]:
-    """Return the smallest type for the keys of values up to the *largest* one."""
+    """Return the smallest dtype that can hold the keys of values up to *largest*."""
     return np.min_scalar_type(largest << _BITS | int(_NONE))
 
 
 def _keys(values: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the keys of values in the direction of a number."""
+    """Return the keys of *values* for the direction with this number."""
     keys: NDArray[Any] = np.left_shift(values, _BITS, dtype=dtype)
     keys |= dtype.type(len(DIRECTIONS) - number)
     return keys
 
 
 def _directions(keys: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the numbers of the directions of keys."""
+    """Return the number of the direction in each key."""
     return np.uint8(len(DIRECTIONS)) - (keys & _NONE).astype(np.uint8)
 
 
 def _inside(edges: NDArray[Any], least: int) -> NDArray[np.bool_]:
-    """Return whether the mean of the existing edges of a voxel is at least *least*."""
+    """Return a mask of the voxels whose edges inside the array have a mean of at least *least*."""
     # The sum of the edges - least * number of the edges.
     spare = np.zeros(edges.shape[1:], np.int16 if edges.dtype == np.uint8 else np.int32)
     for axis in range(3):
@@ -209,15 +210,15 @@ def _inside(edges: NDArray[Any], least: int) -> NDArray[np.bool_]:
 
 
 def _smoothed(values: NDArray[Any], largest: int, times: int) -> NDArray[Any]:
-    """Return *values* smoothed with the weights 1, 2, 1; a face of the array repeats its voxels.
+    """Return *values* smoothed with the weights 1, 2, 1; beyond a face, its voxels are repeated.
 
     Args:
-        values: values up to *largest*.
-        largest: the largest value; it grows by a factor of 64 each time.
+        values: values to smooth.
+        largest: largest possible value; each smoothing along three axes multiplies it by 64.
         times: how often to smooth along each axis.
 
     Returns:
-        Smoothed values, of a type that holds their keys.
+        The smoothed values, of a type that can also hold their keys.
     """
     values = values.astype(_key_type(largest * 64**times))
     for _ in range(times):
@@ -234,7 +235,7 @@ def _smoothed(values: NDArray[Any], largest: int, times: int) -> NDArray[Any]:
 
 
 def _towards(joined: NDArray[np.bool_], height: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the direction of the highest joined neighbour that is higher, if there is one."""
+    """Return each voxel's direction to the highest of its joined neighbours that are higher."""
     own = height << _BITS
     best = own | _NONE  # greater than the keys of neighbours of the same height
     for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):
@@ -247,7 +248,7 @@ def _towards(joined: NDArray[np.bool_], height: NDArray[Any]) -> NDArray[np.uint
 def _leaving(
     edges: NDArray[Any], outer: NDArray[Any], free: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the direction of the best edge of a free voxel to a voxel that is nearer to a cell.
+    """Return each free voxel's direction along its best edge to a voxel nearer to a cell.
 
     Args:
         edges: (3, z, y, x) affinities as integers.
@@ -263,7 +264,7 @@ def _leaving(
 
 
 def _joins(choice: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return the edges that one of their voxels has chosen, as in `ChosenEdges`."""
+    """Return the edges that at least one of their voxels has chosen; see `ChosenEdges.joins`."""
     joins = np.zeros((3, *choice.shape), bool)
     for number, (axis, _, voxel, edge, _) in enumerate(_sides()):
         joins[axis][edge] |= choice[voxel] == number

@@ -1,8 +1,8 @@
 """Links between fragments of neighbouring tasks: pairs joined by a chosen edge.
 
 For each of its three lower faces, a task stores which edges through the face are chosen, one bit
-for each edge. When all tasks have stored their fragments, the labels on both sides of these edges
-are linked.
+for each edge. When all tasks have stored their fragments, the labels on the two sides of each
+chosen edge are linked.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _unpacked(bits: NDArray[Any], box: BoundingBox, axis: int, address: str) -> 
     shape = tuple(n for a, n in enumerate(box.size) if a != axis)
     if bits.dtype != np.uint8 or bits.shape != (-(-prod(shape) // 8),):
         msg = (
-            f"{address} has {bits.shape} {bits.dtype} for a face of {shape} voxels; run "
-            "fragment-affinity again for this task"
+            f"{address} has an array of shape {bits.shape} and type {bits.dtype}, which does not "
+            f"fit a face of {shape} voxels; run fragment-affinity again for this task"
         )
         raise VolumeError(msg)
     return np.unpackbits(bits, count=prod(shape)).astype(bool).reshape(shape)

@@ -47,7 +47,7 @@ def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx
         task_size: size of the tasks of measure-contacts, voxels, zyx.
 
     Returns:
-        A summary: numbers of regions, contacts and merges.
+        A summary: numbers of contacts, of merges, and of contacts that were left open.
 
     Raises:
         GeometryError: the box does not belong to the level.
@@ -75,7 +75,7 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
         level: number of the last level.
 
     Raises:
-        OptionError: the volume has further levels.
+        OptionError: *level* is not the last level of the volume.
         VolumeError: the merges of a box are missing or damaged.
     """
     settings = graphs.known_settings
@@ -83,7 +83,7 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
         msg = (
             f"--hierarchy-path was given at level {level}, but the last level of the volume "
             f"{settings.domain} with --task-size {settings.size.as_option} is "
-            f"{settings.last_level}; give it there"
+            f"{settings.last_level}; give --hierarchy-path at that level"
         )
         raise OptionError(msg)
     write_hierarchy(hierarchy, _all_merges(graphs, settings, level), settings)
@@ -107,16 +107,17 @@ def write_segment_table(
     min_size: int = 0,
     min_affinity: float = 0.0,
 ) -> None:
-    """Write the table of the ids that fragment-affinity has made, and their segments.
+    """Write the table from the ids that fragment-affinity has made to the ids of segments.
 
     Args:
         hierarchy: store of the hierarchy.
-        graph: store of the graph, whose contacts are read if there is a *min_size*.
+        graph: store of the graph, whose contacts are read if *min_size* is above 1.
         fragments: store of the table that solve-labels has written for the fragments.
         table: store of the table to write.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments of fewer voxels are united with their best neighbours; 0 for none.
-        min_affinity: least mean affinity of a small segment to that neighbour, in [0, 1].
+        min_size: segments with fewer voxels than this are united with their best neighbours; 0
+            unites none.
+        min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
 
     Raises:
         OptionError: the threshold is above that of the hierarchy.
@@ -152,8 +153,9 @@ def fragment_graph(
         settings: settings of the graph.
 
     Returns:
-        The contacts, as `Contacts.summed` returns them. The ids and the numbers of voxels of the
-        fragments of each task; a fragment that several tasks contain has several entries.
+        The contacts, in the form of `Contacts.summed`; and a pair of arrays with the ids of the
+        fragments of all tasks and their numbers of voxels. A fragment that lies in several tasks
+        has several entries.
 
     Raises:
         VolumeError: the contacts of a task are missing or damaged.

@@ -6,8 +6,8 @@ URL/level-0/BOX.npz     merges in the box of a task, and the graph that they lea
 URL/level-1/BOX.npz     the same for a box of 2 x 2 x 2 tasks; and so on, up to the whole volume
 ```
 
-The objects are npz files without pickles. Each contains the `GraphSettings` as JSON in UTF-8, which
-must be equal in all objects.
+The objects are npz files without pickles. Each contains the `GraphSettings` as JSON in UTF-8. These
+settings must be equal in all objects.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_BYTES = 1 << 34  # of the arrays of one object
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """What all objects of a graph have in common.
+    """The settings that all objects of a graph have in common.
 
     Attributes:
         domain: bounds of the volume, as text.
@@ -69,7 +69,7 @@ class GraphSettings:
         return Zyx(*self.task_size)
 
     def check_volume(self, bounds: BoundingBox, url: str) -> None:
-        """Check that the graph may belong to a volume.
+        """Check that the graph can belong to the volume at *url*.
 
         Args:
             bounds: bounds of the volume.
@@ -81,7 +81,8 @@ class GraphSettings:
         if str(bounds) != self.domain:
             msg = (
                 f"the hierarchy is that of a volume with the bounds {self.domain}, but {url} has "
-                f"{bounds} (zyx, voxels); give the volume from which the hierarchy was made"
+                f"the bounds {bounds} (zyx, voxels); give the volume from which the hierarchy was "
+                "made"
             )
             raise OptionError(msg)
 
@@ -89,7 +90,7 @@ class GraphSettings:
         """Check that the hierarchy contains all merges up to a threshold.
 
         Args:
-            threshold: 1 - mean affinity of the last merge, at most.
+            threshold: regions are merged while 1 - mean affinity is at most this.
             url: address of the hierarchy.
 
         Raises:
@@ -98,7 +99,7 @@ class GraphSettings:
         if threshold > self.max_threshold:
             msg = (
                 f"--threshold {threshold:g} is above {self.max_threshold:g}, up to which the "
-                f"hierarchy in {url} was solved; give at most --threshold "
+                f"hierarchy in {url} contains merges; give at most --threshold "
                 f"{self.max_threshold:g}, or run segment-affinity again with a higher "
                 "--max-threshold"
             )
@@ -123,7 +124,7 @@ class GraphSettings:
         """Check that a box belongs to a level.
 
         Raises:
-            GeometryError: it does not.
+            GeometryError: the box does not belong to the level.
         """
         grid = self.grid(level)
         cell = grid.cell_of(box.start)
@@ -132,14 +133,14 @@ class GraphSettings:
             size = self.size * 2**level
             msg = (
                 f"task {box} is not a box of level {level}, whose boxes of {size} (zyx, voxels) "
-                f"begin at the first voxel of the volume {self.domain}; the box at this place is "
-                f"{nearest}: give generate-tasks --volume-path, --chunk-size {size.as_option} and "
-                "--respect-stop"
+                f"begin at the first voxel of the volume {self.domain}; the box of this level at "
+                f"this place is {nearest}; give generate-tasks --volume-path, --chunk-size "
+                f"{size.as_option} and --respect-stop"
             )
             raise GeometryError(msg)
 
     def children(self, box: BoundingBox, level: int) -> list[BoundingBox]:
-        """Return the boxes of the next lower level that *box*, a box of *level*, consists of."""
+        """Return the boxes of the level below *level* that together fill *box*."""
         cell = self.grid(level).cell_of(box.start)
         lower = self.grid(level - 1)
         if cell is None:
@@ -158,7 +159,7 @@ class GraphSettings:
         """Parse what `to_json` returns.
 
         Raises:
-            VolumeError: *text* is something else.
+            VolumeError: *text* was not written by this version.
         """
         settings = None
         with suppress(ValueError, KeyError, TypeError, AttributeError, ChunkflowError):
@@ -183,7 +184,8 @@ class GraphStore:
 
     Args:
         store: store of the graph.
-        settings: settings that all objects must have; ``None`` for those of the first object read.
+        settings: settings that all objects must have (default: those of the first object that is
+            read).
     """
 
     def __init__(self, store: Store, settings: GraphSettings | None = None) -> None:
@@ -203,7 +205,7 @@ class GraphStore:
         return self.settings
 
     def settings_below(self, box: BoundingBox, level: int, task_size: Zyx) -> GraphSettings:
-        """Return the settings of the first box of the next lower level that *box* contains.
+        """Return the settings, read from the first box in *box* at the level below *level*.
 
         Args:
             box: box of *level*.
@@ -211,7 +213,7 @@ class GraphStore:
             task_size: size of the tasks of measure-contacts, voxels, zyx.
 
         Raises:
-            VolumeError: there is no such object, or its tasks had another size.
+            VolumeError: the object does not exist, or was made with another size of the tasks.
         """
         stop = (box.start + task_size * 2 ** (level - 1)).low(box.stop)
         key = _key(BoundingBox(box.start, stop), level - 1)
@@ -246,7 +248,7 @@ class GraphStore:
             box: box of the task.
             contacts: contacts in the box and across its lower faces.
             ids: fragments in the box.
-            sizes: their voxels in the box.
+            sizes: number of voxels of each fragment in the box.
         """
         self._put(_key(box, None), {**contacts.columns(), "ids": ids, "sizes": sizes})
 
@@ -302,7 +304,7 @@ class GraphStore:
         self.store.put(key, encoded(**arrays, about=about))
 
     def _get(self, key: str, *names: str) -> dict[str, NDArray[Any]]:
-        """Return some arrays of an object, in this order.
+        """Return the named arrays of an object, in the order of *names*.
 
         Raises:
             VolumeError: the object is missing or damaged, or has other settings.
@@ -326,8 +328,8 @@ def contact_columns(arrays: Mapping[str, NDArray[Any]], address: str, prefix: st
     """Return the table of contacts whose columns are *arrays*, after checking them.
 
     Raises:
-        VolumeError: the columns have other types or different lengths, or a count or sum is not
-            possible.
+        VolumeError: a column has a wrong type or length, or contains an impossible count, sum or
+            tie.
     """
     columns = [arrays[f"{prefix}{each}"] for each in _CONTACTS]
     table = Contacts(*checked_columns(address, uint64=columns[:2], int64=columns[2:]))

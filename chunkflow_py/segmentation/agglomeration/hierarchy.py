@@ -1,12 +1,13 @@
 """The hierarchy of all merges, its cut at a threshold, and the absorption of small segments.
 
-The mean affinities of the merges fall, in the order of `Merges.sorted`. Therefore, the merges of at
-least a mean T are exactly those of the greedy algorithm that stops at T: one hierarchy contains the
-segmentations for all thresholds above the one it was made for.
+In the order of `Merges.sorted`, the mean affinities of the merges never rise. Therefore, the merges
+with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. So
+a hierarchy that was made down to one T contains the segmentations for all greater T, too.
 
-Small segments are absorbed after the cut, in rounds: every segment below the size picks its best
-contact, all picks are united at once, and sums and sizes are added anew. The rounds end when no
-segment picks a contact. They do not depend on any order.
+Small segments are absorbed after the cut, in rounds. In each round, every small segment picks its
+best contact, all picked pairs are united at once, and the sums and sizes are computed again. The
+rounds end when no segment picks a contact. The result does not depend on the order of segments or
+contacts.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Segments:
-    """Names of fragments -> names of segments, each the smallest id of its fragments.
+    """Maps the id of a fragment to the id of its segment: the smallest id of the fragments in it.
 
     Args:
-        pairs: (n, 2) ids that belong to one segment.
+        pairs: (n, 2) ids of fragments; the two fragments of a pair belong to one segment.
     """
 
     def __init__(self, pairs: NDArray[np.uint64]) -> None:
@@ -45,7 +46,7 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """(n, 2): ids that are not segments (ascending), and their segments."""
+        """(n, 2): each id that differs from its segment's id (ascending), and the segment's id."""
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)
 
@@ -63,7 +64,7 @@ def reaches(contacts: Contacts, least: Fraction) -> NDArray[np.bool_]:
 
 
 def cut(merges: Merges, least: Fraction) -> NDArray[np.uint64]:
-    """Return (n, 2) pairs of region ids: the merges of at least a mean affinity."""
+    """Return the merges whose mean affinity is at least *least*, as (n, 2) pairs of region ids."""
     contacts = merges.contacts.rows(reaches(merges.contacts, least))
     return np.stack((contacts.first, contacts.second), axis=1)
 
@@ -79,13 +80,14 @@ def absorbed(
 
     Args:
         pairs: (n, 2) ids of fragments that belong to one segment, see `cut`.
-        contacts: contacts of the fragments; rows may be in any order, and repeat.
-        sizes: ids of fragments, and their numbers of voxels; ids may repeat.
-        smallest: segments of fewer voxels are united with another one.
-        floor: smallest mean affinity of the contact with that other one, in integer units.
+        contacts: contacts of the fragments, in any order; the contact of two fragments may have
+            several rows.
+        sizes: ids of fragments, and their numbers of voxels; an id may have several entries.
+        smallest: segments with fewer voxels than this are united with a neighbour.
+        floor: smallest mean affinity at which a small segment is united, in integer units.
 
     Returns:
-        (n, 2) *pairs*, and those that unite small segments.
+        (n, 2): the rows of *pairs*, and further pairs that unite small segments.
     """
     while True:
         segments = Segments(pairs)
@@ -106,7 +108,7 @@ def absorbed(
 
 
 def _picks(table: Contacts, small: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return (n, 2): each of the *small* segments and the segment of its best contact."""
+    """Return (n, 2): each small segment with a contact, and the segment of its best contact."""
     whole, rest = mean_keys(table.total, table.count)
     ends = np.concatenate((table.first, table.second))
     others = np.concatenate((table.second, table.first))

@@ -25,7 +25,7 @@ Columns of edges, in ascending order of the two ids:
 |---------------|---------|--------------------------------------------------------------------|
 | first, second | uint64  | ids of the two fragments, the smaller one first                    |
 | sum           | int64   | sum of the affinities between them, in units of 1 / scale          |
-| count         | int64   | number of these affinities: that of voxel faces between them       |
+| count         | int64   | number of these affinities, one for each voxel face between both   |
 | mean          | float64 | mean affinity, in [0, 1]: sum / (count * scale), rounded once      |
 | tie           | int64   | lowest index of these affinities, see `edge_affinities`            |
 | same_segment  | bool    | whether the two fragments belong to one segment                    |
@@ -35,13 +35,13 @@ Columns of merges, in the order of the greedy algorithm (means fall; for equal m
 | column        | type    | content                                                            |
 |---------------|---------|--------------------------------------------------------------------|
 | kept          | uint64  | id of the region that keeps its id, the smaller one                |
-| lost          | uint64  | id of the region that is merged into it                            |
+| lost          | uint64  | id of the region that is merged into the kept one                  |
 | sum, count, mean, tie   | as for edges, of the contact of the two regions before the merge   |
 
-The id of a region is the smallest id of its fragments. The merges of any threshold are the first
-rows: those with 1 - sum / (count * scale) <= threshold. All merges of the hierarchy are exported.
-``segment`` and ``same_segment`` are those at the threshold of the export, after small segments were
-united, if there is a least size.
+The id of a region is the smallest id of its fragments. All merges of the hierarchy are exported.
+The merges up to a threshold are the first rows: those with
+1 - sum / (count * scale) <= threshold. The columns ``segment`` and ``same_segment`` are for the
+threshold of the export. If the export has a ``min_size``, small segments are united there first.
 
 Background, whose id is 0, is in no table. The bytes depend only on the affinities and the settings,
 not on the division into tasks.
@@ -98,8 +98,9 @@ class HierarchyExport:
         target: store of the tables.
         voxel_size_nm: edge lengths of a voxel, nm, zyx.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments of fewer voxels are united with their best neighbours; 0 for none.
-        min_affinity: least mean affinity of a small segment to that neighbour, in [0, 1].
+        min_size: segments with fewer voxels than this are united with their best neighbours; 0
+            unites none.
+        min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
         piece: largest number of rows in a file.
     """
 
@@ -179,7 +180,7 @@ class HierarchyExport:
         return about, earlier
 
     def _table(self, name: str, columns: Columns, contents: dict[str, bytes]) -> dict[str, Any]:
-        """Return the part of the index for one table; add its files to *contents*."""
+        """Return the entry of one table in the index; add the table's files to *contents*."""
         rows = len(next(iter(columns.values())))
         files = {}
         # A table without rows has one file, so that readers find its columns.
@@ -208,7 +209,7 @@ class HierarchyExport:
 def _fragment_table(
     ids: NDArray[np.uint64], sizes: NDArray[np.int64], segments: Segments
 ) -> Columns:
-    """Return the columns of the fragments; *ids* repeats a fragment for each of its tasks."""
+    """Return the columns of the fragments; *ids* has one entry for each task of a fragment."""
     fragments, place = np.unique(ids, return_inverse=True)
     voxels = np.zeros(len(fragments), np.int64)
     np.add.at(voxels, place, sizes)
@@ -237,10 +238,10 @@ def _affinities(contacts: Contacts, scale: int) -> Columns:
 
 
 def _read_index(target: Store) -> dict[str, Any] | None:
-    """Return the content of an ``export.json``; ``None`` if there is none.
+    """Return the content of ``export.json``; ``None`` if the file does not exist.
 
     Raises:
-        VolumeError: the file is something else.
+        VolumeError: export-hierarchy of this version did not write the file.
     """
     data = target.get(INDEX, _INDEX_BYTES)
     if data is None:
@@ -263,7 +264,7 @@ def _check_same(earlier: Mapping[str, Any], new: Mapping[str, Any], url: str) ->
     """Refuse to replace an export by a different one.
 
     Raises:
-        OptionError: an entry of *new* differs from that of the *earlier* index.
+        OptionError: an entry of *new* differs from the same entry of *earlier*.
     """
     problems = [
         f"other {name}" if isinstance(value, dict) else f"{name} {earlier.get(name)}, not {value}"

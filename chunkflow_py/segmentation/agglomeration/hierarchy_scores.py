@@ -1,7 +1,8 @@
 """Scores of the segmentations that a hierarchy contains, against ground truth.
 
-The fragments are compared with the ground truth once. For each threshold, the rows of this
-contingency table are renamed to segments and added up, which takes no voxel.
+The fragments are compared with the ground truth only once, which gives a contingency table. For
+each threshold, the fragments in the rows of this table are replaced by segments, and equal rows are
+added up. This step reads no voxels.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def fragment_table(
     """Return the contingency table of fragments and ground truth.
 
     Args:
-        fragments: fragments as fragment-affinity has made them.
-        names: table from their ids to the final ids of fragments.
+        fragments: volume of fragments that fragment-affinity has made.
+        names: table from the ids in this volume to the final ids of fragments.
         truth: labels of the ground truth.
         boxes: boxes to compare; they must not overlap.
     """
@@ -60,7 +61,8 @@ def scores_at(
     Args:
         table: contingency table of the fragments and the ground truth.
         merges: merges of the hierarchy, at least up to the highest threshold.
-        thresholds: 1 - mean affinity of the last merge, in [0, 1].
+        thresholds: for each of these, regions are merged while 1 - mean affinity is at most the
+            threshold; in [0, 1].
         dtype: type of the affinities as integers.
     """
     for threshold in thresholds:

@@ -3,13 +3,13 @@
 ```
 URL/hierarchy.json     the settings of the graph, checksums, and the number of merges
 URL/000000.npz         the columns of the best merges, see `contacts.Contacts`
-URL/000001.npz         the next ones
+URL/000001.npz         the columns of the next merges, and so on
 ```
 
 ``hierarchy.json`` is written last, so a hierarchy is either complete or absent.
 
-The merges of all boxes can be more than fit into memory. They are sorted through files in a
-temporary folder, one for each interval of mean affinities.
+All merges together may not fit into memory. Therefore, they are sorted with temporary files, one
+for each interval of mean affinities.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ def read_hierarchy(store: Store, threshold: float | None = None) -> tuple[Merges
 
     Args:
         store: store of the hierarchy.
-        threshold: 1 - mean affinity of the last merge, at most; ``None`` for all merges.
+        threshold: return the merges with 1 - mean affinity of at most this (default: all merges).
 
     Raises:
         VolumeNotFoundError: there is no hierarchy.
-        VolumeError: it is damaged.
-        OptionError: merges above its own threshold are wanted, which it does not contain.
+        VolumeError: the hierarchy is damaged.
+        OptionError: *threshold* is above the highest threshold of the hierarchy.
     """
     settings, checksums = _index(store)
     if threshold is not None:

@@ -1,7 +1,7 @@
 """The inner loop of `region_merging`: merges regions from the best contact to the worst.
 
-The loop is compiled by numba if it is installed (extra ``fast-segmentation``), and interpreted
-otherwise: the same code, so the same result.
+If numba is installed (extra ``numba``), it compiles the loop. Otherwise, Python
+interprets the same code, with the same result.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def merge_best_first(
     least_whole: int,
     least_rest: int,
 ) -> tuple[_Array, _Array, _Array, _Array, _Array]:
-    """Merge regions, see `region_merging`.
+    """Merge regions from the best contact to the worst; see `region_merging`.
 
     Args:
         first: number of one region of each contact, from 0; each pair of regions occurs once.
@@ -110,13 +110,14 @@ def merge_best_first(
         total: sum of the affinities of the edges of each contact; overwritten.
         count: number of these edges; overwritten.
         tie: lowest index of these edges; overwritten.
-        blocked: regions that must not be merged; further regions are marked.
+        blocked: mask of the regions that must not be merged; the function marks further regions.
         least_whole: first key of the least mean at which two regions are merged.
         least_rest: second key of this mean.
 
     Returns:
-        Region that keeps its number (the lower one), region that loses it, sum, count and tie of
-        their contact, for each merge, in the order of the merges.
+        Five arrays with one entry for each merge, in the order of the merges: the region that keeps
+        its number (the lower one), the region that loses its number, and the sum, the count and the
+        tie of their contact.
     """
     edges, nodes = len(first), len(blocked)
     a_end, b_end = first.copy(), second.copy()
@@ -279,5 +280,5 @@ def merge_best_first(
 
 
 def interpreted() -> Callable[..., tuple[_Array, ...]]:
-    """Return `merge_best_first` as interpreted by Python, also if numba is installed."""
+    """Return `merge_best_first` as interpreted by Python, even if numba is installed."""
     return getattr(merge_best_first, "py_func", merge_best_first)

@@ -1,20 +1,21 @@
-"""Merging of the regions in a box, as far as no voxel outside of the box can change it.
+"""Merge the regions in a box, unless a voxel outside of the box could change the merge.
 
 ```
             |  box      |        a region is *closed* in a box if none of its fragments continues
       o-----|--o   c    |        outside of the box: c is closed, o is open. A closed region may
-            |   c--c    |        touch the boundary: then its contacts across are known, too.
+            |   c--c    |        touch the boundary: its contacts across it are known, too.
             |           |
 ```
 
-Contacts are processed from the best to the worst, down to the threshold. Two closed regions are
-merged if they are each other's best contact. If the best contact of a region is with an open
-region, or with one that has a better contact, the region is *blocked*: it waits for a larger box.
-It stays blocked, because merges of other regions do not make any contact better. A closed region
-that is not blocked in the end has no contact that reaches the threshold: it is *final*, and leaves
+Contacts are processed from the best to the worst, down to the threshold. An open region is
+*blocked*: it waits for a larger box. If the best contact of a region is with a blocked region, the
+region is blocked, too. A blocked region stays blocked, because no merge makes a contact better. Two
+regions that are not blocked are merged if they are each other's best contact. In the end, a region
+that is not blocked has no contact that reaches the threshold. Such a region is *final*, and leaves
 the graph.
 
-The result is that of the greedy algorithm on the whole volume: see the package.
+The result equals that of the greedy algorithm on the whole volume. The docstring of the package
+explains why.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ def _faces() -> NDArray[np.uint8]:
 
 @dataclass(eq=False)
 class OpenGraph:
-    """What a box leaves to the larger box that contains it.
+    """The regions and contacts that a box leaves to the larger box that contains it.
 
     Attributes:
-        inside: contacts of regions in the box.
-        crossing: contacts of *fragments* across the faces of the box; `Contacts.first` lies inside,
-            `Contacts.second` outside. A parent box finds each such contact in both of its children,
-            and counts it once.
-        face: face of each row of *crossing*.
-        cut: fragments that continue outside of the box.
-        cut_face: face through which they continue; one row for each fragment and face.
-        fragments: the fragments in *crossing* and *cut* that belong to regions which are not final,
-            ascending.
-        regions: their regions.
+        inside: contacts between regions in the box.
+        crossing: contacts between fragments (not regions) across the faces of the box;
+            `Contacts.first` lies inside, `Contacts.second` outside. A contact between two children
+            of a larger box is in the graphs of both children, and is counted once.
+        face: number of the face of each row of `crossing`.
+        cut: fragments that continue outside of the box; one entry for each face through which a
+            fragment continues.
+        cut_face: number of the face of each entry of `cut`.
+        fragments: the fragments in `crossing` and `cut` whose regions are not final, ascending.
+        regions: region of each of these fragments.
     """
 
     inside: Contacts = field(default_factory=Contacts.none)
@@ -127,7 +128,7 @@ class OpenGraph:
         )
 
     def region_of(self, fragments: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the regions of *fragments*; 0 for fragments of final regions, and for others."""
+        """Return the regions of *fragments*; 0 for fragments of final regions and unknown ones."""
         if not len(self.fragments):
             return np.zeros(len(fragments), np.uint64)
         places = np.searchsorted(self.fragments, fragments)
@@ -137,11 +138,11 @@ class OpenGraph:
 
 @dataclass(eq=False)
 class Merges:
-    """Merges of two regions.
+    """A table of merges, one row for each merge of two regions.
 
     Attributes:
-        contacts: the contact of the two regions when they were merged: `Contacts.first` is the
-            region that keeps its id, the smaller one, `Contacts.second` the region that loses it.
+        contacts: contact of the two regions when they were merged. `Contacts.first` is the region
+            that keeps its id, the smaller one. `Contacts.second` is the region that loses its id.
     """
 
     contacts: Contacts = field(default_factory=Contacts.none)
@@ -161,7 +162,7 @@ def merge_box(graph: OpenGraph, least: Fraction) -> tuple[Merges, OpenGraph]:
 
     Args:
         graph: graph of the box.
-        least: smallest mean affinity of two regions that are merged, in integer units; see
+        least: smallest mean affinity at which two regions are merged, in integer units; see
             `edge_affinities.least_mean`.
 
     Returns:
@@ -197,7 +198,7 @@ def merge_box(graph: OpenGraph, least: Fraction) -> tuple[Merges, OpenGraph]:
 
 @dataclass(eq=False)
 class _Renaming:
-    """Names of regions before the merges of a box -> names after them, 0 for final regions."""
+    """Maps ids of regions before the merges of a box to the ids after them; 0 for final regions."""
 
     ids: NDArray[np.uint64]
     names: NDArray[np.uint64]
@@ -218,7 +219,7 @@ class _Renaming:
 def _merged(
     ids: NDArray[np.uint64], table: Contacts, blocked: NDArray[np.bool_], least: Fraction
 ) -> Merges:
-    """Merge the regions *ids* (ascending), and set *blocked* for those that must wait."""
+    """Merge the regions with *ids* (ascending); set *blocked* for the regions that must wait."""
     if not len(table):
         return Merges()
     numerator, denominator = np.array([least.numerator]), np.array([least.denominator])

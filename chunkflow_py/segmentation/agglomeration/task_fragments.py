@@ -66,7 +66,7 @@ class FragmentOptions:
             raise OptionError(msg)
 
     def rule(self, dtype: DTypeLike, voxel_size_nm: Iterable[float]) -> FragmentRule:
-        """Return the rule for affinities of type *dtype*; voxel sizes along zyx, in nm."""
+        """Return the rule for affinities of type *dtype* and a voxel size, zyx, in nm."""
         sizes = tuple(voxel_size_nm)
         z, y, x = (max(1, round((size / min(sizes)) ** 2)) for size in sizes)
         return FragmentRule(
@@ -77,10 +77,10 @@ class FragmentOptions:
     def required_input(
         self, box: BoundingBox, domain: BoundingBox, voxel_size_nm: Iterable[float]
     ) -> BoundingBox:
-        """Return the box whose affinities decide about the edges of the voxels in *box*.
+        """Return the box of the affinities on which the chosen edges of the voxels in *box* depend.
 
-        It includes what decides about the lower neighbours, because an edge is chosen by either of
-        its voxels.
+        Either voxel of an edge can choose the edge. Therefore, the result also contains the
+        affinities on which the choices of the lower neighbours depend.
         """
         halo = self.rule("uint8", voxel_size_nm).halo
         around = BoundingBox(box.start - halo - 1, box.stop + halo)
@@ -102,8 +102,9 @@ def fragments_in(
         layout: where the affinities are stored.
 
     Returns:
-        A chunk (z, y, x) of kind segmentation, uint64: 1 + the number of the first voxel of a
-        fragment in the box, in raster order of the volume; 0 for background.
+        A chunk (z, y, x) of kind segmentation, uint64, and the chosen edges. The id of a fragment
+        is 1 plus the number of its first voxel in the box; the voxels of the volume are numbered in
+        raster order. 0 is background.
 
     Raises:
         GeometryError: a part of the margin is missing.
@@ -137,7 +138,7 @@ class TaskContacts:
         counted: contacts in the box and across its lower faces, so that each contact of the volume
             is counted by one task.
         ids: fragments in the box.
-        sizes: their numbers of voxels in the box.
+        sizes: number of voxels of each fragment in the box.
     """
 
     graph: OpenGraph
@@ -152,14 +153,15 @@ def contacts_in(
     """Return the contacts of the fragments in the box of a task.
 
     Args:
-        fragments: fragments, (z, y, x); must contain one voxel around *box* in the volume.
-        affinity: affinities, (3, z, y, x), likewise.
+        fragments: fragments, (z, y, x); must contain *box* and one voxel around it, as far as the
+            volume reaches.
+        affinity: affinities, (3, z, y, x), of at least the same voxels.
         box: box of the task.
         layout: where the affinities are stored.
 
     Raises:
         GeometryError: the margin of one voxel is missing.
-        ChunkError: the two volumes have different bounds, or contain something else.
+        ChunkError: the two volumes have different bounds, or are not fragments and affinities.
     """
     domain = fragments.domain
     if affinity.domain != domain:

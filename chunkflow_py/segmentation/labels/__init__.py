@@ -1,1 +1,1 @@
-"""Labels of segments: components, links between tasks, tables, fragments."""
+"""Label the objects in each task, link the labels of tasks, and give each object one id."""

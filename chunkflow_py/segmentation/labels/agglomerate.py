@@ -1,4 +1,4 @@
-"""Agglomeration: segments from affinities, by a watershed and merging of fragments.
+"""Agglomeration: make fragments from affinities by a watershed, and merge them into segments.
 
 ```
 affinity ── watershed ──> fragments ── merge while score < threshold ──> segments
@@ -71,11 +71,11 @@ def agglomerate(
         thresholds: two segments are merged if their score is below the threshold. The score is 1
             minus the mean affinity of the voxel pairs on their shared face: a threshold of 0.7
             merges segments with a mean affinity above 0.3. A higher threshold merges more.
-        fragments: labels (z, y, x) to merge, in which 0 is background and stays 0, or the method
-            that makes these labels. ``waterz`` is a watershed on the affinities. ``seeded`` is
+        fragments: labels (z, y, x) to merge, or the method that makes these labels. Label 0 is
+            background and stays 0. ``waterz`` is a watershed on the affinities. ``seeded`` is
             described at `fragments.seeded_fragments`.
-        aff_threshold_low: a voxel is background if all its affinities are at or below this value
-            (``seeded``: if their mean is).
+        aff_threshold_low: a voxel is background if all its affinities are at or below this value.
+            With ``seeded``, the mean of its affinities counts instead.
         aff_threshold_high: two voxels belong to the same fragment if they are connected by an
             affinity at or above this value (``waterz`` only).
         interior_threshold: a voxel may be a seed if the mean of its six affinities is above this

@@ -1,4 +1,4 @@
-"""Contingency tables: the number of voxels that each segment shares with each body.
+"""Contingency tables: how many voxels each segment shares with each body of the ground truth.
 
 All scores are computed from these tables. The tables of parts of a volume add up to the table of
 the whole volume. The bytes of this table do not depend on how the volume is divided.
@@ -48,7 +48,7 @@ class Contingency:
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def renamed(self, segments: NDArray[np.uint64]) -> Contingency:
-        """Return the table with other labels of the segments, (n,), and equal rows added up."""
+        """Return the table with *segments*, (n,), as its new labels, and equal rows added up."""
         return _grouped(segments, self.bodies, self.voxels)
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:

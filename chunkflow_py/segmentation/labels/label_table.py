@@ -1,4 +1,4 @@
-"""Label tables: stored maps from the ids of tasks to the ids of whole objects.
+"""Label tables: stored maps from the ids that tasks have given to the ids of whole objects.
 
 ```
 URL/table.json          the first id of each piece, checksums, and the number of entries
@@ -6,11 +6,11 @@ URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
 URL/000001.npy
 ```
 
-The table lists only ids that change. Its .npy files are the pieces. A task reads only the pieces
-that may list its ids. Because ids follow the raster order of voxels, these are at most the pieces
-with ids of the slices that the task covers. ``table.json`` is written last, so a table is either
-complete or absent. In a time series, each time point has a separate table; the table of time index
-3 is in the folder ``t3``.
+The table lists only ids that change. It is divided into pieces, one .npy file each. A task reads
+only the pieces that may list its ids. Ids follow the raster order of voxels, so a task needs at
+most the pieces that list ids of the z slices in its box. ``table.json`` is written last, so a table
+is either complete or absent. In a time series, each time point has a separate table; the table of
+time index 3 is in the folder ``t3``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KEPT = 256  # number of pieces in the cache of a process
 def solve(
     links: Iterable[tuple[Region, NDArray[np.uint64]]],
 ) -> dict[int | None, NDArray[np.uint64]]:
-    """Return the labels to replace so that each object has only the smallest of its labels.
+    """Return the replacements that give each object the smallest of its labels.
 
     Args:
         links: for each task, its region and (n, 2) pairs of labels; the labels of a pair belong to
@@ -127,7 +127,7 @@ class LabelTable:
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the new ids for *ids* (ascending); an id that the table does not list stays."""
+        """Return the new ids for *ids* (ascending); ids that the table does not list are kept."""
         first = np.array(self.index["first"], np.uint64)
         pieces = np.searchsorted(first, ids, side="right") - 1
         new = ids.copy()

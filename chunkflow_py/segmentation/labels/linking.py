@@ -67,8 +67,8 @@ class TouchLinker:
         url: address of the volume of labels.
         mip: level of the volume.
         connectivity: connectivity of the labels.
-        values_url: address of the volume that was labelled (at the same level), if this volume is a
-            segmentation, where voxels of different values are not connected. ``None`` for a mask.
+        values_url: address of the segmentation that was labelled (at the same level). Voxels of
+            different values in the segmentation are not connected. ``None`` if a mask was labelled.
         opening: options for opening the volumes.
     """
 
@@ -191,8 +191,8 @@ class TouchLinker:
     def _is_labelled(self, region: Region) -> bool:
         """Return whether a task has labelled *region*; refuse labels that cannot be linked.
 
-        Labels of other programs or older versions have no records. For these, check the voxels
-        instead: different labels must not touch inside the box of one task.
+        Labels of other programs or older versions have no records. In this case, the voxels are
+        checked instead: different labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
         if labelling is not None:

@@ -5,18 +5,19 @@ the planes of voxels on both sides of the face. For connectivity 18 and 26, the 
 voxel beyond the edges of the face.
 
 ```
-            | task           two voxels p and q of two tasks touch across a face: along one axis,
-     - - - -+--------        q is the first voxel of its task and p lies one voxel below. So the
-        p   |                task of q sees both, whatever the boxes of the other tasks are.
+            | task           Voxels p and q of two tasks touch across a face. Along one axis, q is
+     - - - -+--------        the first voxel of its task, and p lies one voxel below q. So the task
+        p   |                of q reads both voxels, whatever boxes the other tasks have.
      -------+--------
             | q
 ```
 
-Segments of agglomerate are linked by overlap, because tasks label a margin around their boxes as
-well: see `overlap_pairs`.
+Segments of agglomerate are linked by overlap: each task also labels a margin around its box, and
+the segments of two tasks are compared where both have labelled; see `overlap_pairs`.
 
-The links of a task are stored as an npz file without pickles: ``pairs`` (n, 2) uint64, each pair
-once, the smaller label first; and ``about``, the linking method as JSON in UTF-8.
+The links of a task are stored as an npz file without pickles. Its array ``pairs``, (n, 2) uint64,
+contains each pair once, the smaller label first. Its array ``about`` is the linking method as JSON
+in UTF-8.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def touching_pairs(
 def check_no_touch(
     plane: NDArray[Any], box: BoundingBox, values: NDArray[Any] | None = None
 ) -> None:
-    """Refuse a plane of voxels inside one task in which different labels touch.
+    """Check that different labels do not touch in a plane of voxels inside one task.
 
     A labelling task gives touching voxels the same label. Different labels that touch were
     therefore made by several smaller tasks, whose common faces would not be linked.
@@ -109,12 +110,12 @@ def check_none_touch(
     connectivity: Connectivity,
     values: NDArray[Any] | None = None,
 ) -> None:
-    """Refuse labels of a part of one task in which voxels of different labels touch.
+    """Check that different labels do not touch in a part of one task.
 
     Args:
         labels: (z, y, x), 0 for background.
         box: box of the task.
-        connectivity: connectivity with which the labels should have been made.
+        connectivity: expected connectivity of the labels.
         values: (z, y, x) values in the volume that was labelled; only voxels of equal values count
             as touching (default: all voxels).
 
@@ -141,7 +142,7 @@ def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Refuse ids that two tasks have used: different objects would become one.
+    """Check that two tasks have not used the same id; else different objects would become one.
 
     Args:
         first: labels of one task, 0 for background; any shape.
@@ -171,9 +172,9 @@ def overlap_pairs(
 
     - each shares more voxels with the other than with any third label (the smallest label wins a
       tie),
-    - they share at least *voxels* voxels, and
-    - the mean of two fractions is at least *fraction*: for each label, the fraction of its voxels
-      in the overlap of the tasks that the other label also covers.
+    - the number of voxels that they share is at least *voxels*, and
+    - the mean of two fractions is at least *fraction*: in the region that both tasks have labelled,
+      each of the two labels covers a fraction of the voxels of the other one.
 
     cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean overlap.
 
@@ -198,7 +199,7 @@ def overlap_pairs(
 
 
 def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return each of *pairs*, (n, 2), once: uint64, sorted, the smaller label first."""
+    """Return each pair of different labels once: (n, 2) uint64, sorted, the smaller label first."""
     pairs = np.sort(pairs.astype(np.uint64, copy=False), axis=1)
     pairs = pairs[np.lexsort(pairs.T[::-1])]
     new = np.ones(len(pairs), bool)
@@ -290,7 +291,13 @@ def encoded(**arrays: NDArray[Any]) -> bytes:
 def decoded(
     data: bytes | None, address: str, *names: str, most: int = ARRAYS_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays *names* of an npz file of at most *most* bytes; nothing is unpickled.
+    """Return the named arrays of an npz file; nothing is unpickled.
+
+    Args:
+        data: content of the file; ``None`` if it is missing.
+        address: address of the file, for messages.
+        names: names of the arrays.
+        most: largest number of bytes of all arrays in the file.
 
     Raises:
         VolumeError: the file is missing or damaged.
@@ -313,7 +320,7 @@ def _shifted(*shift: int) -> tuple[slice, ...]:
 def _different(
     first: NDArray[Any], second: NDArray[Any], same: NDArray[np.bool_] | None
 ) -> NDArray[Any]:
-    """Return the pairs of labels at voxels where both arrays have different labels above 0."""
+    """Return the pairs of labels at voxels where the arrays have different labels, both not 0."""
     meet = (first != 0) & (second != 0) & (first != second)
     if same is not None:
         meet &= same
@@ -322,7 +329,7 @@ def _different(
 
 
 def _best(codes: NDArray[Any], shared: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the first cell of each code that shares the most voxels."""
+    """Return a mask that selects for each code the first of its cells with the most voxels."""
     order = np.lexsort((np.arange(len(codes)), -shared, codes))
     first = np.ones(len(codes), bool)
     first[1:] = codes[order][1:] != codes[order][:-1]

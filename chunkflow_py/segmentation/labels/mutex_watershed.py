@@ -1,8 +1,9 @@
-"""Mutex watershed: segments from attractive and repulsive affinities, without a threshold of means.
+"""Mutex watershed: segments from attractive and repulsive affinities.
 
-All pairs of voxels are processed in the order of their distance from the limit between attraction
-and repulsion. An attractive pair unites the clusters of its two voxels, unless a repulsive pair has
-forbidden that before (Wolf et al. 2020, arXiv:1904.12654). The library mwatershed does this.
+Affinities above a limit attract, and affinities below it repel. The pairs of voxels are processed
+from the affinity farthest from the limit to the nearest one. An attractive pair unites the clusters
+of its two voxels, unless an earlier repulsive pair has separated these clusters (Wolf et al. 2020,
+arXiv:1904.12654). The library mwatershed does this.
 
 The result depends on all voxels of the chunk, so it changes with the division into tasks.
 """
@@ -28,10 +29,11 @@ _SLACK = 1e-3  # tolerance around [0, 1], for rounding errors of blending
 
 
 def parse_offsets(text: str) -> tuple[Offset, ...]:
-    """Return offsets such as ``-1,0,0 0,-1,0 0,0,-1``, which are z, y, x in voxels.
+    """Return the offsets in a text such as ``-1,0,0 0,-1,0 0,0,-1``: z, y, x in voxels.
 
     Raises:
-        OptionError: the text is something else, an offset is zero, or two mean the same pairs.
+        OptionError: the text is not a list of offsets, there are too many offsets, an offset is
+            zero, or two offsets are equal or opposite.
     """
     offsets: list[Offset] = []
     try:
@@ -42,8 +44,8 @@ def parse_offsets(text: str) -> tuple[Offset, ...]:
         offsets = []
     if not offsets:
         msg = (
-            f"--affinity-offsets {text!r} is not a list of offsets; write z,y,x of each channel, "
-            "separated by spaces: '-1,0,0 0,-1,0 0,0,-1'"
+            f"--affinity-offsets {text!r} is not a list of offsets; write one offset z,y,x for "
+            "each channel, separated by spaces: '-1,0,0 0,-1,0 0,0,-1'"
         )
         raise OptionError(msg)
     if len(offsets) > _MOST_OFFSETS:
@@ -66,18 +68,19 @@ def mutex_watershed(
 
     Args:
         affinity: (c, z, y, x), floating point in [0, 1], or an unsigned integer type that is
-            divided by its maximum. Channel c at a voxel is the affinity to the voxel that lies
-            *offsets[c]* away; pairs with voxels outside of the array are ignored.
-        offsets: z, y, x of each channel, voxels.
+            divided by its maximum. The value of channel c at a voxel is the affinity between this
+            voxel and the voxel at the offset ``offsets[c]`` from it. Pairs with voxels outside of
+            the array are ignored.
+        offsets: offset of each channel, z, y, x, in voxels.
         threshold: affinities above 1 - *threshold* attract, and those below it repel.
 
     Returns:
-        (z, y, x) labels, not in order; 0 for voxels without an attractive affinity. Which of
-        several equal affinities is processed first is decided by the library, always in the same
-        way.
+        (z, y, x) labels, in no particular order; 0 for voxels without an attractive affinity. The
+        library processes equal affinities in an order of its own, which is always the same.
 
     Raises:
-        ChunkError: the array does not have the shape or the values of these affinities.
+        ChunkError: the array does not have the shape or the values of such affinities, or an offset
+            is longer than the array.
         MissingExtraError: mwatershed is not installed.
     """
     if affinity.ndim != 4 or len(affinity) != len(offsets):

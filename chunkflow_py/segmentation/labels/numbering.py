@@ -89,8 +89,8 @@ class Numbering:
 
     Attributes:
         is_global: whether ids are unique in the volume (true) or only in the chunk (false). With
-            ``None``, `prepare` chooses: in the volume if tasks divide a volume and the output can
-            store such ids, else in the chunk.
+            ``None``, `prepare` chooses: ids are unique in the volume if tasks divide the volume and
+            the output can store such ids. Otherwise, ids are unique only in the chunk.
         domain: bounds of the volume (default: the bounds that the pipeline knows).
         dtype: type of ids that are unique in the volume.
     """

@@ -1,10 +1,10 @@
-"""Files of meshes or skeletons in a folder of any store, with the names of cloud-volume.
+"""Files of meshes or skeletons in a folder of any store, named as in cloud-volume.
 
 ```
-seg/info                        of the volume: {"mesh": "mesh_mip_0_err_40", ...}
-seg/mesh_mip_0_err_40/info      of the folder: {"@type": "neuroglancer_legacy_mesh"}
-seg/mesh_mip_0_err_40/7:0:...   gzipped: clouds mark it by the header Content-Encoding, local
-                                disks by the suffix .gz
+seg/info                        info file of the volume: {"mesh": "mesh_mip_0_err_40", ...}
+seg/mesh_mip_0_err_40/info      info file of the folder: {"@type": "neuroglancer_legacy_mesh"}
+seg/mesh_mip_0_err_40/7:0:...   gzipped file, marked as such by the header Content-Encoding in a
+                                cloud, and by the suffix .gz on a local disk
 ```
 
 The names in this module's arguments and results have no suffix .gz.
@@ -136,8 +136,9 @@ class ObjectFolder:
 
         Args:
             name: name of the file.
-            change: function that returns the new content from the old content, which is ``None``
-                without a file. It must not modify the old content, and may be called several times.
+            change: function that takes the old content, ``None`` if the file does not exist, and
+                returns the new content. The function must not modify the old content, and may be
+                called several times.
         """
         if (old := self.read_json(name)) is not None and change(old) == old:
             return
@@ -180,7 +181,7 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
     Args:
         url: address of a precomputed volume, whose info file has ``scales``, or of any other
             folder.
-        role: key of the volume's info file that names the folder.
+        role: key under which the volume's info file names the folder.
         default: name to record in the info file if the file names no folder yet.
 
     Raises:

@@ -190,8 +190,8 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
         background: (z, y, x).
 
     Returns:
-        Numbered components (z, y, x), 0 outside the background; and for each number, whether the
-        component is enclosed, which means that it touches no face of the array.
+        Numbers of the components (z, y, x), 0 outside the background; and for each number, whether
+        the component is enclosed. An enclosed component touches no face of the array.
     """
     import cc3d
 

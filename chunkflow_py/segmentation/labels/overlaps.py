@@ -1,4 +1,4 @@
-"""Overlaps: labels that a task stores for voxels that neighbouring tasks label as well.
+"""Overlaps: stored labels of the voxels that two neighbouring tasks have both labelled.
 
 A later step links the labels; see `labels.links.overlap_pairs`.
 
@@ -10,10 +10,11 @@ stored by B      |mmm|---|
 ```
 
 Each task writes one file for each face that it shares with another task. The file name consists of
-the first voxel behind the face, the axis, and the side of the face on which the task lies:
+the first voxel above the face, the axis, and the side of the face on which the task lies:
 ``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The
-file is npz without pickles: ``offset`` (3) of the first voxel, ``ids`` uint64, ``codes`` (z, y, x);
-a voxel with code k has the label ids[k].
+file is an npz file without pickles. Its array ``offset`` is the position of the first voxel, zyx.
+``ids`` are the distinct labels, uint64. ``codes``, (z, y, x), has an index into ``ids`` for each
+voxel.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
         core: box of the task. Its faces inside the chunk's domain are shared with other tasks.
 
     Yields:
-        Axis of the face, first voxel behind the face, side on which the task lies, and the labels
-        on both sides of the face.
+        Axis of the face, first voxel above the face, side on which the task lies, and the labels on
+        both sides of the face.
 
     Raises:
         GeometryError: the chunk does not extend beyond a shared face.

@@ -1,4 +1,4 @@
-"""Assign postsynaptic points to T-bars, and find duplicate postsynaptic points."""
+"""Assign postsynaptic points to T-bars (presynaptic sites), and find duplicate points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_partners(
         points: candidates for postsynaptic points, with confidences.
         max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
         max_number: largest number of points for each T-bar. Points of the highest confidence are
-            chosen first; of points with equal confidence, the nearest.
+            chosen first; among points of equal confidence, the nearest are chosen first.
 
     Raises:
         MissingExtraError: SciPy is not installed.

@@ -1,6 +1,6 @@
 """Division of the objects of a segmentation into tasks, by the first digits of ids.
 
-With two digits, there are a hundred tasks, 0 to 99, for example:
+With two digits, there are a hundred tasks, 0 to 99. Two of these tasks are:
 
 ```
 7      only object 7, because its id has fewer than two digits

@@ -1,9 +1,9 @@
 """Union-find over pairs of labels, vectorised.
 
-The smallest label of a set represents the set, so the result does not depend on the order or number
-of pairs. Pairs are added in batches and reduced to a forest: one pair for each label that is not
-the smallest of its set. Memory is at most about 250 bytes for each distinct label, for any number
-of pairs.
+The smallest label of a set represents the set, so the result does not depend on the order of pairs,
+or on how often a pair occurs. Pairs are added in batches and reduced to a forest: one pair for each
+label that is not the smallest of its set. Memory is at most about 250 bytes for each distinct
+label, for any number of pairs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Program that runs waterz in a separate process.
 
 waterz holds the interpreter lock while it works. In a worker process, the lock would stop the
-threads that read, write and renew leases. waterz also prints to the standard output, which is
-reserved for results.
+threads that read, write and renew leases. waterz also prints to standard output, which is reserved
+for results.
 
 Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as float32,
 and the fragments, if any, as uint64. Output: the labels for each threshold in turn, as uint64.
