@@ -134,7 +134,7 @@ class ChunkMaker(OperatorBase):
 @zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True,
             help="Global position of the first voxel, voxels, zyx.")  # fmt: skip
 @floats_option("--voxel-size", "-e", default=(1, 1, 1), show_default=True,
-               help="Edge lengths of a voxel, nm, zyx.")  # fmt: skip
+               help="Edge lengths of a voxel, zyx, in nm or as 0.5um.")  # fmt: skip
 @output_option()
 def command(
     size: Zyx,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -113,8 +114,13 @@ class MarginType(click.ParamType[Any]):
         return number
 
 
+UNITS_NM = {"nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "mm": 1e6}
+_LENGTH = re.compile(r"(?P<number>.+?)\s*(?P<unit>[A-Za-zµμÅ]*)")
+_USUAL_NM = (1.0, 1e7)  # voxels are rarely smaller or larger
+
+
 class LengthType(click.ParamType[float]):
-    """A length: a finite number above 0."""
+    """A length: a finite number above 0, in nanometres or with a unit, such as 0.5um."""
 
     name = "float"
 
@@ -124,14 +130,19 @@ class LengthType(click.ParamType[float]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        """Return the number."""
+        """Return the length in nanometres."""
+        match = _LENGTH.fullmatch(str(value))
         try:
-            length = float(value)
+            length, unit = (float(value), "") if match is None else (float(match[1]), match[2])
         except ValueError:
-            length = 0.0
+            length, unit = 0.0, ""
+        if unit and unit not in UNITS_NM:
+            units = ", ".join(UNITS_NM)
+            self.fail(f"{value!r} has the unit {unit}, which is not one of {units}", param, ctx)
         if not 0 < length < float("inf"):
-            self.fail(f"{value!r} is not a number above 0", param, ctx)
-        return length
+            self.fail(f"{value!r} is not a number above 0, such as 40 or 0.5um", param, ctx)
+        # 0.0033 um are 3.3 nm, not 3.3000000000000003 nm
+        return float(f"{length * UNITS_NM[unit]:.12g}") if unit else length
 
 
 class NumberType(click.ParamType[float]):
@@ -249,17 +260,19 @@ def floats_option(
     *declarations: str,
     **settings: Any,
 ) -> Decorator:
-    """Declare an option for a voxel size: three positive numbers in zyx order, nanometres."""
+    """Declare an option for a voxel size: three lengths in zyx order, in nm or with a unit."""
 
     def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Any:  # noqa: ARG001
-        if value is not None and min(value) < 1:
+        low, high = _USUAL_NM
+        if value is not None and not low <= min(value) <= max(value) <= high:
+            size = " ".join(f"{length:g}" for length in value)
+            remedy = "is it in nanometres?"
+            if min(value) < low:
+                remedy = f"for micrometres, write {' '.join(f'{each:g}um' for each in value)}"
             logger.warning(
-                "%s %s is in nanometres, and voxels are rarely smaller than 1 nm; if you mean "
-                "micrometres, write %s",
-                param.opts[0],
-                " ".join(f"{length:g}" for length in value),
-                " ".join(f"{length * 1000:g}" for length in value),
-            )
+                "%s %s is in nanometres, and voxels rarely have edges of less than 1 nm or more "
+                "than 1 cm; %s", param.opts[0], size, remedy,
+            )  # fmt: skip
         return value
 
     settings.setdefault("metavar", "Z Y X")

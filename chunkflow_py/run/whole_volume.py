@@ -68,6 +68,7 @@ class Conversion:
         channels: channels to copy from the source, in this order.
         time: time point to copy; the target then has no time axis. ``None`` copies all time points.
         dtype: data type of the target.
+        voxel_size_nm: voxel size of the target, nanometres, zyx.
         block_size: block size of the target, voxels, zyx.
         shard_size: shard size of the target, voxels, zyx.
         encoding: encoding of the blocks of the target.
@@ -85,6 +86,7 @@ class Conversion:
     channels: tuple[int, ...] | None = None
     time: int | None = None
     dtype: np.dtype[Any] | None = None
+    voxel_size_nm: tuple[float, float, float] | None = None
     block_size: Zyx | None = None
     shard_size: Zyx | None = None
     encoding: str | None = None
@@ -104,7 +106,7 @@ class Conversion:
         usual = source.block_size if source.block_size.product() <= _LARGE_BLOCK else _USUAL_BLOCK
         spec = VolumeSpec(
             bounds=source.bounds,
-            voxel_size_nm=source.voxel_size_nm,
+            voxel_size_nm=self.voxel_size_nm or source.voxel_size_nm,
             dtype=source.dtype if self.dtype is None else self.dtype,
             channels=channels,
             kind=source.kind,
@@ -146,6 +148,7 @@ class Conversion:
         loader = VolumeLoader(
             StoredVolume(self.source, self.mip, options=self.reading),
             channels=self.channels,
+            voxel_size_nm=self.voxel_size_nm,
             time=self.time,
         )
         saver = VolumeSaver(self.target, create=False, dtype=self.dtype, opening=self.writing)

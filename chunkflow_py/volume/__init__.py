@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Volume, VolumeOptions, VolumeSpec
@@ -33,13 +31,8 @@ _MODULES = {
     "n5": "n5.n5_volume",
     "h5": "files.hdf5_volume",
     "graphene": "precomputed.graphene_volume",
+    "image": "files.image_volume",
 }
-# Files of these kinds are not volumes; an operator loads each of them.
-_LOADERS = {
-    ".tif": "load-tif", ".tiff": "load-tif", ".png": "load-png", ".nrrd": "load-nrrd",
-    ".mrc": "load-mrc", ".npy": "load-npy",
-}  # fmt: skip
-_SECTIONS = (".tif", ".tiff", ".png")
 _CREATABLE = ("precomputed", "zarr", "h5")
 
 
@@ -180,39 +173,31 @@ def _stored_format(store: Store) -> str | None:
 
 def _detect(place: Location, opening: VolumeOptions) -> str:
     from chunkflow_py.store import open_store
+    from chunkflow_py.volume.files.image_names import is_image
 
     if place.is_local and place.folder.is_file():
         if _is_hdf5(place):
             return "h5"
-        msg = f"{place} is a file, not the folder of a volume; "
-        msg += _to_load(place.folder, place.url) or "give the address of a folder"
+        if is_image(place.folder):
+            return "image"
+        msg = (
+            f"{place} is a file of an unknown kind; give a folder with a zarr, precomputed or N5 "
+            "volume, or with TIFF or PNG files, or a TIFF, HDF5, NIfTI, NRRD, MRC or NPY file"
+        )
         raise VolumeNotFoundError(msg)
     if place.is_local and not place.folder.exists():
         msg = f"{place} does not exist; check the path, or create the volume first"
         raise VolumeNotFoundError(msg)
     if kind := _stored_format(open_store(place.store_url, opening.access)):
         return kind
-    remedy = "check the path, or create the volume first"
-    if place.is_local:
-        sections = (path for path in place.folder.iterdir() if path.suffix.lower() in _SECTIONS)
-        remedy = _to_load(next(sections, place.folder), place.url) or remedy
+    if place.is_local and is_image(place.folder):
+        return "image"
     msg = (
         f"{place} holds no volume: it contains neither info (precomputed), nor zarr.json, .zarray "
-        f"or .zgroup (zarr), nor attributes.json (N5); {remedy}"
+        "or .zgroup (zarr), nor attributes.json (N5), nor TIFF or PNG files; check the path, or "
+        "create the volume first"
     )
     raise VolumeNotFoundError(msg)
-
-
-def _to_load(file: Path, named: str) -> str:
-    """Return the advice to convert an image file to a volume; empty for other kinds of files."""
-    loader = _LOADERS.get(file.suffix.lower())
-    if loader is None:
-        return ""
-    option = "--path" if loader == "load-png" else "--file-name"
-    return (
-        f"convert it to a volume first: chunkflow {loader} {option} {named} save-zarr "
-        "--store OUT.zarr"
-    )
 
 
 def _is_hdf5(place: Location) -> bool:

@@ -279,8 +279,8 @@ def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
-        "%s has no voxel size, so 1 1 1 nm is assumed; give the loader --voxel-size Z Y X "
-        "(nanometres)", what,
+        "%s has no voxel size, so 1 1 1 nm is assumed; give --voxel-size, zyx, such as "
+        "2um 0.5um 0.5um", what,
     )  # fmt: skip
     return True
 
@@ -333,6 +333,24 @@ def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
         remedy = "no part is inside" if inside.is_empty else f"the part inside is {inside}"
         msg = f"box {bbox} extends outside of {url}, whose bounds are {bounds} (zyx); {remedy}"
         raise GeometryError(msg)
+
+
+def checked_time(time: int | None, times: int, url: str) -> int:
+    """Return the time index to read from a volume with *times* time points; 0 if it has only one.
+
+    Raises:
+        VolumeError: the index does not exist, or none is given.
+    """
+    if time is None and times > 1:
+        msg = (
+            f"{url} has {times} time points, but the task has no time index; give --time, or "
+            "generate tasks with a time index, such as t0_0-64_0-512_0-512"
+        )
+        raise VolumeError(msg)
+    if not 0 <= (time or 0) < times:
+        msg = f"{url} has the time indices 0 to {times - 1}, but time index {time} was requested"
+        raise VolumeError(msg)
+    return time or 0
 
 
 def check_chunk(chunk: Chunk, volume: Volume, time: int | None = None) -> None:

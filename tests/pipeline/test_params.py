@@ -18,6 +18,7 @@ from chunkflow_py.pipeline.params import (
     NUMBERS,
     ChannelsType,
     ItemNames,
+    LengthType,
     NamesType,
     channels_option,
     floats_option,
@@ -217,9 +218,15 @@ def test_mip_of_the_line_and_of_a_command(args: str, mip: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "meant"),
-    [("2 0.5 0.5", "2000 500 500"), ("0.04 0.004 0.004", "40 4 4"), ("40 4 4", None)],
+    [
+        ("2 0.5 0.5", "write 2um 0.5um 0.5um"),
+        ("0.04 0.004 0.004", "write 0.04um 0.004um 0.004um"),
+        ("40 4 2e+07", "is it in nanometres?"),
+        ("40 4 4", None),
+        ("2um 500 0.5mm", None),
+    ],
 )
-def test_voxels_below_a_nanometre_are_warned_of(size, meant, caplog):
+def test_sizes_that_voxels_rarely_have_are_warned_of(size, meant, caplog):
     """Micrometres given for nanometres are noticed by every command that takes a voxel size."""
     for command, option in (("load-tif", "--voxel-size"), ("create-chunk", "--voxel-size"),
                             ("save-zarr", "--resolution")):  # fmt: skip
@@ -231,7 +238,27 @@ def test_voxels_below_a_nanometre_are_warned_of(size, meant, caplog):
         assert len(warned) == (meant is not None)
         if meant:
             assert warned[0].startswith(f"{option} {size} is in nanometres")
-            assert warned[0].endswith(f"write {meant}")
+            assert warned[0].endswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanometres"),
+    [("40", 40), ("0.5um", 500), ("0.0033um", 3.3), ("0.5 µm", 500), ("1e-3mm", 1000), ("8nm", 8)],
+)
+def test_lengths_have_units(text, nanometres):
+    """Without one, a length is in nanometres."""
+    assert LengthType().convert(text, None, None) == nanometres
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("0.5pm", "unit pm, which is not one of nm, um"), ("um", "not a number above 0"),
+     ("-1um", "not a number above 0"), ("nan", "not a number above 0"), ("1infum", "infum")],
+)  # fmt: skip
+def test_fault_length(text, said):
+    """Other units, and what is no number, are refused."""
+    with pytest.raises(click.BadParameter, match=said):
+        LengthType().convert(text, None, None)
 
 
 def test_a_whole_number_is_one_value_however_it_is_written():

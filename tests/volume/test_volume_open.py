@@ -114,7 +114,7 @@ def test_nothing_there(tmp_path):
     with pytest.raises(VolumeNotFoundError, match=rf"{tmp_path}/no does not exist; check the path"):
         open_volume(f"{tmp_path}/no")
     (tmp_path / "file").touch()
-    with pytest.raises(VolumeNotFoundError, match="is a file, not the folder of a volume"):
+    with pytest.raises(VolumeNotFoundError, match="is a file of an unknown kind"):
         open_volume(f"{tmp_path}/file")
     with pytest.raises(VolumeNotFoundError, match=r"holds no volume: it contains neither info"):
         open_volume(str(tmp_path))

@@ -1,16 +1,19 @@
 """Copy a whole volume into another format or place.
 
-SRC and DST may have any format that load-volume and save-volume support. DST has the properties of
-SRC, except those that an option changes. To continue an interrupted conversion, run the same
-command again: blocks that are already stored are not written again. The address of SRC is recorded
-in chunkflow_convert.json in DST (in HDF5, as an attribute). If DST exists and is not a copy of SRC,
-convert refuses to change DST.
+SRC may be an image file, a folder of image files, or a volume in any format that load-volume reads.
+DST may have any format that save-volume writes. DST has the properties of SRC, except those that an
+option changes. Without DST, convert prints what SRC contains.
+
+To continue an interrupted conversion, run the same command again: blocks that are already stored
+are not written again. The address of SRC is recorded in chunkflow_convert.json in DST (in HDF5, as
+an attribute). If DST exists and is not a copy of SRC, convert refuses to change DST.
 
 Example: chunkflow convert s3://bucket/em zarr://em.zarr --block-size 64 128 128
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +30,7 @@ from chunkflow_py.ops.options.volume_options import (
     access_from,
     access_options,
     fill_missing_option,
+    voxel_size_option,
 )
 from chunkflow_py.pipeline.params import channels_option, mip_option, zyx_option
 from chunkflow_py.pipeline.terminal import option_headings
@@ -42,18 +46,21 @@ if TYPE_CHECKING:
 @option_headings(
     {
         "Part to copy": ("mip", "channels", "time"),
-        "New volume": ("dtype", "block_size", "shard_size", "encoding", "factor", "max_mip"),
+        "New volume": (
+            "dtype", "voxel_size", "block_size", "shard_size", "encoding", "factor", "max_mip",
+        ),
         "Tasks": ("task_size", "parallel", "overwrite"),
         "Cloud access": ("use_https", "requester_pays"),
     }
 )
 @click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("target", metavar="[DST]", required=False)
 @mip_option(help="Level of SRC to copy; it becomes level 0 of DST.  [default: the global --mip]")
 @channels_option("-c")
 @click.option("--time", type=click.IntRange(min=0),
               help="Time point to copy.  [default: all time points]")
 @click.option("--dtype", help="Type of the voxels of DST, such as uint8.  [default: as in SRC]")
+@voxel_size_option(instead_of="SRC's")
 @block_size_option("DST", "--block-size", "-b", default="as in SRC")
 @shard_size_option("DST")
 @encoding_option("DST")
@@ -70,15 +77,25 @@ if TYPE_CHECKING:
 @fill_missing_option()
 @access_options()
 def command(
-    source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,
-    parallel: int | None, fill_missing: bool, **options: Any,
+    source: str, target: str | None, dtype: str | None, shard_size: Zyx | None,
+    block_size: Zyx | None, parallel: int | None, fill_missing: bool,
+    voxel_size: tuple[float, float, float] | None, **options: Any,
 ) -> Callable[[], None]:
     """Check the block and shard size, and return the function that converts the volume."""
     # fmt: on
     if block_size is not None:
         check_shard(shard_size, block_size)
 
-    def act() -> None:
+    def describe() -> None:
+        from chunkflow_py.pipeline.terminal import echo
+        from chunkflow_py.volume.description import described
+        from chunkflow_py.volume.protocol import VolumeOptions
+
+        reading = VolumeOptions(fill_missing=fill_missing, access=access_from(options))
+        for name, text in described(source, options["mip"] or 0, reading).items():
+            echo(f"{name:<12}{text}")
+
+    def copy(target: str) -> None:
         from chunkflow_py.cli.phase import run_phase
         from chunkflow_py.run.whole_volume import Conversion
         from chunkflow_py.volume.new_volume import checked_dtype
@@ -91,6 +108,7 @@ def command(
             source,
             target,
             dtype=checked_dtype(dtype, "--dtype"),
+            voxel_size_nm=voxel_size,
             block_size=block_size,
             shard_size=shard_size,
             reading=VolumeOptions(fill_missing=fill_missing, parallel=parallel, access=access),
@@ -99,4 +117,4 @@ def command(
         )
         run_phase(conversion.pipeline, f"converting {source} to {target}")
 
-    return act
+    return describe if target is None else partial(copy, target)

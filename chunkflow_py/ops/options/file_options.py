@@ -42,7 +42,7 @@ def placement_options(size_flag: str = "-s") -> Decorator:
         floats_option(
             "--voxel-size",
             size_flag,
-            help="Edge lengths of a voxel, nm, zyx, instead of those in the file.",
+            help="Edge lengths of a voxel, zyx, in nm or as 0.5um, instead of those in the file.",
         ),
     )
 
@@ -56,7 +56,8 @@ def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
             size_flag,
             default=(1, 1, 1),
             show_default=True,
-            help="Edge lengths of a voxel, nm, zyx; if not given, a warning names the default.",
+            help="Edge lengths of a voxel, zyx, in nm or as 0.5um; if not given, a warning names "
+            "the default.",
         ),
     )
 

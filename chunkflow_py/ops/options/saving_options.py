@@ -302,7 +302,9 @@ def creating_options(*, like: bool = False) -> Decorator:
             show_default=True,
             help="Name of the chunk to take properties from, if the pipeline has this chunk.",
         ),
-        floats_option("--voxel-size", "-s", help="Edge lengths of a voxel, nm, zyx."),
+        floats_option(
+            "--voxel-size", "-s", help="Edge lengths of a voxel, zyx, in nm or as 0.5um."
+        ),
         zyx_option("--voxel-offset", "-o", help="Global position of the first voxel, zyx."),
         zyx_option("--volume-size", "-z", minimum=1, help="Extent of the volume, voxels, zyx."),
         zyx_option(

@@ -50,7 +50,8 @@ def voxel_size_option(*short: str, instead_of: str) -> Decorator:
     return floats_option(
         "--voxel-size",
         *short,
-        help=f"Edge lengths of a voxel, nm, zyx, instead of {instead_of} voxel size.",
+        help="Edge lengths of a voxel, zyx, in nm or as 0.5um, instead of "
+        f"{instead_of} voxel size.",
     )
 
 

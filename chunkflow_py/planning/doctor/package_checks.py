@@ -29,6 +29,7 @@ BRINGS = {
     "connected-components, relabel, "
     "evaluate-segmentation, fill-segmentation-holes, mask-out-objects, median-filter, clahe, "
     "adjust-pre, detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
+    "nifti": "NIfTI files as volumes",
     "mesh": "mesh, mesh-manifest --multires",
     "numba": "a faster segment-affinity",
     "mutex": "agglomerate --method mutex",

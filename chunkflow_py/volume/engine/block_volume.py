@@ -49,6 +49,7 @@ from chunkflow_py.volume.protocol import (
     check_channels,
     check_chunk,
     check_inside,
+    checked_time,
 )
 
 if TYPE_CHECKING:
@@ -460,19 +461,8 @@ class BlockVolume:
         }
         wanted["c"] = range(self.channels or 1)
         if self.times is not None:
-            if time is None and self.times > 1:
-                msg = (
-                    f"{self.url} has {self.times} time points, but the task has no time index; "
-                    "give --time, or generate tasks with a time index, such as t0_0-64_0-512_0-512"
-                )
-                raise VolumeError(msg)
-            if not 0 <= (time or 0) < self.times:
-                msg = (
-                    f"{self.url} has the time indices 0 to {self.times - 1}, but time index {time} "
-                    "was requested"
-                )
-                raise VolumeError(msg)
-            wanted["t"] = range(time or 0, (time or 0) + 1)
+            index = checked_time(time, self.times, self.url)
+            wanted["t"] = range(index, index + 1)
         return wanted
 
     def _units(self, wanted: Mapping[str, Positions]) -> dict[Index, list[Piece]]:

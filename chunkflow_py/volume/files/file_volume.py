@@ -20,7 +20,7 @@ from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_name import FileName
-from chunkflow_py.volume.protocol import UNIT_NM, check_channels, check_inside
+from chunkflow_py.volume.protocol import UNIT_NM, check_channels, check_inside, checked_time
 from chunkflow_py.volume.volume_source import VolumeSource
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ReadPart = Callable[[tuple[slice, slice, slice], "Sequence[int] | None"], "NDArray[Any]"]
+ReadPart = Callable[..., "NDArray[Any]"]
 
 ORIGIN = Zyx(0, 0, 0)
 
@@ -54,7 +54,6 @@ class FileVolume:
             single_writer: see `Volume`.
     """
 
-    times: int | None = None
     mips: tuple[int, ...] = (0,)
     single_writer: bool = True
 
@@ -68,6 +67,7 @@ class FileVolume:
         voxel_offset: Zyx | None = None,
         voxel_size_nm: tuple[float, float, float] | None = None,
         kind: Kind | None = None,
+        times: int | None = None,
     ) -> None:
         """Check shape and dtype, and derive the bounds.
 
@@ -75,11 +75,13 @@ class FileVolume:
             url: names of the file and of the array, for messages.
             shape: shape of the array.
             dtype: type of the voxels, in any byte order.
-            read_part: function (slices zyx, channels or ``None``) -> voxels.
+            read_part: function (slices zyx, channels or ``None``) -> voxels; with *times*, the time
+                index is its third argument.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
             voxel_size_nm: size of a voxel, nanometres, zyx (default: `UNIT_NM`; the loader warns
                 that this size is assumed).
             kind: meaning of the voxels, if known.
+            times: number of time points, or ``None`` for an array without a time axis.
 
         Raises:
             ChunkError: the array is neither 3D nor 4D, or its values are not real numbers.
@@ -101,6 +103,7 @@ class FileVolume:
         self.channels = None if len(self.shape) == 3 else self.shape[0]
         self.voxel_size_nm = voxel_size_nm or UNIT_NM
         self.kind = kind
+        self.times = times
         self.block_size = self.write_unit = self.bounds.size.high((1, 1, 1))
         self._read_part = read_part
 
@@ -109,7 +112,7 @@ class FileVolume:
         bbox: BoundingBox | None = None,
         channels: Sequence[int] | None = None,
         *,
-        time: int | None = None,  # noqa: ARG002  (the same at all times)
+        time: int | None = None,
     ) -> Chunk:
         """Return the voxels inside *bbox* (default: all); see `Volume.read`."""
         box = self.bounds if bbox is None else bbox
@@ -120,7 +123,8 @@ class FileVolume:
         count = (self.channels or 1) if channels is None else len(channels)
         size = box.voxels * count * self.dtype.itemsize
         check_fits(size, f"box {box} of {self.url} with {count} channels")
-        array = self._read_part(box.slices(self.bounds.start), channels)
+        at = () if self.times is None else (checked_time(time, self.times, self.url),)
+        array = self._read_part(box.slices(self.bounds.start), channels, *at)
         reached("mid-read")
         return Chunk(array, box.start, self.voxel_size_nm, self.kind, self.bounds)
 

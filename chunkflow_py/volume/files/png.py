@@ -40,7 +40,8 @@ from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.store.store_protocol import Leftover, together
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.files.file_name import FileName
-from chunkflow_py.volume.files.sections import SectionStack, natural_order
+from chunkflow_py.volume.files.image_names import natural_order
+from chunkflow_py.volume.files.sections import SectionStack
 
 with needs_extra("image", "reading and writing PNG"):
     from PIL import Image
@@ -127,13 +128,18 @@ def read_png(path: Path) -> NDArray[Any]:
     """
     with os_errors("read", path):
         data = path.read_bytes()
+    return png_image(data, str(path))
+
+
+def png_image(data: bytes, name: str) -> NDArray[Any]:
+    """Return the image of a PNG file with the content *data*; see `read_png`."""
     try:
         with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
             # Colours, not indices of a palette.
             array = np.array(image.convert("RGB") if image.mode == "P" else image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = "not a PNG image" if "identify" in str(error) else f"damaged: {error}"
-        msg = f"cannot read {path}, which is {reason}; save the file again"
+        msg = f"cannot read {name}, which is {reason}; save the file again"
         raise VolumeError(msg) from error
     if array.dtype == bool:
         array = array.astype(np.uint8)

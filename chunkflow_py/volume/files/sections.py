@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkError, VolumeNotFoundError
 from chunkflow_py.volume.files.file_volume import FileVolume
 
@@ -25,12 +23,6 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
 
 logger = logging.getLogger(__name__)
-
-
-def natural_order(path: Path) -> list[tuple[int, int | str]]:
-    """Return a sort key that puts ``s2.png`` before ``s10.png``."""
-    parts = re.split(r"([0-9]+)", path.name)
-    return [(0, int(part)) if is_digits(part) else (1, part) for part in parts]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import html
 import re
 import struct
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,8 @@ from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.store.local_files import os_errors, replacing
 from chunkflow_py.volume.engine.image_headers import check_declared
 from chunkflow_py.volume.files.file_volume import FileVolume, three_numbers
-from chunkflow_py.volume.files.sections import SectionStack, natural_order
+from chunkflow_py.volume.files.image_names import natural_order
+from chunkflow_py.volume.files.sections import SectionStack
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("image", "reading and writing TIFF"):
@@ -107,14 +109,9 @@ def open_tiff(
             return None
     with _opened(path) as file:
         layout = _Layout(file, path)
-        saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
-        if voxel_size_nm is None:
-            voxel_size_nm = _voxel_size(file, f"{path}")
-    if voxel_offset is None and "voxel_offset" in saved:
-        numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {path}")
-        voxel_offset = Zyx.of(int(v) for v in numbers)
-    if kind is None and saved.get("layer_type") in KINDS:
-        kind = saved["layer_type"]
+        saved = description_of(file, f"{path}")
+    voxel_size_nm = voxel_size_nm or saved.voxel_size_nm
+    voxel_offset, kind = voxel_offset or saved.voxel_offset, kind or saved.kind
     return FileVolume(
         str(path),
         layout.shape,
@@ -136,11 +133,46 @@ def _open_folder(
         (p for p in path.iterdir() if p.suffix.lower() in EXTENSIONS and p.name[0] != "."),
         key=natural_order,
     )
-    stack = SectionStack(dict(enumerate(files)), _read_section, f"folder {path}", EXTENSIONS)
+    stack = SectionStack(dict(enumerate(files)), read_section, f"folder {path}", EXTENSIONS)
     if voxel_size_nm is None and files:
-        with _opened(files[0]) as file:
-            voxel_size_nm = _voxel_size(file, f"{files[0]}")
+        voxel_size_nm = voxel_size_in(files[0])
     return stack.as_volume(voxel_offset, voxel_size_nm, kind)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a file says about its voxels; ``None`` for what it does not say.
+
+    Attributes:
+        voxel_offset: global position of the first voxel, zyx.
+        voxel_size_nm: size of a voxel, nanometres, zyx.
+        kind: meaning of the voxels.
+    """
+
+    voxel_offset: Zyx | None
+    voxel_size_nm: tuple[float, float, float] | None
+    kind: Kind | None
+
+
+def description_of(file: tifffile.TiffFile, what: str) -> Description:
+    """Return what an open file says about its voxels.
+
+    Raises:
+        VolumeError: the position or the size in the file is not three numbers.
+    """
+    saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
+    offset = None
+    if "voxel_offset" in saved:
+        numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {what}")
+        offset = Zyx.of(int(v) for v in numbers)
+    kind = saved.get("layer_type")
+    return Description(offset, _voxel_size(file, what), kind if kind in KINDS else None)
+
+
+def voxel_size_in(path: Path) -> tuple[float, float, float] | None:
+    """Return the voxel size of a file, nanometres, zyx, if the file has it for all three axes."""
+    with _opened(path) as file:
+        return _voxel_size(file, f"{path}")
 
 
 def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float] | None:
@@ -169,8 +201,13 @@ def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float
     return ome.nanometres([float(size) for size in sizes], units, what)
 
 
-def _read_section(path: Path) -> NDArray[Any]:
-    """Return one section, (y, x) or (c, y, x)."""
+def read_section(path: Path) -> NDArray[Any]:
+    """Return the only section of a file, (y, x) or (c, y, x).
+
+    Raises:
+        VolumeError: the file is not a TIFF file, or is damaged.
+        ChunkError: the file has several sections.
+    """
     with _opened(path) as file:
         shape = _Layout(file, path).shape
     if shape[-3] != 1:
@@ -185,12 +222,22 @@ def _read_section(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
+    with tiff_errors(path), tifffile.TiffFile(path) as file:
+        check_names(file, path)
+        yield file
+
+
+@contextmanager
+def tiff_errors(path: Path) -> Iterator[None]:
+    """Turn errors of tifffile about a file into errors that name the file and the remedy.
+
+    Raises:
+        VolumeError: the file cannot be read, is not a TIFF file, or is damaged.
+    """
     with os_errors("read", path):
         path.open("rb").close()
     try:
-        with tifffile.TiffFile(path) as file:
-            _check_names(file, path)
-            yield file
+        yield
     except tifffile.TiffFileError as error:
         msg = f"{path} is not a TIFF file or is damaged: {error}; check --file-name"
         raise VolumeError(msg) from error
@@ -201,7 +248,7 @@ def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
         raise VolumeError(msg) from error
 
 
-def _check_names(file: tifffile.TiffFile, path: Path) -> None:
+def check_names(file: tifffile.TiffFile, path: Path) -> None:
     """Refuse an OME-TIFF that names files outside its own folder.
 
     Raises:
@@ -262,7 +309,7 @@ class _Layout:
         self.by_page = len(self.series.pages) == count and sorted(plane) == plane
 
 
-def _check_page(page: Any, path: Path) -> None:
+def check_page(page: Any, path: Path) -> None:
     """Check the strips or tiles ("parts") of a page before they are decoded.
 
     Raises:
@@ -309,7 +356,7 @@ def _read_part(
             # (planes of samples, volumes in one page) and the box is cut out afterwards.
             if layout.series.dataoffset is None:
                 for page in layout.series.pages:
-                    _check_page(page, path)
+                    check_page(page, path)
             whole = layout.series.asarray().reshape(layout.stored)
             others = [i for i in range(whole.ndim) if i not in layout.order]
             ordered = [i for i in layout.order if i >= 0]
@@ -338,7 +385,7 @@ def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray
     page = layout.series.pages[number]
     if page is None:  # an omitted page stands for zeros
         return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
-    _check_page(page, path)
+    check_page(page, path)
     image: Any = page.asarray().reshape(layout.stored[layout.leading :])
     samples = tuple(index[layout.leading + 2 :])
     plane: NDArray[Any] = image[(..., *samples)]
