@@ -166,6 +166,10 @@ STEPS = {
     "print-max-id": Step(keep(*LABELS), lambda _: "print-max-id"),
     "quantize": Step({"map": "image", "affinity": "image"}, lambda _: "quantize"),
     "rescale-intensity": Step(keep("image"), lambda _: "rescale-intensity --low 20 --high 200"),
+    "select-channels": Step(
+        {"affinity": "map", "many": "map"},
+        lambda r: f"select-channels --channels {r.choice([0, 1])}",
+    ),
     "skip-all-zero": Step(keep("image"), lambda _: "skip-all-zero"),
     "skip-none": Step(keep(*ANY), lambda _: "skip-none"),
     "statistics": Step(keep("image", "labels"), lambda _: "statistics"),

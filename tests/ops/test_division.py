@@ -27,7 +27,7 @@ WARNS = {
 }
 EACH_VOXEL = {
     "channel-voting", "inverse", "mapto01", "mask", "multiply", "normalize-intensity", "quantize",
-    "relabel", "stretch-intensity", "threshold",
+    "relabel", "select-channels", "stretch-intensity", "threshold",
 }  # fmt: skip
 ASKS_FOR_A_MARGIN = {
     "detect-duplicate-post", "detect-points", "detect-post-synapses", "detect-pre-synapses",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
 
 FRACTION = click.FloatRange(0, 1)
-_THRESHOLDS = {"distance": (0.4, 0.5), "affinity": (0.001, 0.9999)}  # low and high
+_THRESHOLDS = {"distance": (0.4, 0.4), "affinity": (0.001, 0.9999)}  # low and high
 THRESHOLD_HELP = "Merge segments while 1 - mean affinity is at most this value."
 
 
@@ -39,7 +39,7 @@ def fragment_options() -> Decorator:
             "--aff-threshold-high",
             type=FRACTION,
             help="A voxel of at least this mean affinity is inside a cell; with --fragments "
-            "affinity, join all voxels of at least this affinity.  [default: 0.5; affinity: "
+            "affinity, join all voxels of at least this affinity.  [default: 0.4; affinity: "
             "0.9999]",
         ),
     )
