@@ -12,7 +12,7 @@ downsample   skip stored boxes | read the finer box -> downsample -> write it   
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,7 +34,7 @@ from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.new_volume import kept_names
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_channels
-from chunkflow_py.volume.pyramid import FinerReader, level_factor, like_levels
+from chunkflow_py.volume.pyramid import FinerReader, isotropic_factors, level_factor, like_levels
 from chunkflow_py.volume.saver import VolumeSaver
 from chunkflow_py.volume.volume_source import StoredVolume
 from chunkflow_py.volume.write_checks import check_leave_to_write
@@ -72,8 +72,10 @@ class Conversion:
         block_size: block size of the target, voxels, zyx.
         shard_size: shard size of the target, voxels, zyx.
         encoding: encoding of the blocks of the target.
-        factor: downsampling factor between levels of the target, zyx.
-        max_mip: coarsest level of the target; levels above 0 are created empty.
+        factor: downsampling factor between levels of the target, zyx; if the source has no levels,
+            the default follows from the voxel size (`isotropic_factors`).
+        max_mip: coarsest level of the target; levels above 0 are created empty, and filled by the
+            pipelines of `downsampling`.
         task_size: extent of a task, voxels, zyx.
         overwrite: also write boxes that are already stored in the target.
         reading: options with which the source is opened.
@@ -119,6 +121,8 @@ class Conversion:
         )
         if self.factor is not None:
             return spec
+        steps = isotropic_factors(spec.voxel_size_nm, self.max_mip)
+        spec = replace(spec, first_factors=steps)
         return like_levels(spec, self.source, self.mip, self.reading)
 
     def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
@@ -199,11 +203,6 @@ class Conversion:
         logger.info(
             "%s: wrote %d %s; %s %d were already stored", target, written, tasks, before, total
         )
-        if self.max_mip:
-            levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
-            logger.info(
-                "%s still empty; run chunkflow downsample-volume %s to fill them", levels, target
-            )
 
     def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
         places = (Location.parse(self.source), self.mip), (Location.parse(self.target), 0)

@@ -14,6 +14,7 @@ level.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
@@ -107,6 +108,26 @@ def like_levels(
         msg = f"{error}; give --factor"
         raise VolumeError(msg) from error
     return replace(spec, first_factors=factors, factor=factors[-1]) if factors else spec
+
+
+def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) -> tuple[Zyx, ...]:
+    """Return downsampling factors that make voxels as cubic as possible, one for each level.
+
+    An axis is halved at a level if its voxels are less than 1/√2 as long as the longest ones. If
+    there is no such axis, all axes are halved.
+
+    Args:
+        voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
+        levels: number of levels above level 0.
+    """
+    factors: list[Zyx] = []
+    size = voxel_size_nm
+    for _ in range(levels):
+        short = [nm * math.sqrt(2) < max(size) for nm in size]
+        factor = Zyx(*(2 if halved or not any(short) else 1 for halved in short))
+        size = tuple(nm * step for nm, step in zip(size, factor, strict=True))  # type: ignore[assignment]
+        factors.append(factor)
+    return tuple(factors)
 
 
 def level_factor(fine: Volume, coarse: Volume) -> Zyx:

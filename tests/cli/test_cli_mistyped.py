@@ -55,11 +55,3 @@ def test_damaged_image_files_are_named(line, name, tmp_path, monkeypatch):
     output = say(line.format(name.partition("/")[0]), code=1)
     assert name in " ".join(output.split())
     assert "cannot read" in output or "is damaged" in output or "not a NRRD file" in output, output
-
-
-def test_levels_that_convert_leaves_empty_are_named(tmp_path, monkeypatch):
-    """--max-mip prepares levels, and says that they hold nothing yet."""
-    monkeypatch.chdir(tmp_path)
-    say("create-chunk --size 4 16 16 --dtype uint8 save-zarr --store a.zarr")
-    output = say("convert a.zarr zarr://b.zarr --max-mip 2")
-    assert "levels 1 to 2 are still empty; run chunkflow downsample-volume zarr://b.zarr" in output

@@ -17,6 +17,7 @@ from chunkflow_py.run.whole_volume import Conversion, downsampling, run_all, tas
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.protocol import VolumeSpec
+from chunkflow_py.volume.pyramid import isotropic_factors
 
 BOUNDS = BoundingBox((-3, 7, 100), (37, 40, 151))
 SPEC = VolumeSpec(
@@ -134,15 +135,59 @@ def test_factors_between_levels_are_those_of_the_source(tmp_path, source, target
 
 
 def test_levels_of_several_factors_are_made(tmp_path):
-    """downsample-volume makes each level of a copy by the factor of that level."""
+    """A copy has each level of the source by the factor of that level, once."""
     source, target = mixed_pyramid(tmp_path, "zarr"), address(tmp_path, "precomputed")
     assert run("convert", source, target, "--max-mip", 3).exit_code == 0
-    assert run("downsample-volume", target).exit_code == 0
+    stored = stored_files(tmp_path)
+    assert run("convert", source, target, "--max-mip", 3).exit_code == 0
+    assert stored_files(tmp_path) == stored
     wanted = open_volume(source).read(BOUNDS)
     for mip, factor in enumerate(MIXED, 1):
         wanted = downsample(wanted, factor)
         level = open_volume(target, mip)
         np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
+
+
+def stored_files(folder):
+    """Return each file with the time of its last change."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("size", "factors"),
+    [
+        ((40, 4, 4), [(1, 2, 2), (1, 2, 2), (1, 2, 2), (2, 2, 2), (2, 2, 2)]),
+        ((2000, 500, 500), [(1, 2, 2), (1, 2, 2), (2, 2, 2)]),
+        ((8, 8, 8), [(2, 2, 2), (2, 2, 2)]),
+        ((10, 8, 8), [(2, 2, 2)]),
+        ((4, 4, 100), [(2, 2, 1), (2, 2, 1)]),
+        ((40, 4, 4), []),
+    ],
+)
+def test_factors_make_voxels_cubic(size, factors):
+    """Short axes are halved until no axis is short."""
+    assert isotropic_factors(size, len(factors)) == tuple(map(Zyx.of, factors))
+
+
+def test_a_copy_without_levels_gets_cubic_ones(tmp_path):
+    """Where the source has one level, the voxel size decides."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    filled(source, replace(SPEC, voxel_size_nm=(40.0, 4.0, 4.0)))
+    assert run("convert", source, target, "--max-mip", 1).exit_code == 0
+    level = open_volume(target, 1)
+    assert level.voxel_size_nm == (40, 8, 8)
+    fine = open_volume(target)
+    wanted = downsample(fine.read(fine.bounds), Zyx(1, 2, 2))
+    np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
+
+
+def test_a_dry_run_makes_no_levels(tmp_path):
+    """Nothing is written."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    filled(source, SPEC)
+    before = stored_files(tmp_path)
+    assert run("--dry-run", "convert", source, target, "--max-mip", 1).exit_code == 0
+    assert stored_files(tmp_path) == before
 
 
 def test_levels_that_are_no_factor_apart(tmp_path):
@@ -407,13 +452,13 @@ def test_options_after_the_addresses(tmp_path):
     assert done.exit_code == 0, done.output
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array[:1])
     assert run("convert", source, target, "third").exit_code == 2
-    assert run("convert", source).exit_code == 2
+    assert "axes" in run("convert", source).output  # without a target, it describes the source
 
 
 @pytest.mark.aws
 @pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
 def test_over_buckets(tmp_path, s3, scheme):
-    """A volume is copied to a bucket, downsampled there, and copied back."""
+    """A volume is copied to a bucket with a level, the level is made again, and copied back."""
     source, there, back = address(tmp_path, "h5", "source"), f"{scheme}://{s3.url}/em", "back"
     array = filled(source, replace(SPEC, encoding=None))
     done = run("convert", source, there, "--task-size", 16, 32, 32, "--max-mip", 1)
@@ -424,7 +469,7 @@ def test_over_buckets(tmp_path, s3, scheme):
     found = open_volume(address(tmp_path, "h5", back))
     np.testing.assert_array_equal(found.read(BOUNDS).array, array)
     level = open_volume(there, 1)
-    wanted = downsample(found.read(BOUNDS))
+    wanted = downsample(found.read(BOUNDS), Zyx(1, 2, 2))
     np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
 
 

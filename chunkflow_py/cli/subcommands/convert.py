@@ -32,7 +32,7 @@ from chunkflow_py.ops.options.volume_options import (
     fill_missing_option,
     voxel_size_option,
 )
-from chunkflow_py.pipeline.params import channels_option, mip_option, zyx_option
+from chunkflow_py.pipeline.params import channels_option, is_dry_run, mip_option, zyx_option
 from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 @encoding_option("DST")
 @zyx_option("--factor", "-f", minimum=1,
             help="Downsampling factor between consecutive levels of DST, zyx.  [default: as in "
-                 "SRC, else 2 2 2]")
+                 "SRC, else such that voxels become cubes]")
 @click.option("--max-mip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Coarsest level of DST. Levels above 0 are created empty; downsample-volume "
-                   "fills them.")
+              help="Coarsest level of DST. Levels above 0 are made after the copy, as "
+                   "downsample-volume makes them.")
 @task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
 @parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,
@@ -96,6 +96,7 @@ def command(
             echo(f"{name:<12}{text}")
 
     def copy(target: str) -> None:
+        from chunkflow_py.cli.levels import make_levels
         from chunkflow_py.cli.phase import run_phase
         from chunkflow_py.run.whole_volume import Conversion
         from chunkflow_py.volume.new_volume import checked_dtype
@@ -116,5 +117,9 @@ def command(
             **options,
         )
         run_phase(conversion.pipeline, f"converting {source} to {target}")
+        if conversion.max_mip and not is_dry_run():
+            stop = conversion.max_mip + 1
+            resume = not conversion.overwrite
+            make_levels(target, 1, stop, conversion.writing, resume=resume)
 
     return describe if target is None else partial(copy, target)

@@ -9,8 +9,6 @@ Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
 
 from __future__ import annotations
 
-import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,9 +26,6 @@ from chunkflow_py.ops.options.volume_options import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-logger = logging.getLogger(__name__)
 
 
 # fmt: off
@@ -62,54 +57,17 @@ def command(
         raise OptionError(msg)
 
     def act() -> None:
-        make_levels(volume_path, start_mip, stop_mip, options)
+        from chunkflow_py.cli.levels import make_levels
+        from chunkflow_py.volume.protocol import VolumeOptions
+
+        opening = VolumeOptions(
+            fill_missing=options["fill_missing"],
+            parallel=options["parallel"],
+            access=access_from(options),
+        )
+        making = {name: options[name] for name in ("mode", "sparse", "resume")}
+        make_levels(
+            volume_path, start_mip, stop_mip, opening, size=options["task_size"], **making
+        )
 
     return act
-
-
-def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[str, Any]) -> None:
-    """Make the levels of a volume from *start_mip* up to, but not including, *stop_mip*.
-
-    Args:
-        url: address of the volume.
-        start_mip: finest level to make.
-        stop_mip: first level that is not made (default: make all levels of the volume).
-        options: values of the other options of the command.
-
-    Raises:
-        VolumeNotFoundError: the volume lacks one of these levels.
-        ChunkflowError: tasks of a level failed; the coarser levels are not made.
-    """
-    from chunkflow_py.cli.phase import run_phase
-    from chunkflow_py.errors import VolumeNotFoundError
-    from chunkflow_py.run.whole_volume import downsampling
-    from chunkflow_py.volume import open_volume
-    from chunkflow_py.volume.protocol import VolumeOptions
-
-    opening = VolumeOptions(
-        fill_missing=options["fill_missing"],
-        parallel=options["parallel"],
-        access=access_from(options),
-    )
-    mips = open_volume(url, start_mip - 1, opening=opening).mips
-    stop = max(mips) + 1 if stop_mip is None else stop_mip
-    missing = set(range(start_mip, max(stop, start_mip + 1))) - set(mips)
-    if missing:
-        msg = (
-            f"{url} has no mip {min(missing)}; it has {', '.join(map(str, mips))}; create the "
-            f"volume with create-volume --max-mip {max(missing)}, or give another --stop-mip"
-        )
-        raise VolumeNotFoundError(msg)
-    for mip in range(start_mip, stop):
-        logger.info("making mip %d of %s", mip, url)
-        make_pipeline = partial(
-            downsampling,
-            url,
-            mip,
-            mode=options["mode"],
-            sparse=options["sparse"],
-            size=options["task_size"],
-            resume=options["resume"],
-            opening=opening,
-        )
-        run_phase(make_pipeline, f"making mip {mip} of {url}")
