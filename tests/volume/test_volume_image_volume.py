@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +14,12 @@ from contracts.image_contract import SIZE, ImageContract, Stored, noise
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import ChunkError, ChunkflowError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.files import tiff_layout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MICRONS = {
@@ -301,3 +304,51 @@ def test_fault_damaged_file(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(VolumeError, match=name):
         open_volume(str(tmp_path / name))
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """Return *data* with a few other bytes, mostly in headers, or cut off."""
+    changed = bytearray(data)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        ends = (rng.randrange(min(len(data), 600)), -1 - rng.randrange(min(len(data), 800)))
+        changed[rng.choice([*ends, rng.randrange(len(data))])] = rng.choice([0, 1, 127, 255])
+    return bytes(changed[: rng.randrange(len(data))] if rng.random() < 0.1 else changed)
+
+
+def stored_files(folder: Path) -> Iterator[Path]:
+    """Yield one small file of each kind."""
+    voxels = noise(dtype="uint8")
+    for name, options in (
+        ("plain.tif", {}),
+        ("tiles.tif", {"compression": "zlib", "tile": (16, 16)}),
+        ("jpeg.tif", {"compression": "jpeg", "tile": (16, 16)}),
+        ("ome.ome.tif", {"compression": "lzw", "metadata": {"axes": "ZYX"} | MICRONS}),
+    ):
+        tifffile.imwrite(folder / name, voxels, photometric="minisblack", **options)
+        yield folder / name
+    with suppress(ImportError):
+        import nibabel
+
+        for name in ("plain.nii", "packed.nii.gz"):
+            nibabel.save(nibabel.Nifti1Image(voxels.T, np.eye(4)), folder / name)
+            yield folder / name
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.filterwarnings("ignore")
+def test_fault_any_damage(tmp_path: Path, count: int) -> None:
+    """Whatever bytes change, a file is read, or an error of ours names it."""
+    rng = random.Random(count)
+    for file in list(stored_files(tmp_path)):
+        data, broken = file.read_bytes(), tmp_path / f"broken-{file.name}"
+        said: list[str] = []
+        for _ in range(count):
+            broken.write_bytes(damaged(data, rng))
+            try:
+                volume = open_volume(str(broken))
+                if volume.bounds.voxels * (volume.channels or 1) < 10**7:
+                    volume.read(volume.bounds, time=None if volume.times is None else 0)
+            except ChunkflowError as error:
+                said.append(str(error))
+        assert said
+        assert all(broken.name in text for text in said)

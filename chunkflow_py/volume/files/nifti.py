@@ -13,23 +13,23 @@ Format: https://nifti.nimh.nih.gov/nifti-1
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chunkflow_py.core.host_memory import check_fits
-from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.errors import ChunkError, needs_extra
 from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_volume import FileVolume
+from chunkflow_py.volume.foreign_errors import translated_errors
 
 with needs_extra("nifti", "reading NIfTI"):
     import nibabel
-    from nibabel.filebasedimages import ImageFileError
-    from nibabel.spatialimages import HeaderDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -46,7 +46,12 @@ def open_nifti(path: Path) -> FileVolume:
         VolumeError: the file is not a NIfTI file, or is damaged.
         ChunkError: the file has more axes than a volume.
     """
-    image = _loaded(path)
+    with _errors(path):
+        return _opened(path)
+
+
+def _opened(path: Path) -> FileVolume:
+    image: Any = nibabel.load(path)
     stored = tuple(int(n) for n in image.shape)
     if len(stored) > _DIMENSIONS or 0 in stored:
         msg = f"{path} has the shape {stored}, but a volume is x, y, z, t, c; split the file"
@@ -70,15 +75,14 @@ def open_nifti(path: Path) -> FileVolume:
     )
 
 
-def _loaded(path: Path) -> Any:
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Turn errors of nibabel into errors that name the file."""
     with os_errors("read", path):
         path.open("rb").close()
-    try:
-        return nibabel.load(path)
-    except (ImageFileError, HeaderDataError, ValueError, OSError, EOFError) as error:
-        reason = str(error).rstrip(".")
-        msg = f"cannot read {path}, which is damaged or not a NIfTI file: {reason}; check the path"
-        raise VolumeError(msg) from error
+    failure = f"cannot read {path}, which is damaged or not a NIfTI file"
+    with translated_errors(failure, "; check the path"):
+        yield
 
 
 def _dtype(image: Any) -> np.dtype[Any]:
@@ -94,18 +98,14 @@ def _read_part(
     channels: Sequence[int] | None,
     time: int = 0,
 ) -> NDArray[Any]:
-    image = _loaded(path)
     z, y, x = slices
-    dimensions = len(image.shape)
     wanted = range(shape[4]) if channels is None else channels
-    parts = []
-    try:
+    with _errors(path):
+        image: Any = nibabel.load(path)
+        parts = []
         for channel in wanted:
-            index = (x, y, z, time, channel)[:dimensions]
+            index = (x, y, z, time, channel)[: len(image.shape)]
             part = np.asarray(image.dataobj[index])
             parts.append(part.reshape([s.stop - s.start for s in (x, y, z)]).T)
-    except (ValueError, OSError, EOFError) as error:
-        msg = f"cannot read {path}, which seems damaged: {error}; save the file again"
-        raise VolumeError(msg) from error
-    array = parts[0] if shape[4] == 1 else np.stack(parts)
-    return np.ascontiguousarray(array, _dtype(image).newbyteorder("="))
+        array = parts[0] if shape[4] == 1 else np.stack(parts)
+        return np.ascontiguousarray(array, _dtype(image).newbyteorder("="))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import html
 import re
-import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from chunkflow_py.volume.engine.image_headers import check_declared
 from chunkflow_py.volume.files.file_volume import FileVolume, three_numbers
 from chunkflow_py.volume.files.image_names import natural_order
 from chunkflow_py.volume.files.sections import SectionStack
+from chunkflow_py.volume.foreign_errors import translated_errors
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("image", "reading and writing TIFF"):
@@ -236,16 +236,14 @@ def tiff_errors(path: Path) -> Iterator[None]:
     """
     with os_errors("read", path):
         path.open("rb").close()
-    try:
-        yield
-    except tifffile.TiffFileError as error:
-        msg = f"{path} is not a TIFF file or is damaged: {error}; check --file-name"
-        raise VolumeError(msg) from error
-    except (ChunkError, VolumeError):
-        raise
-    except (OSError, ValueError, RuntimeError, IndexError, struct.error) as error:
-        msg = f"cannot read {path}, which seems damaged: {error}; save the file again"
-        raise VolumeError(msg) from error
+    remedy = "; save the file again"
+    # tifffile raises errors of any kind for damaged headers
+    with translated_errors(f"cannot read {path}, which seems damaged", remedy):
+        try:
+            yield
+        except tifffile.TiffFileError as error:
+            msg = f"{path} is not a TIFF file or is damaged: {error}; check --file-name"
+            raise VolumeError(msg) from error
 
 
 def check_names(file: tifffile.TiffFile, path: Path) -> None:

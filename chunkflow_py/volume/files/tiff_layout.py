@@ -150,6 +150,9 @@ class TiffLayout(BlockLayout):
         plain = page.samplesperpixel == 1 or page.planarconfig == 1
         if page.is_tiled and not self._contiguous and plain and page.tiledepth in (0, 1):
             self._tile = (int(page.tilelength), int(page.tilewidth))
+            if 0 in self._tile:
+                msg = f"{self._path} is damaged: its tiles are {self._tile} (y, x); save it again"
+                raise VolumeError(msg)
         extents = dict.fromkeys(self.axes, 1) | {a: self._extents[a] for a in inside}
         if self._tile is not None:
             extents |= {"y": self._tile[0], "x": self._tile[1]}
