@@ -53,7 +53,7 @@ def open_nifti(path: Path) -> FileVolume:
 def _opened(path: Path) -> FileVolume:
     image: Any = nibabel.load(path)
     stored = tuple(int(n) for n in image.shape)
-    if len(stored) > _DIMENSIONS or 0 in stored:
+    if len(stored) > _DIMENSIONS or min(stored, default=0) < 1:
         msg = f"{path} has the shape {stored}, but a volume is x, y, z, t, c; split the file"
         raise ChunkError(msg)
     shape = (*stored, *(1,) * (_DIMENSIONS - len(stored)))
