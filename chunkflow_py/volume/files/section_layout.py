@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume.engine.block_layout import BlockLayout
 from chunkflow_py.volume.files.image_names import TIFF, section_files, suffix_of
@@ -153,7 +154,7 @@ def _sections(folder: Path) -> tuple[list[str], int]:
             "files without gaps"
         )
         raise VolumeError(msg)
-    alone = all(stem.isdecimal() for stem in stems)
+    alone = all(map(is_digits, stems))
     return [by_number[number] for number in sorted(by_number)], first if alone else 0
 
 
