@@ -453,6 +453,9 @@ def test_options_after_the_addresses(tmp_path):
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array[:1])
     assert run("convert", source, target, "third").exit_code == 2
     assert "axes" in run("convert", source).output  # without a target, it describes the source
+    done = run("convert", source, "--encoding", "raw")
+    assert done.exit_code == 2
+    assert "--encoding is an option of a copy, but convert has no DST" in done.output
 
 
 @pytest.mark.aws

@@ -17,9 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from chunkflow_py.cli.shared_options import parallel_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
+from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.saving_options import (
     block_size_option,
     check_shard,
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.core.geometry import Zyx
+
+
+# Parameters that also have an effect if there is no DST.
+_DESCRIBING = {"source", "mip", "fill_missing", "use_https", "requester_pays"}
 
 
 # fmt: off
@@ -86,6 +92,9 @@ def command(
     if block_size is not None:
         check_shard(shard_size, block_size)
 
+    if target is None:
+        _check_describes()
+
     def describe() -> None:
         from chunkflow_py.pipeline.terminal import echo
         from chunkflow_py.volume.description import described
@@ -123,3 +132,17 @@ def command(
             make_levels(target, 1, stop, conversion.writing, resume=resume)
 
     return describe if target is None else partial(copy, target)
+
+
+def _check_describes() -> None:
+    """Refuse options of a copy without DST, which a script may have lost.
+
+    Raises:
+        OptionError: such an option is given.
+    """
+    context = click.get_current_context()
+    for param in context.command.params:
+        given = context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+        if given and param.name not in _DESCRIBING:
+            msg = f"{param.opts[0]} is an option of a copy, but convert has no DST; give DST"
+            raise OptionError(msg)

@@ -3,7 +3,7 @@
 The array of a file is (x, y, z), (x, y, z, t) or (x, y, z, t, c). A volume has the axes t, c, z, y,
 x, in this order. Voxels are not turned into anatomical directions: z, y and x are the third, second
 and first axis of the file. The voxel size is that of the header, in its unit (millimetres if it
-names none). If the header has a scale, the voxels are scaled, in float32.
+names none, with a warning). If the header has a scale, the voxels are scaled, in float32.
 
 Uncompressed files are memory-mapped. A compressed file is decompressed up to the last requested
 voxel, each time that a part is read.
@@ -13,6 +13,7 @@ Format: https://nifti.nimh.nih.gov/nifti-1
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+logger = logging.getLogger(__name__)
+
 EXTENSIONS = (".nii", ".nii.gz")
-_NANOMETRES = {"meter": 1e9, "mm": 1e6, "micron": 1e3, "unknown": 1e6}
+_NANOMETRES = {"meter": 1e9, "mm": 1e6, "micron": 1e3}
 _DIMENSIONS = 5  # x, y, z, t, c
 
 
@@ -59,7 +62,10 @@ def _opened(path: Path) -> FileVolume:
     shape = (*stored, *(1,) * (_DIMENSIONS - len(stored)))
     x, y, z, times, channels = shape
     zooms = [abs(float(zoom)) for zoom in image.header.get_zooms()][:3]
-    factor = _NANOMETRES.get(image.header.get_xyzt_units()[0], 1e6)
+    unit = image.header.get_xyzt_units()[0]
+    if unit not in _NANOMETRES:
+        logger.warning("%s names no unit of length, so millimetres are assumed", path)
+    factor = _NANOMETRES.get(unit, 1e6)
     size = [float(f"{zoom * factor:.6g}") for zoom in (*zooms, *(1.0,) * 3)[:3]]
     known = len(zooms) == 3 and all(np.isfinite(size)) and all(nm > 0 for nm in size)
     if path.name.lower().endswith(".gz"):

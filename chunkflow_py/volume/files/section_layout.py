@@ -81,21 +81,29 @@ class SectionLayout(BlockLayout):
 
     def fetch(
         self,
-        store: Store,  # noqa: ARG002
+        store: Store,
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return the name of the file; `decode` reads it."""
-        return dict.fromkeys(blocks, self.key(unit).encode())
+        """Return the content of the file.
 
-    def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002
+        Raises:
+            VolumeError: the file has been removed, or cannot be read.
+        """
+        data = store.get(self.key(unit))
+        if data is None:
+            msg = f"{self._folder / self.key(unit)} has been removed since the folder was opened"
+            raise VolumeError(msg)
+        return dict.fromkeys(blocks, data)
+
+    def decode(self, data: bytes, block: Index) -> NDArray[Any]:
         """Return the voxels of a section.
 
         Raises:
             VolumeError: the file cannot be read.
             ChunkError: its shape or dtype differs from that of the first section.
         """
-        section = self._read(block[-3])
+        section = self._read(block[-3], data)
         first = (*self.block[:-3], *self.block[-2:])
         if section.shape != first or section.dtype != self.dtype:
             msg = (
@@ -106,15 +114,15 @@ class SectionLayout(BlockLayout):
             raise ChunkError(msg)
         return section[..., np.newaxis, :, :]
 
-    def _read(self, number: int) -> NDArray[Any]:
+    def _read(self, number: int, data: bytes | None = None) -> NDArray[Any]:
         path = self._folder / self._files[number]
         if suffix_of(path, TIFF):
             from chunkflow_py.volume.files.tiff import read_section
 
-            return read_section(path)
-        from chunkflow_py.volume.files.png import read_png
+            return read_section(path, data)
+        from chunkflow_py.volume.files.png import png_image, read_png
 
-        return read_png(path)
+        return read_png(path) if data is None else png_image(data, str(path))
 
 
 def _sections(folder: Path) -> tuple[list[str], int]:

@@ -16,6 +16,7 @@ is moved to the front. Only the pages that a box needs are read.
 from __future__ import annotations
 
 import html
+import io
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -201,28 +202,34 @@ def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float
     return ome.nanometres([float(size) for size in sizes], units, what)
 
 
-def read_section(path: Path) -> NDArray[Any]:
+def read_section(path: Path, data: bytes | None = None) -> NDArray[Any]:
     """Return the only section of a file, (y, x) or (c, y, x).
+
+    Args:
+        path: path of the file.
+        data: content of the file, if it has been read already.
 
     Raises:
         VolumeError: the file is not a TIFF file, or is damaged.
         ChunkError: the file has several sections.
     """
-    with _opened(path) as file:
-        shape = _Layout(file, path).shape
-    if shape[-3] != 1:
-        msg = (
-            f"{path} has {shape[-3]} sections, but in a folder each file must have one; load this "
-            "file alone"
-        )
-        raise ChunkError(msg)
-    part = _read_part(path, (slice(0, 1), slice(0, shape[-2]), slice(0, shape[-1])), None)
+    with _opened(path, data) as file:
+        layout = _Layout(file, path)
+        if layout.shape[-3] != 1:
+            msg = (
+                f"{path} has {layout.shape[-3]} sections, but in a folder each file must have one; "
+                "load this file alone"
+            )
+            raise ChunkError(msg)
+        z, y, x = (slice(0, n) for n in layout.shape[-3:])
+        part = _part_of(layout, path, (z, y, x), None)
     return part[..., 0, :, :]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
-    with tiff_errors(path), tifffile.TiffFile(path) as file:
+def _opened(path: Path, data: bytes | None = None) -> Iterator[tifffile.TiffFile]:
+    source = path if data is None else io.BytesIO(data)
+    with tiff_errors(path), tifffile.TiffFile(source) as file:
         check_names(file, path)
         yield file
 
@@ -346,30 +353,36 @@ def _read_part(
     path: Path, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
 ) -> NDArray[Any]:
     with _opened(path) as file:
-        layout = _Layout(file, path)
-        extents = zip(slices, layout.shape[-3:], strict=True)
-        is_whole = channels is None and all(s == slice(0, extent) for s, extent in extents)
-        if is_whole or not layout.by_page:
-            # Read all pages in parallel: the whole array is requested, or pages are not sections
-            # (planes of samples, volumes in one page) and the box is cut out afterwards.
-            if layout.series.dataoffset is None:
-                for page in layout.series.pages:
-                    check_page(page, path)
-            whole = layout.series.asarray().reshape(layout.stored)
-            others = [i for i in range(whole.ndim) if i not in layout.order]
-            ordered = [i for i in layout.order if i >= 0]
-            array = np.transpose(whole, [*others, *ordered]).reshape(layout.shape)
-            part = array[(..., *slices)] if channels is None else array[(list(channels), *slices)]
-            return np.ascontiguousarray(part)
-        has_channels = len(layout.order) == 4
-        count = layout.shape[0] if has_channels else 1
-        wanted = range(count) if channels is None else channels
-        size = [s.stop - s.start for s in slices]
-        result = np.empty((len(wanted), *size), layout.series.dtype)
-        for index, channel in enumerate(wanted):
-            for row, section in enumerate(range(slices[0].start, slices[0].stop)):
-                result[index, row] = _section(layout, channel, section, path)[slices[1:]]
-        return result if has_channels else result[0]
+        return _part_of(_Layout(file, path), path, slices, channels)
+
+
+def _part_of(
+    layout: _Layout, path: Path, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+) -> NDArray[Any]:
+    """Return the voxels of a box of an open file."""
+    extents = zip(slices, layout.shape[-3:], strict=True)
+    is_whole = channels is None and all(s == slice(0, extent) for s, extent in extents)
+    if is_whole or not layout.by_page:
+        # Read all pages in parallel: the whole array is requested, or pages are not sections
+        # (planes of samples, volumes in one page) and the box is cut out afterwards.
+        if layout.series.dataoffset is None:
+            for page in layout.series.pages:
+                check_page(page, path)
+        whole = layout.series.asarray().reshape(layout.stored)
+        others = [i for i in range(whole.ndim) if i not in layout.order]
+        ordered = [i for i in layout.order if i >= 0]
+        array = np.transpose(whole, [*others, *ordered]).reshape(layout.shape)
+        part = array[(..., *slices)] if channels is None else array[(list(channels), *slices)]
+        return np.ascontiguousarray(part)
+    has_channels = len(layout.order) == 4
+    count = layout.shape[0] if has_channels else 1
+    wanted = range(count) if channels is None else channels
+    size = [s.stop - s.start for s in slices]
+    result = np.empty((len(wanted), *size), layout.series.dtype)
+    for index, channel in enumerate(wanted):
+        for row, section in enumerate(range(slices[0].start, slices[0].stop)):
+            result[index, row] = _section(layout, channel, section, path)[slices[1:]]
+    return result if has_channels else result[0]
 
 
 def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray[Any]:
