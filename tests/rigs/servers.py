@@ -100,12 +100,28 @@ def ministack(log):
         yield address
 
 
+# It checks If-Match and If-None-Match, then stores the object, without a lock. S3 does both at once.
+MOTO = """
+from threading import Lock
+from moto.s3.responses import S3Response
+from moto.server import main
+
+put_object, lock = S3Response.put_object, Lock()
+
+def one_at_a_time(self):
+    with lock:
+        return put_object(self)
+
+S3Response.put_object = one_at_a_time
+main()
+"""
+
+
 @contextmanager
 def moto(log):
     """Start moto's server, another emulator of S3; yield its address."""
     port = _free_port()
-    code = "from moto.server import main; main()"
-    command = [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", MOTO, "-H", "127.0.0.1", "-p", str(port)]
     with _listening(command, port, log) as address:
         yield address
 

@@ -93,6 +93,8 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
     """Return pairs of a convolution and the BatchNorm that is the only user of its result."""
     simple = {name for name, module in network.named_modules() if _is_simple(module)}
+    if not any(isinstance(network.get_submodule(name), _NORMS) for name in simple):
+        return []  # a run on `meta` imports PyTorch's compiler, which takes a second and more
     ghost = copy.deepcopy(network).to("meta")
     uses = _Uses()
     made: list[tuple[str, torch.Tensor]] = []
