@@ -3,8 +3,8 @@
     make gpu-check        or    python benchmarks/gpu_check.py [--output FILE]
 
 Needs pytest and the libraries of a plain `pip install .`; takes less than ten minutes on one GPU.
-It ends with 1 where there is no CUDA device, a test fails, or a GPU computes other values than the
-CPU.
+Where MONAI is installed too, its speed is measured with the same settings. It ends with 1 where
+there is no CUDA device, a test fails, or a GPU computes other values than the CPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +24,7 @@ from xml.etree import ElementTree as Xml
 
 import numpy as np
 import torch
-from inference_gpu import SETTINGS, measure
+from inference_gpu import SETTINGS, measure, measure_monai
 from processes import RESULTS, ROOT, machine, say
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
@@ -35,7 +36,7 @@ TESTS = ROOT / "tests" / "gpu"
 TESTS_LIMIT_S, LIMIT_S = 240, 540  # of the tests; of all: no setting is begun after that
 MEASURED_S = 15  # about how long one setting is timed
 LARGEST_ERROR = 1e-4  # of float32 against the CPU; values lie in [0, 1]
-LIBRARIES = ("torch", "numpy", "pytest")
+LIBRARIES = ("torch", "numpy", "pytest", "monai")
 
 
 def run_tests() -> dict[str, Any]:
@@ -123,9 +124,30 @@ def speeds(
             run = measure(size, patch, overlap, torch.device(device), seconds=seconds, **options)
         except Exception as error:  # noqa: BLE001  one setting less is no reason to lose the rest
             run = {"failed": f"{type(error).__name__}: {error}"}
+        else:
+            run["monai_wall_s"] = monai_seconds(size, patch, overlap, device, run, options)
         say(f"{device} {name}: {json.dumps(run)}")
         found["runs"][name] = run
     return found
+
+
+def monai_seconds(
+    size: tuple[int, int, int],
+    patch: Zyx,
+    overlap: Zyx,
+    device: str,
+    run: dict[str, Any],
+    options: dict[str, Any],
+) -> float | str:
+    """Return the seconds of MONAI for as many chunks as in *run*, or why there are none."""
+    if not find_spec("monai"):
+        return "not installed"
+    try:
+        return measure_monai(
+            size, patch, overlap, torch.device(device), chunks=run["chunks"], **options
+        )
+    except Exception as error:  # noqa: BLE001  whatever MONAI raises, our own measurement stands
+        return f"{type(error).__name__}: {error}"
 
 
 def described(device: str) -> dict[str, Any]:

@@ -106,6 +106,9 @@ def measure(
     The time and the share outside of the forward are measured without a profiler; the busy share,
     the union of everything the GPU did, in a second run with one, which can only lower it.
     """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     settings = EngineSettings(PatchGeometry(patch, patch, overlap))
     backend = create_backend(
         "pytorch",
@@ -151,16 +154,26 @@ def measure(
 
 
 def measure_monai(
-    size: tuple[int, int, int], patch: Zyx, overlap: Zyx, device: torch.device, **options: Any
+    size: tuple[int, int, int],
+    patch: Zyx,
+    overlap: Zyx,
+    device: torch.device,
+    *,
+    chunks: int = CHUNKS,
+    **options: Any,
 ) -> float:
-    """Return the seconds of ten chunks with MONAI, everything on the device."""
+    """Return the seconds of some chunks with MONAI, everything on the device.
+
+    cuDNN chooses its kernels as in a new process; those of an engine of ours are deterministic.
+    """
     from monai.inferers import sliding_window_inference
 
     dtype = getattr(torch, options.get("dtype", "float32"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(
         options.get("tf32")
     )
-    network: Any = create_model("rsunet", 1, 3).to(device)
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = False
+    network: Any = create_model("rsunet", 1, 3).eval().to(device)
     if options.get("compile"):
         network = torch.compile(network)
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
@@ -178,7 +191,7 @@ def measure_monai(
         run()
         wait(device)
         start = perf_counter()
-        for _ in range(CHUNKS):
+        for _ in range(chunks):
             run()
         wait(device)
     return perf_counter() - start

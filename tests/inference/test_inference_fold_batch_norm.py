@@ -48,6 +48,24 @@ def test_built_in_network(isotropic):
     assert 0 < float((after - before).abs().max()) < 1e-5
 
 
+def test_no_batch_norm():
+    """Without BatchNorm, the network does not run: the compiler that a run imports takes seconds."""
+
+    class Counted(nn.Conv3d):
+        runs = 0
+
+        def forward(self, x):
+            Counted.runs += 1
+            return super().forward(x)
+
+    network = nn.Sequential(Counted(1, 2, 1), nn.InstanceNorm3d(2), nn.ReLU()).eval()
+    assert fold_batch_norm(network, (1, 1, 4, 4, 4)) == 0
+    assert Counted.runs == 0
+    with_norm = nn.Sequential(Counted(1, 2, 1), nn.Conv3d(2, 2, 1), nn.BatchNorm3d(2)).eval()
+    assert fold_batch_norm(with_norm, (1, 1, 4, 4, 4)) == 1
+    assert Counted.runs == 1
+
+
 def test_network_that_checks_sizes():
     """The FIB-25 network, whose forward asks for sizes, is folded completely."""
     network = run_model_file(str(FIB25 / "unet_fib25_model.py")).InstantiatedModel
