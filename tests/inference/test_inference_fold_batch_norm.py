@@ -49,7 +49,7 @@ def test_built_in_network(isotropic):
 
 
 def test_no_batch_norm():
-    """Without BatchNorm, the network does not run: the compiler that a run imports takes seconds."""
+    """Without BatchNorm, the network does not run, because a run imports PyTorch's compiler."""
 
     class Counted(nn.Conv3d):
         runs = 0

@@ -100,7 +100,8 @@ def ministack(log):
         yield address
 
 
-# It checks If-Match and If-None-Match, then stores the object, without a lock. S3 does both at once.
+# It checks If-Match and If-None-Match, then stores the object, without a lock. S3 does both in one
+# step.
 MOTO = """
 from threading import Lock
 from moto.s3.responses import S3Response
