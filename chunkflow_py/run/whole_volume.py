@@ -11,6 +11,7 @@ downsample   skip stored boxes | read the finer box -> downsample -> write it   
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from math import isclose
@@ -34,7 +35,13 @@ from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.new_volume import kept_names
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_channels
-from chunkflow_py.volume.pyramid import FinerReader, isotropic_factors, level_factor, like_levels
+from chunkflow_py.volume.pyramid import (
+    FinerReader,
+    isotropic_factors,
+    level_factor,
+    levels_for_screen,
+    like_levels,
+)
 from chunkflow_py.volume.saver import VolumeSaver
 from chunkflow_py.volume.volume_source import StoredVolume
 from chunkflow_py.volume.write_checks import check_leave_to_write
@@ -53,6 +60,8 @@ logger = logging.getLogger(__name__)
 TASK_BYTES = 64 * 2**20  # largest task, uncompressed, unless one write unit is larger
 _USUAL_BLOCK = Zyx(64, 64, 64)
 _LARGE_BLOCK = 256**3  # voxels; larger blocks of a source are not adopted for the target
+# Pages of image files are decoded whole, so a task covers whole pages up to this size.
+_SLAB_BYTES = 256 * 2**20
 
 
 @dataclass
@@ -75,11 +84,13 @@ class Conversion:
         factor: downsampling factor between levels of the target, zyx; if the source has no levels,
             the default follows from the voxel size (`isotropic_factors`).
         max_mip: coarsest level of the target; levels above 0 are created empty, and filled by the
-            pipelines of `downsampling`.
+            pipelines of `downsampling`. ``None``: as many levels as the target has, if it exists,
+            else as many as the source has, else until the coarsest fits on a screen; none in HDF5.
         task_size: extent of a task, voxels, zyx.
         overwrite: also write boxes that are already stored in the target.
         reading: options with which the source is opened.
         writing: options with which the target is opened.
+        levels: number of levels above level 0 that the target has; set by `pipeline`.
     """
 
     source: str
@@ -93,11 +104,12 @@ class Conversion:
     shard_size: Zyx | None = None
     encoding: str | None = None
     factor: Zyx | None = None
-    max_mip: int = 0
+    max_mip: int | None = None
     task_size: Zyx | None = None
     overwrite: bool = False
     reading: VolumeOptions = field(default_factory=VolumeOptions)
     writing: VolumeOptions = field(default_factory=VolumeOptions)
+    levels: int = field(default=0, init=False)
 
     def spec(self, source: Volume) -> VolumeSpec:
         """Return the spec with which the target is created if there is none yet."""
@@ -105,25 +117,37 @@ class Conversion:
         channels = source.channels
         if channels is not None and self.channels is not None:
             channels = len(self.channels)
-        usual = source.block_size if source.block_size.product() <= _LARGE_BLOCK else _USUAL_BLOCK
+        size_nm = self.voxel_size_nm or source.voxel_size_nm
+        max_mip = self._max_mip(source, size_nm)
         spec = VolumeSpec(
             bounds=source.bounds,
-            voxel_size_nm=self.voxel_size_nm or source.voxel_size_nm,
+            voxel_size_nm=size_nm,
             dtype=source.dtype if self.dtype is None else self.dtype,
             channels=channels,
             kind=source.kind,
-            block_size=self.block_size or usual.low(source.bounds.size),
+            block_size=self.block_size or _block_size(source).low(source.bounds.size),
             encoding=self.encoding,
             shard_size=self.shard_size,
             times=None if self.time is not None else source.times,
             factor=self.factor or Zyx(2, 2, 2),
-            max_mip=self.max_mip,
+            max_mip=max_mip,
         )
         if self.factor is not None:
             return spec
-        steps = isotropic_factors(spec.voxel_size_nm, self.max_mip)
-        spec = replace(spec, first_factors=steps)
+        spec = replace(spec, first_factors=isotropic_factors(size_nm, max_mip))
         return like_levels(spec, self.source, self.mip, self.reading)
+
+    def _max_mip(self, source: Volume, size_nm: tuple[float, float, float]) -> int:
+        """Return the number of the coarsest level of the target."""
+        if self.max_mip is not None:
+            return self.max_mip
+        if Location.parse(self.target).format == "h5":  # has no levels
+            return 0
+        with contextlib.suppress(VolumeNotFoundError):
+            return max(open_volume(self.target, opening=self.writing).mips)
+        if coarser := sum(mip > self.mip for mip in source.mips):
+            return coarser
+        return levels_for_screen(source.bounds.size, size_nm, self.factor)
 
     def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
         """Create the target if it does not exist, and return the pipeline that fills it.
@@ -140,6 +164,7 @@ class Conversion:
         check_leave_to_write(Location.parse(self.target))
         source = open_volume(self.source, self.mip, opening=self.reading)
         spec = self.spec(source)
+        self.levels = spec.max_mip
         target = self._target(spec, source, create=not dry_run)
         copied, record = self.copied(source), None
         if target is not None:
@@ -173,6 +198,25 @@ class Conversion:
         if target is not None and not self.overwrite:
             operators.insert(0, _skipping(skipper))
         return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
+
+    def fit_display(self) -> None:
+        """Give the target colours of the source, and contrast windows that fit its voxels.
+
+        Only OME-Zarr stores them. Call this when all levels are written.
+
+        Raises:
+            VolumeError: the target cannot be read, or its metadata cannot be written.
+        """
+        if Location.parse(self.target).format != "zarr":
+            return
+        from chunkflow_py.volume.zarr.display_windows import fit_windows
+
+        source = open_volume(self.source, self.mip, opening=self.reading)
+        colors = tuple(getattr(source, "channel_colors", ()))
+        if self.channels is not None and colors:
+            colors = tuple(colors[channel] for channel in self.channels)
+        known = len(colors) == (len(self.channels) if self.channels else source.channels or 1)
+        fit_windows(self.target, self.writing, colors if known else ())
 
     def copied(self, source: Volume) -> dict[str, Any]:
         """Return a JSON description of the voxels that are copied, without passwords."""
@@ -322,12 +366,15 @@ def run_all(pipeline: Pipeline) -> Iterator[Task]:
 def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
     """Return a task size that is a multiple of write units and, if possible, of input blocks.
 
+    A task on an image file covers whole pages, even if they take more than *most_bytes*, unless
+    they take more than 256 MiB.
+
     Args:
         unit: write unit of the output volume, voxels, zyx.
         like: input volume; only its bounds, block size and bytes per voxel are used.
         most_bytes: largest task in bytes; a single write unit may be larger.
     """
-    voxel_bytes = like.dtype.itemsize * (like.channels or 1)
+    voxel_bytes, sections = _voxel_bytes(like), getattr(like, "is_sections", False)
     size = unit
     while True:
         # Double the axis along which the task covers the fewest blocks; if several axes have the
@@ -337,9 +384,26 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
             return size
         axis = min(open_axes, key=lambda a: (size[a] / like.block_size[a], size[a]))
         larger = Zyx(*(2 * n if a == axis else n for a, n in enumerate(size)))
-        if larger.product() * voxel_bytes > most_bytes:
+        cuts_page = sections and axis and size[axis] < like.block_size[axis]
+        most = _SLAB_BYTES if cuts_page else most_bytes
+        if larger.low(like.bounds.size).product() * voxel_bytes > most:
             return size
         size = larger
+
+
+def _block_size(source: Volume) -> Zyx:
+    """Return the usual block size of a copy of *source*, voxels, zyx."""
+    block = source.block_size
+    if getattr(source, "is_sections", False):
+        # As many sections as fit into a task, and about as many voxels as in a usual block.
+        sections = _SLAB_BYTES // (block.product() * _voxel_bytes(source))
+        halvings = 6 - min(6, max(0, sections.bit_length() - 1))
+        return _USUAL_BLOCK // (2**halvings, 1, 1) * (1, 2 ** (halvings // 2), 2 ** (halvings // 2))
+    return block if block.product() <= _LARGE_BLOCK else _USUAL_BLOCK
+
+
+def _voxel_bytes(volume: Volume) -> int:
+    return volume.dtype.itemsize * (volume.channels or 1)
 
 
 @dataclass

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
 
+SCREEN = 1024  # longest axis of the coarsest level of a copy, voxels
+_MOST_LEVELS = 32
+
+
 @dataclass(frozen=True)
 class PyramidLevel:
     """A level to write, which exists already or will be created.
@@ -128,6 +132,28 @@ def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) ->
         size = tuple(nm * step for nm, step in zip(size, factor, strict=True))  # type: ignore[assignment]
         factors.append(factor)
     return tuple(factors)
+
+
+def levels_for_screen(
+    size: Zyx, voxel_size_nm: tuple[float, float, float], factor: Zyx | None = None
+) -> int:
+    """Return the number of levels above level 0 until no axis is longer than `SCREEN` voxels.
+
+    Axes that *factor* never shrinks may stay longer.
+
+    Args:
+        size: extent of level 0, voxels, zyx.
+        voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
+        factor: downsampling factor between levels, zyx (default: `isotropic_factors`).
+    """
+    levels = 0
+    shrinking = [factor is None or step > 1 for step in factor or (2, 2, 2)]
+    for step in isotropic_factors(voxel_size_nm, _MOST_LEVELS):
+        if not any(n > SCREEN and shrinks for n, shrinks in zip(size, shrinking, strict=True)):
+            break
+        size = -(-size // (factor or step))
+        levels += 1
+    return levels
 
 
 def level_factor(fine: Volume, coarse: Volume) -> Zyx:

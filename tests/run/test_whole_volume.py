@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from chunkflow_py.run.whole_volume import Conversion, downsampling, run_all, tas
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.protocol import VolumeSpec
-from chunkflow_py.volume.pyramid import isotropic_factors
+from chunkflow_py.volume.pyramid import isotropic_factors, levels_for_screen
 
 BOUNDS = BoundingBox((-3, 7, 100), (37, 40, 151))
 SPEC = VolumeSpec(
@@ -495,3 +496,144 @@ def test_tasks_that_cut_the_blocks_of_a_level(tmp_path, scheme):
     with pytest.raises(AlignmentError, match=r"use the task size \(16, 16, 16\)"):
         downsampling(url, 1, size=Zyx(13, 13, 13))
     assert not list(run_all(downsampling(url, 1, size=Zyx(16, 40, 16))))
+
+
+@pytest.mark.parametrize(
+    ("size", "nm", "factor", "levels"),
+    [
+        ((10, 1024, 1024), (40, 4, 4), None, 0),
+        ((10, 1025, 64), (40, 4, 4), None, 1),
+        ((4000, 4000, 4000), (8, 8, 8), None, 2),
+        ((3000, 4096, 4096), (40, 10, 10), None, 4),  # z is halved from level 3 on
+        ((3000, 4096, 4096), (40, 10, 10), (1, 2, 2), 2),
+        ((3000, 4096, 4096), (40, 10, 10), (1, 1, 1), 0),
+    ],
+)
+def test_levels_for_a_screen(size, nm, factor, levels):
+    """Levels are added until each axis that shrinks has at most 1024 voxels."""
+    assert levels_for_screen(Zyx(*size), nm, None if factor is None else Zyx(*factor)) == levels
+
+
+def test_levels_by_default(tmp_path):
+    """A long volume gets levels; a copy has as many as its source; HDF5 gets none."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    bounds = BoundingBox.from_size((0, 0, 0), (4, 16, 2100))
+    filled(source, replace(SPEC, bounds=bounds, block_size=Zyx(4, 16, 256)))
+    assert run("convert", source, target).exit_code == 0
+    sizes = [(4, 16, 2100), (4, 8, 1050), (4, 4, 525)]
+    assert [size for _, size in levels(target)] == sizes
+    fine = open_volume(target)
+    wanted = downsample(fine.read(fine.bounds), Zyx(1, 4, 4))
+    assert open_volume(target, 2).read(wanted.bbox).array.shape == wanted.array.shape
+    assert run("convert", target, address(tmp_path, "precomputed"), "--mip", 1).exit_code == 0
+    assert [s for _, s in levels(address(tmp_path, "precomputed"))] == sizes[1:]
+    done = run("convert", source, address(tmp_path, "h5"))
+    assert done.exit_code == 0, done.output
+    assert open_volume(address(tmp_path, "h5")).mips == (0,)
+
+
+def test_an_existing_target_keeps_its_levels(tmp_path):
+    """A target that was created with fewer levels is filled; no level is missed."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    spec = replace(SPEC, bounds=BoundingBox.from_size((0, 0, 0), (4, 16, 2100)))
+    filled(source, replace(spec, max_mip=1))
+    assert run("create-volume", "-v", target, "--like", source).exit_code == 0
+    done = run("convert", source, target, "--overwrite")
+    assert done.exit_code == 0, done.output
+    assert open_volume(target).mips == (0,)
+
+
+def windows(target):
+    """Return the channels in the metadata of an OME-Zarr image."""
+    for name, path in (("zarr.json", ("attributes", "ome")), (".zattrs", ())):
+        if (file := Path(target.partition("://")[2]) / name).exists():
+            document = json.loads(file.read_text())
+            for key in path:
+                document = document[key]
+            return document["omero"]["channels"]
+    raise AssertionError(target)
+
+
+@pytest.mark.parametrize("scheme", ["zarr", "zarr2"])
+def test_windows_fit_the_voxels(tmp_path, scheme):
+    """Windows reach from the 0.1th to the 99.9th percentile; those that a user set are kept."""
+    source, target = address(tmp_path, "precomputed", "source"), address(tmp_path, scheme)
+    array = np.random.default_rng(0).integers(100, 1000, (2, *BOUNDS.size)).astype(np.uint16)
+    array[1] *= 3
+    array[:, 0, 0, :4] = 60000  # a few bright voxels, which do not widen the window
+    create_volume(SPEC, source).write(Chunk(array, BOUNDS.start, kind="image"))
+    assert run("convert", source, target).exit_code == 0
+    first, second = windows(target)
+    assert first["window"]["max"] == 60000
+    assert 100 <= first["window"]["start"] <= 102
+    assert 997 <= first["window"]["end"] <= 999
+    assert second["window"]["end"] == pytest.approx(3 * 998, abs=6)
+    assert (first["color"], second["color"]) == ("FF0000", "00FF00")
+    file = Path(target.partition("://")[2]) / ("zarr.json" if scheme == "zarr" else ".zattrs")
+    chosen = file.read_text().replace(f'"end": {first["window"]["end"]}', '"end": 500')
+    file.write_text(chosen)
+    assert run("convert", source, target).exit_code == 0
+    assert file.read_text() == chosen
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "values", "window"),
+    [
+        ("uint8", "image", (7, 7), {"min": 0, "max": 255, "start": 7, "end": 8}),
+        ("float32", "image", (0, 0), {"min": 0.0, "max": 1.0, "start": 0.0, "end": 1.0}),
+        ("float32", "image", (np.nan, np.nan), {"min": 0.0, "max": 1.0, "start": 0.0, "end": 1.0}),
+        ("float32", "image", (-2, 6), {"min": -2.0, "max": 6.0, "start": -2.0, "end": 6.0}),
+        ("int16", "image", (-20, 60), {"min": -20, "max": 60, "start": -20, "end": 60}),
+        ("float32", "probability", (0, 0.5), {"min": 0.0, "max": 1.0, "start": 0.0, "end": 1.0}),
+    ],
+)
+def test_windows_of_unusual_voxels(tmp_path, dtype, kind, values, window):
+    """Windows are never empty, and those of maps are their known range."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "zarr")
+    spec = replace(SPEC, dtype=np.dtype(dtype), kind=kind, encoding=None)
+    array = np.full((2, *BOUNDS.size), values[0], dtype)
+    array[..., 1::2] = values[1]
+    create_volume(spec, source).write(Chunk(array, BOUNDS.start, kind=kind))
+    assert run("convert", source, target).exit_code == 0
+    assert [channel["window"] for channel in windows(target)] == [window] * 2
+
+
+@pytest.mark.parametrize("kind", ["segmentation", None])
+def test_labels_have_no_window(tmp_path, kind):
+    """Labels are not an image, so no channels are described."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "zarr")
+    spec = replace(SPEC, dtype=np.dtype("uint32"), channels=None, kind=kind, encoding=None)
+    filled(source, spec)
+    assert run("convert", source, target).exit_code == 0
+    assert "omero" not in (tmp_path / "target-em.zarr/zarr.json").read_text()
+    assert open_volume(target).kind == kind
+
+
+def test_blocks_of_a_copy_of_sections(tmp_path):
+    """Pages become blocks of several sections; a task reads each page once."""
+    tifffile = pytest.importorskip("tifffile")
+    image = np.random.default_rng(0).integers(0, 200, (20, 130, 140)).astype(np.uint8)
+    tifffile.imwrite(tmp_path / "stack.tif", image)
+    target = address(tmp_path, "zarr")
+    assert run("convert", tmp_path / "stack.tif", target).exit_code == 0
+    volume = open_volume(target)
+    assert volume.block_size == Zyx(20, 64, 64)
+    np.testing.assert_array_equal(volume.read(volume.bounds).array, image)
+    assert task_size(volume.block_size, open_volume(str(tmp_path / "stack.tif"))).y >= 130
+
+
+def test_colors_of_ome_tiff(tmp_path):
+    """Colours in OME-XML become those of the copy, in the order of the chosen channels."""
+    tifffile = pytest.importorskip("tifffile")
+    image = np.random.default_rng(0).integers(0, 200, (2, 3, 16, 16)).astype(np.uint16)
+    names = {"Name": ["DAPI", "GFP"], "Color": [0x1020F0FF, -0x00FF0001]}  # RGBA, signed
+    file = tmp_path / "cells.ome.tif"
+    tifffile.imwrite(file, image, metadata={"axes": "CZYX", "Channel": names})
+    target = address(tmp_path, "zarr")
+    assert run("convert", file, target, "--channels", "1,0").exit_code == 0
+    assert [(c["label"], c["color"]) for c in windows(target)] == [
+        ("GFP", "FF00FF"), ("DAPI", "1020F0"),
+    ]  # fmt: skip
+    again = address(tmp_path, "zarr", "again")
+    assert run("convert", target, again).exit_code == 0
+    assert [c["color"] for c in windows(again)] == ["FF00FF", "1020F0"]

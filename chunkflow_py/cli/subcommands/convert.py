@@ -73,9 +73,10 @@ _DESCRIBING = {"source", "mip", "fill_missing", "use_https", "requester_pays"}
 @zyx_option("--factor", "-f", minimum=1,
             help="Downsampling factor between consecutive levels of DST, zyx.  [default: as in "
                  "SRC, else such that voxels become cubes]")
-@click.option("--max-mip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Coarsest level of DST. Levels above 0 are made after the copy, as "
-                   "downsample-volume makes them.")
+@click.option("--max-mip", type=click.IntRange(min=0),
+              help="Coarsest level of DST; levels above 0 are made after the copy, as "
+                   "downsample-volume makes them.  [default: as many levels as SRC has, else until "
+                   "no axis is longer than 1024 voxels; 0 for HDF5]")
 @task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
 @parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,
@@ -126,10 +127,12 @@ def command(
             **options,
         )
         run_phase(conversion.pipeline, f"converting {source} to {target}")
-        if conversion.max_mip and not is_dry_run():
-            stop = conversion.max_mip + 1
+        if is_dry_run():
+            return
+        if conversion.levels:
             resume = not conversion.overwrite
-            make_levels(target, 1, stop, conversion.writing, resume=resume)
+            make_levels(target, 1, conversion.levels + 1, conversion.writing, resume=resume)
+        conversion.fit_display()
 
     return describe if target is None else partial(copy, target)
 

@@ -132,6 +132,7 @@ class BlockVolume:
         mips: numbers of all levels.
         opening: options for reading and writing the volume.
         channel_names: one name per channel, if known.
+        channel_colors: colour of each channel, six hexadecimal digits, if known.
         encoding: compression of the blocks, if `VolumeSpec` has a name for the compression.
         documents: keys of the metadata documents that describe this level; some may not exist.
 
@@ -139,7 +140,7 @@ class BlockVolume:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
             single_writer: see `Volume`.
         channel_blocks: number of blocks along the channel axis.
-        channel_names, encoding, documents: as given.
+        channel_names, channel_colors, encoding, documents: as given.
         traffic: totals of all reads.
     """
 
@@ -159,6 +160,7 @@ class BlockVolume:
         mips: tuple[int, ...] = (0,),
         opening: VolumeOptions | None = None,
         channel_names: tuple[str, ...] = (),
+        channel_colors: tuple[str, ...] = (),
         encoding: str | None = None,
         documents: tuple[str, ...] = (),
     ) -> None:
@@ -196,7 +198,8 @@ class BlockVolume:
         self.write_unit = self._spatial(layout.unit)
         width = dict(zip(layout.axes, layout.block, strict=True)).get("c", 1)
         self.channel_blocks = -(-(self.channels or 1) // width)
-        self.channel_names, self.encoding, self.documents = channel_names, encoding, documents
+        self.channel_names, self.channel_colors = channel_names, channel_colors
+        self.encoding, self.documents = encoding, documents
         self.traffic = Traffic()
         self._lock = Lock()
         self._pools: dict[int, ThreadPoolExecutor] = {}

@@ -35,8 +35,13 @@ if TYPE_CHECKING:
 
 
 class ImageVolume(BlockVolume):
-    """A TIFF file or a folder of sections as a `Volume`."""
+    """A TIFF file or a folder of sections as a `Volume`.
 
+    Attributes:
+        is_sections: its blocks are pages or tiles of one section, which are decoded whole.
+    """
+
+    is_sections = True
     single_writer = True
 
     def objects(self, *_: object, **__: object) -> list[str]:
@@ -89,6 +94,7 @@ def _blocks(place: Location, mip: int, opening: VolumeOptions) -> ImageVolume:
     """Open a TIFF file or a folder of sections."""
     path, kind = place.folder, None
     names: tuple[str, ...] = ()
+    colors: tuple[str, ...] = ()
     mips: tuple[int, ...] = (0,)
     offset, size_nm = Zyx(0, 0, 0), None
     if path.is_dir():
@@ -111,7 +117,8 @@ def _blocks(place: Location, mip: int, opening: VolumeOptions) -> ImageVolume:
             raise VolumeNotFoundError(msg)
         layout = TiffLayout(path, mip)
         described = description_of(layout.file, str(path))
-        names, mips = layout.channel_names, tuple(range(layout.levels))
+        names, colors = layout.channel_names, layout.channel_colors
+        mips = tuple(range(layout.levels))
         offset, kind = described.voxel_offset or offset, described.kind
         offset = offset // layout.scale
         if described.voxel_size_nm is not None:
@@ -130,4 +137,5 @@ def _blocks(place: Location, mip: int, opening: VolumeOptions) -> ImageVolume:
         mips=mips,
         opening=opening,
         channel_names=names,
+        channel_colors=colors,
     )

@@ -42,7 +42,10 @@ logger = logging.getLogger(__name__)
 _CANONICAL = "tczyx"
 _NAMES = {"T": "t", "C": "c", "S": "c", "Z": "z", "Y": "y", "X": "x"}  # axes of tifffile
 _UNNAMED = "QI"  # axes whose meaning the file does not state
-_CHANNEL = re.compile(r"<(?:[A-Za-z0-9]+:)?Channel\b[^>]*?\bName\s*=\s*[\"']([^\"']*)[\"']")
+_CHANNEL = re.compile(r"<(?:[A-Za-z0-9]+:)?Channel\b[^>]*>")
+_NAME = re.compile(r"\bName\s*=\s*[\"']([^\"']*)[\"']")
+_COLOR = re.compile(r"\bColor\s*=\s*[\"'](-?[0-9]{1,10})[\"']")
+_WHITE = "FFFFFF"  # the default of OME-XML
 
 
 class TiffLayout(BlockLayout):
@@ -53,6 +56,7 @@ class TiffLayout(BlockLayout):
         levels: number of resolution levels of the image.
         scale: size of a voxel of this level in voxels of level 0, zyx.
         channel_names: names of the channels in OME-XML, if all have one.
+        channel_colors: colours of the channels in OME-XML, if all have one.
     """
 
     def __init__(self, path: Path, mip: int = 0) -> None:
@@ -170,11 +174,25 @@ class TiffLayout(BlockLayout):
     @property
     def channel_names(self) -> tuple[str, ...]:
         """Names of all channels, or nothing."""
-        text = (self._file.ome_metadata or "") if self._file.is_ome else ""
-        image = text.partition("</Image>")[0].partition(":Image>")[0]
-        names = tuple(html.unescape(name) for name in _CHANNEL.findall(image))
+        names = tuple(html.unescape(name) for name in self._in_channels(_NAME))
         distinct = len(set(names)) == len(names) == self._extents.get("c", 1)
         return names if distinct and all(names) else ()
+
+    @property
+    def channel_colors(self) -> tuple[str, ...]:
+        """Colours of all channels, RGB in six hexadecimal digits each, or nothing."""
+        stored = [int(number) % 2**32 for number in self._in_channels(_COLOR)]  # RGBA
+        colors = tuple(f"{number >> 8:06X}" for number in stored)
+        count = self._extents.get("c", 1)
+        meaningful = count == 1 or {*colors} != {_WHITE}
+        return colors if len(colors) == count and meaningful else ()
+
+    def _in_channels(self, attribute: re.Pattern[str]) -> list[str]:
+        """Return the value of an attribute of each channel of the first image that has it."""
+        text = (self._file.ome_metadata or "") if self._file.is_ome else ""
+        image = text.partition("</Image>")[0].partition(":Image>")[0]
+        found = (attribute.search(channel) for channel in _CHANNEL.findall(image))
+        return [match[1] for match in found if match]
 
     @property
     def file(self) -> tifffile.TiffFile:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -33,13 +34,13 @@ from chunkflow_py.core.chunk import KINDS
 from chunkflow_py.core.geometry import AXES, Zyx
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.protocol import UNIT_NM, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from chunkflow_py.core.chunk import Kind
-    from chunkflow_py.volume.protocol import VolumeSpec
+    from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ _NANOMETRES = {
 }  # fmt: skip
 _BY_DIMENSIONS = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 _BY_TYPE = {"channel": "c", "time": "t"}
+_COLOR = re.compile("[0-9A-Fa-f]{6}")
 _COLORS = ("FF0000", "00FF00", "0000FF", "FFFF00", "FF00FF", "00FFFF")
 _TYPES = {"t": "time", "c": "channel"}
 
@@ -69,6 +71,7 @@ class ArrayGeometry:
         voxel_offset: position of the first voxel, voxels, zyx.
         kind: meaning of the voxels, if known.
         channel_names: names of the channels, if known.
+        channel_colors: colours of the channels, six hexadecimal digits each, if known.
     """
 
     axes: tuple[str, ...]
@@ -76,6 +79,7 @@ class ArrayGeometry:
     voxel_offset: Zyx
     kind: Kind | None
     channel_names: tuple[str, ...] = ()
+    channel_colors: tuple[str, ...] = ()
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -187,7 +191,7 @@ def multiscale_geometry(
     offset = Zyx(*(math.floor(t / s + 0.5) for t, s in zip(shifts, sizes, strict=True)))
     ome = ome_of(attributes)
     kind = kind_of(attributes) or ("segmentation" if "image-label" in ome else None)
-    return ArrayGeometry(axes, size, offset, kind, _channel_names(ome))
+    return ArrayGeometry(axes, size, offset, kind, _channel_names(ome), _channel_colors(ome))
 
 
 def _as_dict(axis: Any) -> Mapping[str, Any]:
@@ -218,6 +222,13 @@ def _channel_names(ome: Mapping[str, Any]) -> tuple[str, ...]:
     channels = ome.get("omero", {}).get("channels") or ()
     names = tuple(channel.get("label") for channel in channels)
     return names if all(isinstance(name, str) for name in names) else ()
+
+
+def _channel_colors(ome: Mapping[str, Any]) -> tuple[str, ...]:
+    channels = ome.get("omero", {}).get("channels") or ()
+    colors = tuple(channel.get("color") for channel in channels)
+    is_color = all(isinstance(each, str) and _COLOR.fullmatch(each) for each in colors)
+    return colors if is_color else ()
 
 
 def array_geometry(
@@ -416,7 +427,37 @@ def _has_known_range(spec: VolumeSpec) -> bool:
     return spec.dtype.itemsize == 1 or spec.kind in ("probability", "affinity")
 
 
-def _channels(spec: VolumeSpec, names: Sequence[str]) -> list[dict[str, Any]]:
+def fitted_channels(
+    ome: Mapping[str, Any],
+    volume: Volume,
+    windows: Sequence[Mapping[str, float]],
+    colors: Sequence[str] = (),
+) -> list[dict[str, Any]] | None:
+    """Return the descriptions of all channels for viewers, with contrast windows and colours.
+
+    Args:
+        ome: OME-Zarr part of the attributes of the group. Windows in it that are not those of
+            `create_volume` are kept, as are the colours beside them.
+        volume: volume of the group.
+        windows: min, max, start and end of the window of each channel.
+        colors: colour of each channel, or empty for default colours.
+
+    Returns:
+        The new descriptions; ``None`` if there is nothing to change.
+    """
+    usual = _channels(volume, names_of(volume))
+    stored = ome.get("omero", {}).get("channels") or usual
+    if len(stored) != len(windows):
+        return None
+    new = [dict(channel) for channel in stored]
+    for number, channel in enumerate(new):
+        if channel.get("window") == usual[number]["window"]:
+            channel["window"] = dict(windows[number])
+            channel["color"] = colors[number] if colors else channel["color"]
+    return None if new == ome.get("omero", {}).get("channels") else new
+
+
+def _channels(spec: VolumeSpec | Volume, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return name, colour and contrast window of each channel, for viewers."""
     count = spec.channels or 1
     if not names:

@@ -123,6 +123,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
             mips=mips,
             opening=opening,
             channel_names=geometry.channel_names,
+            channel_colors=geometry.channel_colors,
             encoding=encoding_of(array.document),
             documents=document_keys("", prefix),
         )

@@ -1,0 +1,117 @@
+"""Contrast windows of OME-Zarr images that fit the voxels, for viewers.
+
+A window reaches from the 0.1th to the 99.9th percentile of a sample of the coarsest level:
+
+```
+|  [------]                        |
+0  start  end                  65535      a uint16 image that uses few of its values
+```
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.store import open_store
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.zarr.ome_metadata import fitted_channels, ome_of
+from chunkflow_py.volume.zarr.zarr_metadata import GroupNode, damage, read_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.volume.protocol import Volume, VolumeOptions
+
+PERCENTILES = (0.1, 99.9)
+_BOX = Zyx(32, 64, 64)  # largest box of the sample
+_BOXES = 4  # boxes of the sample along an axis
+
+
+def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) -> None:
+    """Store contrast windows that fit the voxels in the metadata of an OME-Zarr image.
+
+    Only windows that still have their initial range are replaced. Plain arrays, segmentations (and
+    integers of more than 16 bits, which usually are), probabilities and affinities are left
+    unchanged.
+
+    Args:
+        url: address of the volume, whose levels are all written.
+        opening: options for reading and writing the volume.
+        colors: colour of each channel, six hexadecimal digits each, or empty for default colours.
+
+    Raises:
+        VolumeError: the volume cannot be read, or its metadata cannot be written.
+    """
+    place = Location.parse(url)
+    store = open_store(place.store_url, opening.access)
+    node = read_node(store)
+    volume = open_volume(url, opening=opening)
+    labels = volume.kind is None and volume.dtype.kind in "iu" and volume.dtype.itemsize > 2
+    if not isinstance(node, GroupNode) or volume.kind not in ("image", None) or labels:
+        return
+    unknown = [{"min": 0.0, "max": 0.0, "start": 0.0, "end": 0.0}] * (volume.channels or 1)
+    if fitted_channels(ome_of(node.attributes), volume, unknown, colors) is None:
+        return
+    coarsest = open_volume(url, max(volume.mips), opening=opening)
+    windows = [_window(values) for values in _sample(coarsest)]
+
+    def change(old: bytes | None) -> bytes:
+        with damage(url, node.key):
+            document: Any = parse_json(old or b"{}")
+            attributes = document if node.key == ".zattrs" else document["attributes"]
+            ome: Any = ome_of(attributes)
+            channels = fitted_channels(ome, volume, windows, colors)
+        if channels is None:
+            return old or b""
+        ome["omero"] = {**ome.get("omero", {}), "channels": channels}
+        return json.dumps(document, indent=2).encode()
+
+    store.update(node.key, change)
+
+
+def _sample(volume: Volume) -> list[np.ndarray[Any, Any]]:
+    """Return voxels of each channel, from boxes spread over the first, middle and last time."""
+    times: Any = [None]
+    if volume.times is not None:
+        times = sorted({0, volume.times // 2, volume.times - 1})
+    boxes = list(_boxes(volume.bounds))
+    arrays = [
+        volume.read(box, time=time).array.reshape(volume.channels or 1, -1)
+        for time in times
+        for box in boxes
+    ]
+    return list(np.concatenate(arrays, axis=1))
+
+
+def _boxes(bounds: BoundingBox) -> Iterator[BoundingBox]:
+    """Yield boxes spread over *bounds*; they cover it if it is small."""
+    starts = []
+    for first, extent, most in zip(bounds.start, bounds.size, _BOX, strict=True):
+        count = min(_BOXES, -(-extent // most))
+        last = max(0, extent - most)
+        starts.append([first + last * k // max(1, count - 1) for k in range(count)])
+    for start in product(*starts):
+        yield BoundingBox.from_size(start, _BOX).intersection(bounds)
+
+
+def _window(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the window for the values of a channel."""
+    values = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    if not values.size:
+        return {"min": 0.0, "max": 1.0, "start": 0.0, "end": 1.0}
+    low, high = values.min().item(), values.max().item()
+    start, end = np.percentile(values, PERCENTILES, method="nearest").astype(values.dtype).tolist()
+    if start == end:
+        start, end = low, high
+    if values.dtype.itemsize == 1 and values.dtype.kind in "iu":
+        low, high = np.iinfo(values.dtype).min, np.iinfo(values.dtype).max
+    if start == end:  # all voxels are equal
+        end = start + 1
+    return {"min": min(low, start), "max": max(high, end), "start": start, "end": end}
