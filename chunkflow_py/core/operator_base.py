@@ -380,6 +380,14 @@ class OperatorBase(HookBase, adds_hooks=True):
         """All addresses that the operator writes to, in the form of `origin`."""
         return () if self.destination is None else (self.destination,)
 
+    @default_value
+    def separates_times(self) -> bool:
+        """Whether tasks of different time points write different objects.
+
+        False for operators that name files after boxes or objects, without the time index.
+        """
+        return True
+
     def stores(self) -> tuple[Output, ...] | None:
         """Return the outputs that the record of each task must list; called after `prepare`.
 

@@ -32,6 +32,8 @@ class Outline:
         domain: bounds of the volume that the operator's first input comes from, if known.
         has_tasks: whether tasks have boxes when they reach the operator, even if these boxes are
             not known yet.
+        has_times: whether tasks have a time index; ``None`` if this is not known yet.
+        time_points: number of the time points of all tasks, as far as it is known; at least 1.
         voxels: dtype, channels and kind of the operator's first input, if known.
         times: length of the time axis of the volume of *domain*, if it has one.
         voxel_size_nm: voxel size of the operator's first input, nanometres, zyx, if known.
@@ -47,6 +49,8 @@ class Outline:
     boxes: Boxes | None = None
     domain: BoundingBox | None = None
     has_tasks: bool = False
+    has_times: bool | None = None
+    time_points: int = 1
     voxels: Voxels | None = None
     times: int | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
@@ -54,6 +58,12 @@ class Outline:
     labelling: Labelling | None = None
     is_divided: bool = False
     saved_as: tuple[str, ...] = ()
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks, or 0 if it is not known."""
+        boxes = self.boxes or ()
+        return len(boxes) * (self.time_points if isinstance(boxes, BoxGrid) else 1)
 
     @property
     def region(self) -> BoundingBox | None:

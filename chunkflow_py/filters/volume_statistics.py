@@ -11,7 +11,7 @@ import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.core.histogram import PERCENTILES, Bins, Histogram, histogram_of
-from chunkflow_py.errors import ChunkError
+from chunkflow_py.errors import ChunkError, VolumeNotFoundError
 from chunkflow_py.store.task_counts import CountStore, TaskCounts, coverage
 
 if TYPE_CHECKING:
@@ -91,9 +91,11 @@ class VolumeStatistics:
 
     Attributes:
         url: address of the folder or prefix.
+        time: time index of the tasks whose histograms are read (default: those of all tasks).
     """
 
     url: str
+    time: int | None = None
 
     @cached_property
     def counts(self) -> CountStore:
@@ -102,8 +104,22 @@ class VolumeStatistics:
 
     @cached_property
     def regions(self) -> list[Region]:
-        """Regions of the tasks that have counts; see `CountStore.regions`."""
-        return self.counts.regions()
+        """Regions of the chosen tasks that have counts; see `CountStore.regions`.
+
+        Raises:
+            VolumeNotFoundError: there are no counts, or none of this time point.
+        """
+        found = self.counts.regions()
+        chosen = [region for region in found if self.time in (None, region.time)]
+        if not chosen:
+            times = sorted({region.time for region in found if region.time is not None})
+            there = f"the time points {times[0]} to {times[-1]}" if times else "no time points"
+            msg = (
+                f"the counts below {self.counts.place} have {there}, but time point {self.time} "
+                "was requested; change or leave out --time"
+            )
+            raise VolumeNotFoundError(msg)
+        return chosen
 
     def sections(self, start: int, stop: int) -> dict[int, tuple[Histogram, float, str]]:
         """Return the histogram, coverage (0 to 1) and dtype of each counted section, by z.

@@ -21,7 +21,14 @@ import click
 
 from chunkflow_py.ops.options.volume_options import access_options, opening_from
 from chunkflow_py.pipeline.operator import source
-from chunkflow_py.pipeline.params import REGION, floats_option, is_dry_run, mip_option, zyx_option
+from chunkflow_py.pipeline.params import (
+    REGION,
+    TIME_POINTS,
+    floats_option,
+    is_dry_run,
+    mip_option,
+    zyx_option,
+)
 from chunkflow_py.pipeline.task_source import TaskGenerator, tasks_from
 from chunkflow_py.pipeline.terminal import option_headings
 from chunkflow_py.tasks.checkerboard import CHECKERBOARD
@@ -35,7 +42,7 @@ _COUNT = click.IntRange(min=0)
     {
         "Region": (
             "volume_path", "mip", "roi_start", "roi_stop", "roi_size", "bounding_box",
-            "aligned_block_size", "voxel_size",
+            "time_points", "aligned_block_size", "voxel_size",
         ),
         "Grid": ("chunk_size", "grid_size", "respect_chunk_size", "order"),
         "Choice of tasks": (
@@ -56,6 +63,12 @@ _COUNT = click.IntRange(min=0)
     "-b",
     type=REGION,
     help="Region as text, such as 0-64_0-512_0-512 (zyx), or t3_0-64_0-512_0-512 at time index 3.",
+)
+@click.option(
+    "--time-points",
+    type=TIME_POINTS,
+    help="Make the tasks for each of these time points: a number, a range such as 0-9 (ten time "
+    "points), or all, for those of --volume-path.  [default: tasks have no time index]",
 )
 @zyx_option("--grid-size", "-g", minimum=1, help="Number of boxes along z, y and x.")
 @click.option(

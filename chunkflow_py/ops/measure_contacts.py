@@ -15,12 +15,12 @@ contacts of the fragments are stored for cut-hierarchy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from chunkflow_py.core.host_memory import OperatorMemory
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.ops.options.agglomeration_options import (
     graph_option,
     layout_from,
@@ -66,6 +66,7 @@ class ContactMeasurer(OperatorBase):
     affinity_name: str = "affinity"
     access: Access | None = None
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @property
     @hook

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from chunkflow_py.core.host_memory import OperatorMemory
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.agglomeration_options import graph_option, task_size_option
 from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
@@ -54,6 +54,7 @@ class RegionMerger(OperatorBase):
     access: Access | None = None
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
     _boxes: Boxes | None = field(default=None, init=False)
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @property
     @hook

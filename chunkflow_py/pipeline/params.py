@@ -24,6 +24,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 _Box = TypeVar("_Box", BoundingBox, Region)
+TimePoints = tuple[int, int] | Literal["all"]  # the first and the last time index
 
 
 class BoxType(click.ParamType[_Box]):
@@ -48,6 +49,31 @@ class BoxType(click.ParamType[_Box]):
             return self._kind.parse(value)
         except ChunkflowError as error:
             self.fail(str(error), param, ctx)
+
+
+class TimePointsType(click.ParamType[TimePoints]):
+    """Time points: a number, a range with both ends, such as 0-9, or ``all``."""
+
+    name = "time points"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> TimePoints:
+        """Return the first and the last time index, or ``all``."""
+        if isinstance(value, tuple):
+            return int(value[0]), int(value[1])
+        if value == "all":
+            return "all"
+        first, _, last = value.partition("-")
+        parts = (first, last or first) if value.count("-") <= 1 else ()
+        if not parts or not all(is_digits(part) for part in parts) or value.endswith("-"):
+            self.fail(f"{value!r} is not all, a number or a range such as 0-9", param, ctx)
+        if int(parts[0]) > int(parts[1]):
+            self.fail(f"{value!r} ends before it begins; write {last}-{first}", param, ctx)
+        return int(parts[0]), int(parts[1])
 
 
 class NamesType(click.ParamType[tuple[str, ...]]):
@@ -231,6 +257,7 @@ class AxisType(click.IntRange):
 
 BBOX = BoxType(BoundingBox)
 REGION = BoxType(Region)
+TIME_POINTS = TimePointsType()
 NAMES = NamesType()
 NUMBERS = NumbersType()
 

@@ -26,6 +26,7 @@ from chunkflow_py.errors import (
     ChunkflowError,
     LeaseLostError,
     OperatorError,
+    OptionError,
     as_error,
     text_of,
 )
@@ -200,6 +201,7 @@ class Pipeline:
                 check(self.operators)
         boxes = self.source.hooks.boxes if self.source else None
         has_tasks = self.source is not None
+        plan = self.source.hooks.plan if self.source else None
         is_divided = self.source is not None and self.source.hooks.is_divided
         known: dict[str, _Item] = {}
         cut_outputs: list[AlignmentError] = []
@@ -211,6 +213,8 @@ class Pipeline:
                 boxes=boxes and shrunk_boxes(boxes, item.scale),
                 domain=item.domain,
                 has_tasks=has_tasks,
+                has_times=None if plan is None else bool(plan.time_points),
+                time_points=1 if plan is None else max(1, len(plan.time_points)),
                 voxels=item.voxels,
                 times=item.times,
                 voxel_size_nm=item.voxel_size_nm,
@@ -252,6 +256,15 @@ class Pipeline:
             operator.hooks.negotiate(partial(self.required_input, index))
 
     def _prepare_operator(self, operator: Operator, outline: Outline) -> None:
+        hooks = operator.hooks
+        if outline.time_points > 1 and hooks.destinations and not hooks.separates_times:
+            msg = (
+                f"tasks cover {outline.time_points} time points, but {operator.name} writes files "
+                "whose names have no time index, so each time point would replace the one before; "
+                f"give generate-tasks one of --time-points, and {operator.name} another address "
+                "for each"
+            )
+            raise OptionError(msg)
         is_left_out = self.dry_run and operator.stage == "write"
         if not is_left_out:
             operator.hooks.prepare(outline)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.outline import Boxes
+    from chunkflow_py.pipeline.params import TimePoints
     from chunkflow_py.tasks.task_order import Order
     from chunkflow_py.volume.protocol import Volume, VolumeOptions
 
@@ -58,7 +59,8 @@ class Planner:
         mask: volume of a coarse mask; boxes in which the mask is zero everywhere are omitted.
         mask_mip: mip of the mask.
         voxel_size_nm: voxel size of the boxes, nanometres, zyx (default: as in *volume_path*).
-        time: time index of all boxes of the grid.
+        times: first and last time index, for each of which all tasks are made; ``all`` for all
+            time points of *volume_path*; ``None``: tasks have no time index.
     """
 
     chunk_size: Zyx | None = None
@@ -75,7 +77,7 @@ class Planner:
     mask: str | None = None
     mask_mip: int = 0
     voxel_size_nm: tuple[float, float, float] | None = None
-    time: int | None = None
+    times: TimePoints | None = None
 
     @property
     def reads(self) -> bool:
@@ -102,17 +104,46 @@ class Planner:
             kept = self._in_mask(grid, kept)
         if kept is None:
             return GridPlan(
-                grid, order=self.order, indexes=self._part(len(grid)), times=self._times
+                grid, order=self.order, indexes=self._part(len(grid)), times=self._time_count
             )
         import numpy as np
 
         bits = np.packbits(kept.ravel(), bitorder="little").tobytes()
         part = self._part(int(np.count_nonzero(kept)))
-        return GridPlan(grid, order=self.order, indexes=part, times=self._times, kept=bits)
+        return GridPlan(grid, order=self.order, indexes=part, times=self._time_count, kept=bits)
+
+    @cached_property
+    def _time_range(self) -> range | None:
+        """The time indices of the tasks; ``None`` if tasks have no time index.
+
+        Raises:
+            OptionError: the volume lacks some of the time points.
+        """
+        if self.times is None:
+            return None
+        existing = None if self._volume is None else self._volume.times
+        if self.times == "all":
+            if self._volume is None:
+                msg = (
+                    "--time-points all needs the volume that has them; give --volume-path, or the "
+                    "time points as a range such as 0-9"
+                )
+                raise OptionError(msg)
+            return None if existing is None else range(existing)
+        first, last = self.times
+        if self._volume is not None and last >= (existing or 1):
+            has = "no time axis" if existing is None else f"the time points 0-{existing - 1}"
+            msg = (
+                f"{self.volume_path} has {has}, but time point {last} is to be processed; change "
+                "--time-points"
+            )
+            raise OptionError(msg)
+        return range(first, last + 1)
 
     @property
-    def _times(self) -> int | None:
-        return None if self.time is None else self.time + 1
+    def _time_count(self) -> int | None:
+        """Number of time points that the plan numbers, from time point 0 to the last one."""
+        return None if self._time_range is None else self._time_range.stop
 
     @cached_property
     def _volume(self) -> Volume | None:
@@ -211,11 +242,14 @@ class Planner:
         return kept
 
     def _part(self, total: int) -> range:
+        """Return the positions of the selected tasks, of which each time point has *total*."""
         first, end = self.selected
+        times = self._time_range or range(1)
+        before = times.start * total  # numbers begin at time point 0
+        total *= len(times)
         if first >= total:
             msg = f"task {first} was requested, but the plan has {total} tasks, 0 to {total - 1}"
             raise OptionError(msg)
-        before = (self.time or 0) * total  # the index starts at the first time index
         return range(before + first, before + (total if end is None else min(end, total)))
 
 
@@ -306,7 +340,7 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
         OptionError: options contradict each other, or an option is missing.
     """
     region, chunk_size = _region_and_size(options)
-    file_path, asked = options["file_path"], options["bounding_box"]
+    file_path = options["file_path"]
     order: Any = options["order"] or "raster"
     numbering: Order = "raster" if order == CHECKERBOARD else order
     if file_path and not file_path.endswith(".npy"):
@@ -316,7 +350,7 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"], options["mip"],
         options["opening"], _selected(options), numbering, options["bbox_file"],
-        options["mask"], options["mask_mip"], options["voxel_size"], asked and asked.time,
+        options["mask"], options["mask_mip"], options["voxel_size"], _time_points(options),
     )  # fmt: skip
     tasks = TaskGenerator(
         planner, file_path, options["queue_name"], options["create_queue"], dry_run, order=order
@@ -350,6 +384,23 @@ def _region_and_size(options: Mapping[str, Any]) -> tuple[_Region, Zyx | None]:
         msg = "the size of the tasks is not given; give --chunk-size, --bounding-box or --bbox-file"
         raise OptionError(msg)
     return region, box.size if chunk_size is None and box is not None else chunk_size
+
+
+def _time_points(options: Mapping[str, Any]) -> TimePoints | None:
+    times: TimePoints | None = options["time_points"]
+    asked: Region | None = options["bounding_box"]
+    if asked is not None and asked.time is not None:
+        if times is not None:
+            msg = f"--bounding-box {asked} already gives the time point; leave out --time-points"
+            raise OptionError(msg)
+        return asked.time, asked.time
+    if times is not None and options["bbox_file"] and options["chunk_size"] is None:
+        msg = (
+            f"without --chunk-size, the boxes of {options['bbox_file']} are the tasks, with the "
+            "time points of the file; give --chunk-size, or leave out --time-points"
+        )
+        raise OptionError(msg)
+    return times
 
 
 def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:

@@ -464,7 +464,7 @@ class Evaluator(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Refuse one JSON file for several tasks, and contingency tables of overlapping tasks."""
-        count = 0 if outline.boxes is None else len(outline.boxes)
+        count = outline.task_count
         if self.json and self.json.endswith(".json") and count > 1:
             msg = (
                 f"--json {self.json} is one file, but there are {count} tasks; give a prefix "

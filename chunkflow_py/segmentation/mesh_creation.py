@@ -24,12 +24,12 @@ import logging
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.segmentation.labels.components import labels_of
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, objects_below, scales_of
@@ -268,6 +268,7 @@ class MeshSaver(OperatorBase):
     _known_nm: tuple[float, float, float] | None = field(default=None, init=False, repr=False)
     _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
     _warned: bool = field(default=False, init=False, repr=False)
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
     def stores(self) -> tuple[Output, ...]:

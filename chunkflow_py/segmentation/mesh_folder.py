@@ -11,12 +11,12 @@ import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from chunkflow_py.core.chunk import Chunk
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, SourceBase, hook
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, SourceBase, hook, hook_value
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.core.task import Output, Task
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
@@ -131,6 +131,7 @@ class ManifestWriter(OperatorBase):
     url: str
     digits: int = 1
     multires: bool = False
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
     def stores(self) -> tuple[Output, ...]:
@@ -211,6 +212,7 @@ class MeshDownload(OperatorBase):
     ranks: slice = field(default_factory=lambda: slice(0, None))
     prefix: str = "./"
     format: Literal["ply", "obj"] = "ply"
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
     def stores(self) -> tuple[Output, ...]:

@@ -152,7 +152,7 @@ class SwcSaver(OperatorBase):
     @hook
     def prepare(self, outline: Outline) -> None:
         """Record whether the pipeline has several tasks, whose chunks may share objects."""
-        self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
+        self._has_several = outline.has_tasks and outline.task_count != 1
 
     @hook
     def stores(self) -> tuple[Output, ...]:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.core.skeleton import Skeleton, merged
 from chunkflow_py.errors import needs_extra
 from chunkflow_py.segmentation.labels.components import labels_of
@@ -181,6 +181,7 @@ class SkeletonFragments(Skeletonizer):
     url: str = "."
     _known_nm: tuple[float, ...] | None = field(default=None, init=False, repr=False)
     _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
     def stores(self) -> tuple[Output, ...]:
@@ -256,6 +257,7 @@ class SkeletonAggregator(OperatorBase):
     digits: int | None = None
     dust_threshold: float = 1000
     tick_threshold: float = 3500
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
     def stores(self) -> tuple[Output, ...]:

@@ -216,10 +216,10 @@ class ItemSaver(OperatorBase):
         Raises:
             OptionError: each task would replace the file of the previous task.
         """
-        if self.files.is_fixed and outline.boxes and len(outline.boxes) > 1:
+        if self.files.is_fixed and outline.task_count > 1:
             name = self.files.name
             msg = (
-                f"{self.files.option} {name} is one file, which each of the {len(outline.boxes)} "
+                f"{self.files.option} {name} is one file, which each of the {outline.task_count} "
                 f"tasks of this pipeline would replace; for one file per task, give a prefix such "
                 f"as {name.rpartition('.')[0]}_"
             )

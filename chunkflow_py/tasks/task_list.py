@@ -58,6 +58,11 @@ class ListPlan:
         return
 
     @cached_property
+    def time_points(self) -> tuple[int, ...]:
+        """The time indices of the regions, in ascending order."""
+        return tuple(sorted({each.time for each in self.regions if each.time is not None}))
+
+    @cached_property
     def boxes(self) -> list[BoundingBox]:
         """The boxes of the whole list, not only of the part that *indexes* select."""
         return [region.bbox for region in self.regions]

@@ -24,7 +24,7 @@ from chunkflow_py.tasks.task_list import ListPlan, check_part, no_task, written_
 from chunkflow_py.tasks.task_order import ORDERS, positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from chunkflow_py.core.outline import Boxes
     from chunkflow_py.tasks.task_order import Order
@@ -42,6 +42,7 @@ class Plan(Protocol):
         boxes: grid or list of boxes that new outputs must cover. It contains the boxes of all
             tasks, and possibly others.
         times: number of time points, each of which has all boxes; ``None`` without a time axis.
+        time_points: the time indices of the tasks, in ascending order; empty without a time axis.
     """
 
     @property
@@ -50,6 +51,8 @@ class Plan(Protocol):
     def boxes(self) -> Boxes: ...  # noqa: D102
     @property
     def times(self) -> int | None: ...  # noqa: D102
+    @property
+    def time_points(self) -> Sequence[int]: ...  # noqa: D102
 
     def __len__(self) -> int:
         """Return the number of tasks."""
@@ -130,6 +133,15 @@ class GridPlan:
     def span(self) -> int:
         """Number of boxes in the grid, times the number of time points."""
         return len(self.grid) * (self.times or 1)
+
+    @property
+    def time_points(self) -> range:
+        """The time indices of the tasks; empty without a time axis."""
+        if self.times is None:
+            return range(0)
+        part = range(self._planned) if self.indexes is None else self.indexes
+        each = self._planned // self.times
+        return range(part.start // each, -(-part.stop // each))
 
     @property
     def boxes(self) -> BoxGrid:

@@ -13,7 +13,12 @@ from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.protocol import VolumeOptions, check_channels, warn_of_assumed_size
+from chunkflow_py.volume.protocol import (
+    VolumeOptions,
+    check_channels,
+    checked_time,
+    warn_of_assumed_size,
+)
 from chunkflow_py.volume.volume_source import StoredVolume
 
 if TYPE_CHECKING:
@@ -179,9 +184,17 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def times(self) -> int | None:
-        """Number of time points of the volume, if each task selects its own time index."""
+        """Number of time points of the volume, if each task selects its own time index.
+
+        Raises:
+            VolumeError: the volume has several time points, but tasks have no time index.
+        """
         volume = self._known_volume() if self.time is None else None
-        return None if volume is None else volume.times
+        if volume is None or volume.times is None:
+            return None
+        if self._outline is not None and self._outline.has_times is False:
+            checked_time(None, volume.times, volume.url)
+        return volume.times
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:

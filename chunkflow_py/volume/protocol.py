@@ -343,8 +343,8 @@ def checked_time(time: int | None, times: int, url: str) -> int:
     """
     if time is None and times > 1:
         msg = (
-            f"{url} has {times} time points, but the task has no time index; give --time, or "
-            "generate tasks with a time index, such as t0_0-64_0-512_0-512"
+            f"{url} has {times} time points, but the task has no time index; give generate-tasks "
+            "the option --time-points all, or load-volume the option --time"
         )
         raise VolumeError(msg)
     if not 0 <= (time or 0) < times:

@@ -337,6 +337,12 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
 
     mip = options["mip"]
     volume = open_volume(source, mip)
+    if (volume.times or 1) > 1:
+        msg = (
+            f"{source} has {volume.times} time points, but segment-affinity segments one volume; "
+            "copy a time point with convert --time, and segment the copy"
+        )
+        raise OptionError(msg)
     earlier, size = options["from_hierarchy"], options["task_size"]
     if earlier is not None:
         settings = read_settings(open_store(f"{Location.parse(earlier).store_url}/hierarchy"))

@@ -38,8 +38,10 @@ logger = logging.getLogger(__name__)
 @click.option("--percentiles", "-p", metavar="P,P,…",
               help="Percentiles to compute for --output and --json, each from 0 to 100.  "
                    "[default: 0,0.1,1,2,5,50,95,98,99,99.8,99.9,100]")  # fmt: skip
+@click.option("--time", type=click.IntRange(min=0),
+              help="Combine only the statistics of this time point.  [default: all]")  # fmt: skip
 def command(
-    url: str, output: str | None, as_json: bool, percentiles: str | None
+    url: str, output: str | None, as_json: bool, percentiles: str | None, time: int | None
 ) -> Callable[[], None]:
     """Check the percentiles, and return the function that combines and prints the statistics."""
     chosen = None if percentiles is None else _percentiles(percentiles)
@@ -54,7 +56,7 @@ def command(
         from chunkflow_py.store.local_files import write_whole
         from chunkflow_py.store.task_counts import describe_counts
 
-        histogram, about = VolumeStatistics(url).whole()
+        histogram, about = VolumeStatistics(url, time).whole()
         document = statistics_document(histogram, chosen or PERCENTILES)
         if output is not None:
             if (about["coverage"] or 1) < 1:

@@ -92,7 +92,7 @@ def check_single_task(outline: Any, name: str) -> None:
     Raises:
         OptionError: the pipeline has several tasks.
     """
-    count = len(outline.boxes or ())
+    count = outline.task_count
     if count > 1:
         msg = (
             f"{name} needs a pipeline with one task, but this pipeline has {count} tasks; begin "

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from chunkflow_py.core.geometry import BoundingBox, Region
 
 
@@ -124,21 +122,21 @@ class FileName:
             raise VolumeError(msg)
         return Path(f"{self.name}{region}{self.extensions[0]}").expanduser()
 
-    def check_written_once(self, tasks: Sized | None) -> None:
+    def check_written_once(self, tasks: int) -> None:
         """Refuse the name of a single file that several tasks would write.
 
         Args:
-            tasks: the tasks (or their boxes), or ``None`` if they are not known in advance.
+            tasks: number of tasks, or 0 if it is not known in advance.
 
         Raises:
             OptionError: each task would replace the file of the previous task.
         """
-        if tasks is None or self.is_prefix or len(tasks) < 2:
+        if self.is_prefix or tasks < 2:
             return
         path = Path(self.name)
         prefix = f"{path.with_suffix('')}_"
         msg = (
-            f"{self.option} {self.name} is one file, which each of the {len(tasks)} tasks of this "
+            f"{self.option} {self.name} is one file, which each of the {tasks} tasks of this "
             f"pipeline would replace; give a prefix instead: {self.option} {prefix} makes "
             f"{prefix}0-64_0-512_0-512{path.suffix} for the task 0-64_0-512_0-512"
         )

@@ -63,7 +63,7 @@ class FileSaver(OperatorBase):
             OptionError: several tasks would write one file.
             VolumeError: the file cannot be created.
         """
-        self.files.check_written_once(outline.boxes)
+        self.files.check_written_once(outline.task_count)
         self.files.check_writable()
 
     def __call__(self, task: Task) -> Task:

@@ -19,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
-from chunkflow_py.core.operator_base import OperatorBase, hook
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.core.task import Output
 from chunkflow_py.errors import (
     ChunkError,
@@ -166,6 +166,7 @@ class PngSaver(OperatorBase):
     input_name: str = "chunk"
     _written: dict[int, Region | None] = field(default_factory=dict, repr=False)
     _outline: Any = field(default=None, init=False, repr=False)
+    separates_times: ClassVar[bool] = hook_value(False)
 
     @property
     @hook
