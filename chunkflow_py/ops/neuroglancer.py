@@ -6,6 +6,11 @@ The operator prints the address of the viewer; Ctrl-C ends the view, and the pip
 Only this machine can connect, unless --bind-address allows others. Affinities x, y, z are red,
 green and blue. A double click on a segment selects the segment and shows its mesh, which is
 computed from the chunk or read from --mesh-path.
+
+With --volume-path, stored volumes of any size are shown from where they are: the page reads the
+blocks and levels that it needs, and each channel is a layer.
+
+Example: chunkflow neuroglancer --volume-path image.zarr,labels.zarr --open
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.ops.options.server_options import server_options
 from chunkflow_py.ops.viewing.showing import Showing
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import NUMBERS, ItemNames, floats_option
+from chunkflow_py.pipeline.params import NAMES, NUMBERS, ItemNames, floats_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
@@ -40,6 +45,7 @@ class Neuroglancer(OperatorBase):
         open: whether to open the viewer in the browser.
         segments: ids of segments to select initially.
         mesh_path: URL of a folder of meshes; ``None``: compute meshes from the chunk.
+        volumes: addresses of stored volumes to show.
     """
 
     inputs: tuple[str, ...]
@@ -49,6 +55,7 @@ class Neuroglancer(OperatorBase):
     open: bool = False
     segments: tuple[int, ...] = ()
     mesh_path: str | None = None
+    volumes: tuple[str, ...] = ()
     _server: ViewerServer | None = field(default=None, repr=False)
     _showing: Showing = field(default_factory=Showing, repr=False)
     any_voxel_size: ClassVar[bool] = hook_value(True)
@@ -80,13 +87,37 @@ class Neuroglancer(OperatorBase):
         if self._showing.ended or self._server is None:
             return task
         items = {name: task[name] for name in self.inputs}
-        url = self._server.show(items, self.voxel_size_nm, self.segments, self.mesh_path)
+        volumes = {_layer_name(url, self.volumes): url for url in self.volumes}
+        url = self._server.show(items, self.voxel_size_nm, self.segments, self.mesh_path, volumes)
         self._showing.wait(task, url, open_page=self.open)
         self._server.clear()
         return task
 
 
+def _layer_name(url: str, urls: tuple[str, ...]) -> str:
+    """Return the last part of an address, or the whole address if another one ends alike."""
+    names = [each.rstrip("/|:").rpartition("/")[2] for each in urls]
+    name = url.rstrip("/|:").rpartition("/")[2]
+    return name if names.count(name) == 1 else url
+
+
+def _inputs(
+    context: click.Context, _: click.Parameter, value: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Return the items to show: by default the chunk, or none if volumes are shown."""
+    if value is not None:
+        return value
+    return () if context.params.get("volume_path") else ("chunk",)
+
+
 @operator("write")
+@click.option(
+    "--volume-path",
+    type=NAMES,
+    is_eager=True,
+    help="Stored volumes (OME-Zarr, precomputed or N5) to show from where they are, separated by "
+    "commas.",
+)
 @floats_option(
     "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: as in the chunk]"
 )
@@ -94,9 +125,9 @@ class Neuroglancer(OperatorBase):
     "--inputs",
     "-i",
     type=ItemNames("in"),
-    default="chunk",
-    show_default=True,
-    help="Names of the items to show, separated by commas.",
+    callback=_inputs,
+    help="Names of the items to show, separated by commas.  [default: chunk; none with "
+    "--volume-path]",
 )
 @click.option(
     "--segments",
@@ -117,8 +148,10 @@ def command(
     mesh_path: str | None,
     bind_address: str,
     open: bool,
+    volume_path: tuple[str, ...] | None,
 ) -> Neuroglancer:
     """Return the operator, which starts the server when the pipeline starts."""
     return Neuroglancer(
-        inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path
-    )
+        inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path,
+        volume_path or (),
+    )  # fmt: skip

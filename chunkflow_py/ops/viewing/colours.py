@@ -36,12 +36,23 @@ SAMPLE = 2**20  # voxels that percentiles are computed from
 
 def kind_of(chunk: Chunk) -> Kind:
     """Return the kind of *chunk*; if unknown, guess the kind from dtype and channels."""
-    if chunk.kind is not None:
-        return chunk.kind
-    if chunk.dtype.kind in "iu" and chunk.dtype.itemsize >= 4 and chunk.channels == 1:
+    return kind_of_voxels(chunk.kind, chunk.dtype, chunk.channels if chunk.ndim == 4 else None)
+
+
+def kind_of_voxels(kind: Kind | None, dtype: np.dtype[Any], channels: int | None) -> Kind:
+    """Return *kind*; if it is unknown, guess it from dtype and number of channels.
+
+    Args:
+        kind: the kind, if known.
+        dtype: dtype of the voxels.
+        channels: number of channels; ``None`` if there is no channel axis.
+    """
+    if kind is not None:
+        return kind
+    if dtype.kind in "iu" and dtype.itemsize >= 4 and channels in (None, 1):
         return "segmentation"
-    if chunk.dtype.kind == "f" and chunk.ndim == 4:
-        return "affinity" if chunk.channels == 3 else "probability"
+    if dtype.kind == "f" and channels is not None:
+        return "affinity" if channels == 3 else "probability"
     return "image"
 
 

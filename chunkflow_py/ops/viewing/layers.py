@@ -10,6 +10,7 @@ from chunkflow_py.ops.viewing.colours import (
     CHANNEL_COLOURS,
     check_labels,
     kind_of,
+    kind_of_voxels,
     single_channel,
     value_range,
 )
@@ -20,10 +21,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk, Kind
+    from chunkflow_py.volume.protocol import Volume
 
 GREY = (
     "#uicontrol invlerp normalized(range=[{low:g}, {high:g}])\nvoid main() {{\n"
     "  emitGrayscale(normalized());\n}}\n"
+)
+ONE_COLOUR = (
+    "#uicontrol invlerp normalized(range=[{low:g}, {high:g}])\n"
+    '#uicontrol vec3 colour color(default="{colour}")\n'
+    "void main() {{\n  emitRGB(colour * normalized());\n}}\n"
 )
 ONE_OF_MANY = (
     "#uicontrol int channel slider(min=0, max={last})\n"
@@ -79,6 +86,54 @@ def layer_of(
         own.enable_default_subsources = False  # otherwise the server would compute meshes
         sources = [own, meshes]
     return neuroglancer.SegmentationLayer(source=sources, segments=segments)
+
+
+def layers_of_volume(
+    name: str, volume: Volume, address: str, segments: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return the Neuroglancer layers of a stored volume, which the page reads by itself.
+
+    A segmentation or a single channel is one layer. Each of several channels is a layer, in its own
+    colour. Black and white are chosen from a sample of the coarsest level; see
+    `chunkflow_py.ops.viewing.colours`.
+
+    Args:
+        name: name of the layer; channels append their names.
+        volume: any level of the volume.
+        address: address of the volume, in the form that Neuroglancer takes.
+        segments: ids to select initially in a segmentation.
+
+    Raises:
+        VolumeError: the voxels cannot be read.
+    """
+    import neuroglancer
+
+    from chunkflow_py.volume.protocol import names_of
+    from chunkflow_py.volume.sample import sample_of
+
+    voxels = sample_of(volume)
+    kind = kind_of_voxels(volume.kind, voxels.dtype, None if len(voxels) == 1 else len(voxels))
+    if kind == "segmentation":
+        return {name: neuroglancer.SegmentationLayer(source=address, segments=segments)}
+    if volume.channels is None or len(voxels) == 1:
+        low, high = value_range(voxels, kind)
+        local = [] if volume.channels is None else [0]
+        shader = GREY.format(low=low, high=high)
+        return {name: neuroglancer.ImageLayer(source=address, local_position=local, shader=shader)}
+    names = names_of(volume) or [f"channel {channel}" for channel in range(len(voxels))]
+    found = {}
+    for channel, (title, values) in enumerate(zip(names, voxels, strict=True)):
+        low, high = value_range(values, kind)
+        found[f"{name} {title}"] = neuroglancer.ImageLayer(
+            source=address,
+            local_position=[channel],
+            shader=ONE_COLOUR.format(
+                low=low, high=high, colour=CHANNEL_COLOURS[channel % len(CHANNEL_COLOURS)]
+            ),
+            blend="additive",
+            opacity=1,
+        )
+    return found
 
 
 def mesh_layer(address: str, segments: Iterable[int]) -> Any:

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
-from chunkflow_py.segmentation.labels.object_folder import folder_of
+from chunkflow_py.ops.viewing.colours import CHANNEL_COLOURS
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of
 from chunkflow_py.store import open_store
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
-
 logger = logging.getLogger(__name__)
 
+# Documents by which the format of a volume is recognised, and what Neuroglancer calls the format.
+_NEUROGLANCER_READS = {
+    "info": "precomputed", "zarr.json": "zarr3", ".zattrs": "zarr2", ".zarray": "zarr2",
+    "attributes.json": "n5",
+}  # fmt: skip
 MESHES_AT_MOST = 100  # of a folder of meshes alone, selected at first
 
 
@@ -56,8 +62,9 @@ class ViewerServer:
         voxel_size_nm: tuple[float, float, float] | None = None,
         segments: Sequence[int] = (),
         mesh_path: str | None = None,
+        volumes: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a viewer with one layer per item, and return the address of the viewer.
+        """Make a viewer with layers for items and volumes, and return the address of the viewer.
 
         Args:
             items: chunks, points, synapses or skeletons by layer name; ``None`` is skipped.
@@ -66,10 +73,13 @@ class ViewerServer:
             mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder.
                 The meshes are shown in the layer of the first segmentation or, if there is none, in
                 a separate layer.
+            volumes: addresses of stored volumes by layer name. The page reads the blocks that it
+                shows, through this server.
 
         Raises:
             ChunkError: an item cannot be shown.
-            VolumeError: the meshes cannot be read.
+            VolumeError: the meshes or a volume cannot be read, or Neuroglancer cannot read the
+                format of a volume.
         """
         from chunkflow_py.ops.viewing import layers, object_layers
         from chunkflow_py.ops.viewing.colours import kind_of
@@ -78,12 +88,14 @@ class ViewerServer:
         folder = None if mesh_path is None else folder_of(mesh_path, "mesh")
         meshes = None if folder is None else self._served(folder)
         chunk = next((item for item in items.values() if isinstance(item, Chunk)), None)
-        scales = voxel_size_nm or (chunk.voxel_size_nm if chunk else (1.0, 1.0, 1.0))
-        if chunk is None:
+        stored = {name: open_volume(url) for name, url in (volumes or {}).items()}
+        shown: Any = chunk or next(iter(stored.values()), None)
+        scales = voxel_size_nm or (shown.voxel_size_nm if shown else (1.0, 1.0, 1.0))
+        if shown is None:
             middle = middle_of(items, scales)
         else:
-            ends = zip(chunk.bbox.start, chunk.bbox.stop, strict=True)
-            middle = tuple((a + b) / 2 for a, b in ends)
+            box = chunk.bbox if chunk else shown.bounds
+            middle = tuple((a + b) / 2 for a, b in zip(box.start, box.stop, strict=True))
         viewer = self._library.Viewer()
         with viewer.txn() as state:
             for name, item in items.items():
@@ -93,9 +105,16 @@ class ViewerServer:
                     meshes = None if own_meshes else meshes
                 elif item is not None:
                     state.layers[name] = object_layers.layer_of(name, item, scales)
+            for name, volume in stored.items():
+                coarsest = open_volume((volumes or {})[name], max(volume.mips))
+                address = self._served_volume((volumes or {})[name])
+                made = layers.layers_of_volume(name, coarsest, address, segments)
+                for number, (title, layer) in enumerate(made.items()):
+                    state.layers[title] = layer
+                    state.layers[title].visible = number < len(CHANNEL_COLOURS)
             if meshes is not None and folder is not None:
-                shown = segments or _mesh_ids(folder.names())
-                state.layers["meshes"] = layers.mesh_layer(meshes, shown)
+                selected = segments or _mesh_ids(folder.names())
+                state.layers["meshes"] = layers.mesh_layer(meshes, selected)
             if not state.layers:
                 msg = (
                     f"there is nothing to show, because all items of --inputs ({', '.join(items)}) "
@@ -110,12 +129,29 @@ class ViewerServer:
         self._viewers.append(viewer)  # the server keeps only a weak reference
         return str(viewer.get_viewer_url())
 
-    def _served(self, folder: ObjectFolder) -> str:
+    def _served_volume(self, url: str) -> str:
+        """Serve a stored volume to the page, and return the address for the page.
+
+        Raises:
+            VolumeError: Neuroglancer cannot read the format.
+        """
+        folder = ObjectFolder(Location.parse(url).store_url)
+        for key, scheme in _NEUROGLANCER_READS.items():
+            if folder.get(key) is not None:
+                return self._served(folder, scheme)
+        msg = (
+            f"Neuroglancer cannot read the format of {url}; convert it with: chunkflow convert "
+            f"{url} zarr://NAME.zarr"
+        )
+        raise VolumeError(msg)
+
+    def _served(self, folder: ObjectFolder, scheme: str = "precomputed") -> str:
         """Serve a folder of any store to the page, and return the address for the page."""
+        # Only pages that know this token can read the folder.
         token = secrets.token_hex(16)
         rule = (rf"/objects/{token}/(.*)", _objects_handler(), {"folder": folder})
         self._server.app.add_handlers(r".*", [rule])
-        return f"precomputed://{self._server.server_url}/objects/{token}"
+        return f"{scheme}://{self._server.server_url}/objects/{token}"
 
     @property
     def viewer(self) -> Any:
@@ -171,10 +207,10 @@ def _objects_handler() -> type:
             self._folder, self._store = folder, open_store(folder.url)
 
         async def get(self, key: str) -> None:
-            wanted = re.fullmatch(r"bytes=([0-9]+)-([0-9]+)", self.request.headers.get("Range", ""))
+            wanted = re.fullmatch(r"bytes=([0-9]*)-([0-9]+)", self.request.headers.get("Range", ""))
             loop = tornado.ioloop.IOLoop.current()
             try:
-                data = await loop.run_in_executor(None, self._read, key, wanted)
+                start, data, size = await loop.run_in_executor(None, self._read, key, wanted)
             except VolumeError as error:
                 logger.warning("cannot read %s of %s: %s", key, self._folder.url, error)
                 self.send_error(502)
@@ -184,17 +220,32 @@ def _objects_handler() -> type:
                 return
             if wanted:
                 self.set_status(206)
-                start = int(wanted[1])
-                self.set_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/*")
+                last = start + len(data) - 1
+                self.set_header("Content-Range", f"bytes {start}-{last}/{size}")
             self.set_header("Content-Type", "application/octet-stream")
             self.finish(data)
 
-        def _read(self, key: str, wanted: re.Match[str] | None) -> bytes | None:
-            if wanted:
-                return self._store.get_range(key, int(wanted[1]), int(wanted[2]) + 1)
+        async def head(self, key: str) -> None:
+            """Send the size of an object."""
+            await self.get(key)
+
+        def _read(
+            self, key: str, wanted: re.Match[str] | None
+        ) -> tuple[int, bytes | None, int | str]:
+            """Return the start of a range, its bytes, and the size of the object, or ``*``.
+
+            The bytes are ``None`` if the object does not exist.
+            """
+            if wanted and wanted[1]:
+                start, stop = int(wanted[1]), int(wanted[2]) + 1
+                return start, self._store.get_range(key, start, stop), "*"
+            if wanted:  # the last bytes
+                size = self._store.size(key) or 0
+                start = max(0, size - int(wanted[2]))
+                return start, self._store.get_range(key, start, size), size
             data = self._folder.get(key)
             if data is None and key == "info":  # older folders have none
-                return json.dumps({"@type": "neuroglancer_legacy_mesh"}).encode()
-            return data
+                data = json.dumps({"@type": "neuroglancer_legacy_mesh"}).encode()
+            return 0, data, len(data or b"")
 
     return ObjectsHandler

@@ -11,27 +11,24 @@ A window reaches from the 0.1th to the 99.9th percentile of a sample of the coar
 from __future__ import annotations
 
 import json
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chunkflow_py.core.decoding import parse_json
-from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.sample import sample_of
 from chunkflow_py.volume.zarr.ome_metadata import fitted_channels, ome_of
 from chunkflow_py.volume.zarr.zarr_metadata import GroupNode, damage, read_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from chunkflow_py.volume.protocol import Volume, VolumeOptions
+    from chunkflow_py.volume.protocol import VolumeOptions
 
 PERCENTILES = (0.1, 99.9)
-_BOX = Zyx(32, 64, 64)  # largest box of the sample
-_BOXES = 4  # boxes of the sample along an axis
 
 
 def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) -> None:
@@ -60,7 +57,7 @@ def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) ->
     if fitted_channels(ome_of(node.attributes), volume, unknown, colors) is None:
         return
     coarsest = open_volume(url, max(volume.mips), opening=opening)
-    windows = [_window(values) for values in _sample(coarsest)]
+    windows = [_window(values) for values in sample_of(coarsest)]
 
     def change(old: bytes | None) -> bytes:
         with damage(url, node.key):
@@ -74,31 +71,6 @@ def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) ->
         return json.dumps(document, indent=2).encode()
 
     store.update(node.key, change)
-
-
-def _sample(volume: Volume) -> list[np.ndarray[Any, Any]]:
-    """Return voxels of each channel, from boxes spread over the first, middle and last time."""
-    times: Any = [None]
-    if volume.times is not None:
-        times = sorted({0, volume.times // 2, volume.times - 1})
-    boxes = list(_boxes(volume.bounds))
-    arrays = [
-        volume.read(box, time=time).array.reshape(volume.channels or 1, -1)
-        for time in times
-        for box in boxes
-    ]
-    return list(np.concatenate(arrays, axis=1))
-
-
-def _boxes(bounds: BoundingBox) -> Iterator[BoundingBox]:
-    """Yield boxes spread over *bounds*; they cover it if it is small."""
-    starts = []
-    for first, extent, most in zip(bounds.start, bounds.size, _BOX, strict=True):
-        count = min(_BOXES, -(-extent // most))
-        last = max(0, extent - most)
-        starts.append([first + last * k // max(1, count - 1) for k in range(count)])
-    for start in product(*starts):
-        yield BoundingBox.from_size(start, _BOX).intersection(bounds)
 
 
 def _window(values: np.ndarray[Any, Any]) -> dict[str, Any]:

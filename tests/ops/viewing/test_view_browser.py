@@ -14,9 +14,12 @@ from rigs.browser import browser, look
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.points import Points
 from chunkflow_py.core.skeleton import Skeleton
 from chunkflow_py.core.synapses import Synapses
+from chunkflow_py.volume import create_volume
+from chunkflow_py.volume.protocol import VolumeSpec
 
 __all__ = ["browser"]  # a fixture
 
@@ -122,6 +125,54 @@ def test_voxels_are_seen_where_they_lie_and_as_what_they_are(server, browser):
         seen[name] = look(browser, of_colour(colour), where)
     labels = box(7, 0, np.uint32)
     show(server, browser, {"below": box(0, 0), "labels": labels})
+    expected["labels"] = EDGES
+    seen["labels"] = look(browser, saturated, EDGES)
+    assert seen == expected
+
+
+STORED = {
+    # name -> (address, description, settings, chunk, colour)
+    "zarr": ("zarr://{}", {}, {}, box(200, 40), (200, 200, 200)),
+    "zarr v2": ("zarr2://{}", {}, {}, box(1000, 200, np.uint16), (255, 255, 255)),
+    "shards": ("zarr://{}", {"shard_size": Zyx(4, 16, 16)}, {}, box(200, 40), (200, 200, 200)),
+    "precomputed": ("precomputed://{}", {}, {}, box(200, 40), (200, 200, 200)),
+    "precomputed shards": (
+        "precomputed://{}", {"shard_size": Zyx(4, 16, 16)}, {}, box(200, 40), (200, 200, 200),
+    ),
+    "two channels": ("zarr://{}", {}, {}, box((255, 255), 0, channels=2), (255, 255, 0)),
+    "time series": ("zarr://{}", {"times": 2}, {}, box(200, 40), (200, 200, 200)),
+    "map": (
+        "zarr://{}", {}, {}, box(0.6, 1, np.float32, kind="probability"), (153, 153, 153),
+    ),
+}  # fmt: skip
+
+
+def stored(url, chunk, described, settings):
+    """Write a chunk as a volume."""
+    spec = VolumeSpec(
+        chunk.bbox, tuple(SIZE_NM), chunk.dtype, chunk.channels if chunk.ndim == 4 else None,
+        chunk.kind, Zyx(4, 8, 8), **described,
+    )  # fmt: skip
+    volume = create_volume(spec, url, **settings)
+    for time in range(spec.times or 1):
+        volume.write(chunk, time=time if spec.times else None)
+    return url
+
+
+@pytest.mark.timeout(300)
+def test_stored_volumes_are_seen_from_where_they_are(server, browser, tmp_path):
+    """Each format, with shards, channels and time: value, colour and place of a square."""
+    seen, expected = {}, {}
+    for name, (url, described, settings, chunk, colour) in STORED.items():
+        url = stored(url.format(tmp_path / name.replace(" ", "-")), chunk, described, settings)
+        show(server, browser, {}, volumes={"stored": url})
+        # The origin of OME-Zarr is the centre of voxel 0, that of precomputed is its corner.
+        shift = 0.5 if url.startswith("zarr") else 0
+        expected[name] = tuple(edge - shift for edge in EDGES)
+        seen[name] = look(browser, of_colour(colour), expected[name])
+    labels = stored(f"precomputed://{tmp_path}/labels", box(7, 0, np.uint32, kind="segmentation"),
+                    {"encoding": "compressed_segmentation"}, {})  # fmt: skip
+    show(server, browser, {"below": box(0, 0)}, volumes={"labels": labels}, segments=[7])
     expected["labels"] = EDGES
     seen["labels"] = look(browser, saturated, EDGES)
     assert seen == expected

@@ -4,14 +4,18 @@ import gzip
 import json
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.core.points import Points
-from chunkflow_py.errors import ChunkError
+from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.store import open_store
+from chunkflow_py.volume import create_volume
+from chunkflow_py.volume.protocol import VolumeSpec
 
 pytest.importorskip("neuroglancer")
 
@@ -106,3 +110,36 @@ def test_black_and_white_follow_kind_and_type(values, kind, limits):
     ends = np.array([limits[0] - 1.0, limits[1] + 1.0, np.nan, np.inf])
     assert not grey(values, limits)[values == limits[0]].any()
     assert grey(ends, limits).tolist() == [0, 255, 0, 255]
+
+
+def test_layers_of_stored_volumes(server, tmp_path):
+    """Each channel is a layer, named after the volume and the channel; six are shown at first."""
+    array = np.zeros((8, 4, 6, 6), np.uint16)
+    array[:, 1] = np.arange(1, 9)[:, None, None] * 100
+    box, block = BoundingBox.from_size((0, 0, 0), (4, 6, 6)), Zyx(4, 6, 6)
+    spec = VolumeSpec(box, (4, 4, 4), array.dtype, 8, "image", block)
+    names = [f"stain {number}" for number in range(8)]
+    url = f"zarr://{tmp_path}/cells.zarr"
+    create_volume(spec, url, channel_names=names).write(Chunk(array, (0, 0, 0)))
+    labels = f"zarr://{tmp_path}/labels"
+    spec = replace(spec, channels=None, dtype=np.dtype("uint32"), kind=None)
+    create_volume(spec, labels).write(Chunk(array[0].astype(np.uint32), (0, 0, 0)))
+    server.show({}, volumes={"cells": url, "labels": labels}, segments=[100])
+    layers = server.viewer.state.layers
+    assert [layer.name for layer in layers] == [*(f"cells {name}" for name in names), "labels"]
+    assert [layer.visible for layer in layers] == [True] * 6 + [False] * 2 + [True]
+    assert "range=[0, 800]" in layers["cells stain 7"].layer.shader
+    assert layers["cells stain 7"].layer.local_position == [7]
+    assert sorted(layers["labels"].layer.segments) == [100]
+    address = layers["labels"].layer.source[0].url.removeprefix("zarr3://")
+    stored = (tmp_path / "labels/0/zarr.json").read_bytes()
+    assert get(f"{address}/0/zarr.json") == (200, stored)
+    assert get(f"{address}/0/zarr.json", Range="bytes=-9") == (206, stored[-9:])
+
+
+def test_formats_that_neuroglancer_cannot_read(server, tmp_path):
+    """The error has the command that converts the volume."""
+    np.save(tmp_path / "stack.npy", np.zeros((4, 6, 6), np.uint8))
+    url = str(tmp_path / "stack.npy")
+    with pytest.raises(VolumeError, match=rf"chunkflow convert {url} zarr://NAME.zarr"):
+        server.show({}, volumes={"stack": url})
