@@ -163,8 +163,8 @@ def stored(url, chunk, described, settings):
 def test_stored_volumes_are_seen_from_where_they_are(server, browser, tmp_path):
     """Each format, with shards, channels and time: value, colour and place of a square."""
     seen, expected = {}, {}
-    for name, (url, described, settings, chunk, colour) in STORED.items():
-        url = stored(url.format(tmp_path / name.replace(" ", "-")), chunk, described, settings)
+    for name, (address, described, settings, chunk, colour) in STORED.items():
+        url = stored(address.format(tmp_path / name.replace(" ", "-")), chunk, described, settings)
         show(server, browser, {}, volumes={"stored": url})
         # The origin of OME-Zarr is the centre of voxel 0, that of precomputed is its corner.
         shift = 0.5 if url.startswith("zarr") else 0
