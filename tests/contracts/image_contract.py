@@ -147,3 +147,29 @@ class ImageContract:
                 np.testing.assert_array_equal(found.array, expected)
         if stored.names:
             assert open_volume(f"{tmp_path}/converted.zarr").channel_names == stored.names
+
+    @pytest.mark.long
+    def test_a_run(self, stored: Stored, tmp_path: Path) -> None:
+        """Workers process all time points of the file, and verify finds everything."""
+        run, target = tmp_path / "copy.run", tmp_path / "copy.zarr"
+        size = "" if stored.size_nm else "--voxel-size 3 2 2"
+        for line in (
+            f"--quiet submit --run {run} generate-tasks --volume-path {stored.path} --time-points "
+            f"all --chunk-size 3 20 25 load-volume --volume-path {stored.path} {size} save-zarr "
+            f"--store {target}",
+            f"--quiet work {run} --until-complete",
+            f"--quiet verify {run}",
+        ):
+            result = CliRunner().invoke(cli, shlex.split(line))
+            assert result.exit_code == 0, result.output
+        tasks = 8 * (stored.times or 1)
+        assert f"all {tasks} tasks are recorded" in result.output
+        volume = open_volume(str(target))
+        assert volume.bounds == BoundingBox.from_size(stored.start, SIZE)
+        assert volume.voxel_size_nm == pytest.approx(stored.size_nm or (3, 2, 2))
+        if stored.names:
+            assert volume.channel_names == stored.names
+        for time in range(stored.times or 1):
+            expected = stored.voxels if stored.times is None else stored.voxels[time]
+            found = volume.read(volume.bounds, time=time if stored.times else None)
+            np.testing.assert_array_equal(found.array, expected)
