@@ -49,6 +49,7 @@ html_css_files = ["site.css"]
 NAVIGATION = {
     "Begin": ["tutorial", "install", "concepts", "glossary"],
     "How to": [
+        "count-nuclei",
         "own-model",
         "own-format",
         "runs",

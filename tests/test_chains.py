@@ -9,7 +9,7 @@ and cropping. The comparison with the result for the whole volume depends on the
 * segments: equal foreground; no ID in two tasks. Boundaries of segments depend on the input of a
   task; only save-overlap and link-labels join them
 * points: each point once, with equal attributes
-* counts, tables: equal sums
+* counts, tables, objects: equal sums
 * surfaces: equal sets of triangles
 
 The seed identifies a chain: `pytest tests/test_chains.py -k seed-10` runs seeds 10 to 19.
@@ -41,7 +41,9 @@ from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.coverage import outputs_of, saved_box
 from chunkflow_py.segmentation.labels.contingency import read_tables
+from chunkflow_py.segmentation.labels.object_measures import KIND, ObjectMeasures, summed
 from chunkflow_py.store import open_store
+from chunkflow_py.store.task_counts import CountStore
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -222,6 +224,13 @@ STEPS = {
         end("tables", *LABELS),
         lambda _: (
             "copy-var --to-name groundtruth evaluate-segmentation --table-path {url}"
+        ),
+        ends=True,
+    ),
+    "measure-labels": Step(
+        end("objects", *LABELS),
+        lambda _: (
+            "copy-var --to-name image measure-labels --image-name image --statistics-path {url}"
         ),
         ends=True,
     ),
@@ -496,6 +505,9 @@ def compare(chain: Chain, tasks: Done, whole: Done) -> None:
     elif chain.result == "tables":
         a, b = (sorted(map(tuple, table_below(each.url))) for each in (tasks, whole))
         assert a == b
+    elif chain.result == "objects":
+        a, b = (objects_below(each.url) for each in (tasks, whole))
+        assert a == b
     elif chain.result == "stored":
         a, b = (stored_below(each.url) for each in (tasks, whole))
         assert a.bbox == b.bbox
@@ -550,6 +562,14 @@ def table_below(url: str) -> Any:
     """Return the sum of the overlaps that tasks have stored."""
     table, _ = read_tables(url)
     return np.stack([table.segments, table.bodies, table.voxels], axis=1).tolist()
+
+
+def objects_below(url: str) -> dict[str, bytes]:
+    """Return the bytes of all measures of objects, summed over tasks."""
+    parts = CountStore(url, KIND).read()
+    measures = summed(ObjectMeasures(**part.arrays) for part in parts)  # type: ignore[arg-type]
+    assert measures is not None
+    return {name: array.tobytes() for name, array in measures.arrays().items()}
 
 
 def stored_below(url: str) -> Chunk:

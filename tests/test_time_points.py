@@ -136,6 +136,7 @@ WRITERS = {
     "mark-complete": "image mark-complete --prefix {url}/",
     "measure-contacts": "affinity copy-var --to-name affinity measure-contacts --graph-path {url} "
                         "--task-size 12 16 18 # time index",
+    "measure-labels": "labels measure-labels --statistics-path {url}",
     "merge-regions": "affinity merge-regions --graph-path {url} --task-size 12 16 18 --level 1 "
                      "# time index",
     "mesh": "labels mesh --output-path {url} # time index",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.csv_table import csv_of
+from chunkflow_py.core.geometry import AXES
 from chunkflow_py.core.hdf5_io import pack, unpack
 from chunkflow_py.errors import ChunkError, VolumeError
 
@@ -63,6 +65,18 @@ class Points:
         keep = ((self.positions >= bbox.start) & (self.positions < bbox.stop)).all(axis=1)
         confidences = None if self.confidences is None else self.confidences[keep]
         return replace(self, positions=self.positions[keep], confidences=confidences)
+
+    def to_csv(self) -> bytes:
+        """Return a CSV file with one line per point.
+
+        The columns are z, y, x (voxels), z_nm, y_nm, x_nm (see `positions_nm`) and confidence, if
+        there are confidences.
+        """
+        columns = {axis: self.positions[:, number] for number, axis in enumerate(AXES)}
+        columns |= {f"{axis}_nm": self.positions_nm[:, k] for k, axis in enumerate(AXES)}
+        if self.confidences is not None:
+            columns["confidence"] = self.confidences
+        return csv_of(columns)
 
     def to_hdf5(self) -> bytes:
         """Return an HDF5 file with datasets points, voxel_size and confidences, all zyx."""

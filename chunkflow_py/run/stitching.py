@@ -215,11 +215,12 @@ class Stitching:
         Raises:
             VolumeError: the output exists and contains other data.
         """
-        conversion = _Relabelling(
+        conversion = Relabelling(
             self.labels,
             self.output,
             self.mip,
             dtype=_uint64(),
+            max_mip=0,
             block_size=self.block_size,
             encoding=self.encoding,
             task_size=self.task_size,
@@ -228,17 +229,11 @@ class Stitching:
             writing=VolumeOptions(parallel=self.opening.parallel, access=self.opening.access),
             table=table,
         )
-        pipeline = conversion.pipeline(**running)
-        body = Relabeller(
-            f"{self.place}/table", access=self.opening.access, objects=conversion.objects
-        )
-        relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
-        pipeline.operators.insert(-1, relabel)
-        return pipeline
+        return relabelling_with(conversion, f"{self.place}/table", self.opening, **running)
 
 
 @dataclass
-class _Relabelling(Conversion):
+class Relabelling(Conversion):
     """Copies labels, replaces each with its id in the label table, and counts the objects."""
 
     table: dict[str, str] = field(default_factory=dict)
@@ -260,6 +255,24 @@ class _Relabelling(Conversion):
                 "%s: objects were not counted, because %d of %d tasks were already stored; add "
                 "--overwrite to relabel all tasks and count the objects", target, stored, total,
             )  # fmt: skip
+
+
+def relabelling_with(
+    conversion: Relabelling, table: str, opening: VolumeOptions, **running: Any
+) -> Pipeline:
+    """Return the pipeline of a conversion that relabels.
+
+    Args:
+        conversion: description of the copy.
+        table: URL of the label table.
+        opening: options with which the table is opened.
+        running: further arguments of `Pipeline`.
+    """
+    pipeline = conversion.pipeline(**running)
+    body = Relabeller(table, access=opening.access, objects=conversion.objects)
+    relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
+    pipeline.operators.insert(-1, relabel)
+    return pipeline
 
 
 def _uint64() -> Any:

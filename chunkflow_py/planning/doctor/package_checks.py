@@ -30,6 +30,7 @@ BRINGS = {
     "evaluate-segmentation, fill-segmentation-holes, mask-out-objects, median-filter, clahe, "
     "adjust-pre, detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
     "nifti": "NIfTI files as volumes",
+    "parquet": "tables of label-statistics in Parquet",
     "mesh": "mesh, mesh-manifest --multires",
     "numba": "a faster segment-affinity",
     "mutex": "agglomerate --method mutex",

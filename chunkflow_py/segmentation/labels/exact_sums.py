@@ -1,0 +1,89 @@
+"""Sums of many numbers without rounding, so that they do not depend on the order of the summands.
+
+Each sum is a row of digits to base 2^16, lowest first, in int64:
+
+```
+value = 2^offset · (d0 + d1·2^16 + d2·2^32 + ...)      all digits but the last in [0, 2^16)
+```
+
+Adding rows cannot overflow before 2^47 summands. `carried` makes the representation unique again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+_BITS = 16
+_BASE = 1 << _BITS
+INTEGER_DIGITS = 8  # 128 bits
+FLOAT_OFFSET = -149  # exponent of the smallest float32
+FLOAT_DIGITS = 20  # 2^-149 to 2^171, for sums of at most 2^42 float32
+
+
+def of_integers(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return integers of any shape as digits, in a new last axis of `INTEGER_DIGITS`."""
+    rest = values.astype(np.int64)
+    digits = np.empty((*values.shape, INTEGER_DIGITS), np.int64)
+    for number in range(INTEGER_DIGITS):
+        digits[..., number] = rest & (_BASE - 1)
+        rest >>= _BITS
+    digits[..., -1] += rest * _BASE  # the sign
+    return digits
+
+
+def sums_of_floats(
+    values: NDArray[np.float32], total: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Return the sums of groups of finite floats as digits, (groups, `FLOAT_DIGITS`).
+
+    Args:
+        values: (n,) float32.
+        total: function that returns the sum of each group of n integers; a group has at most 2^36
+            values.
+    """
+    mantissa, exponent = np.frexp(values)
+    whole = np.ldexp(mantissa, 24).astype(np.int64)  # values = whole · 2^(exponent - 24), exactly
+    shift = exponent.astype(np.int64) - 24 - FLOAT_OFFSET
+    whole >>= np.maximum(-shift, 0)  # values near zero have fewer bits, so only zeros are lost
+    first, within = np.divmod(np.maximum(shift, 0), _BITS)
+    whole <<= within  # at most 40 bits
+    digits: NDArray[np.int64] | None = None
+    for number in np.unique(first):
+        here = np.where(first == number, whole, 0)
+        low, high = total(here & (_BASE - 1)), total(here >> _BITS)
+        if digits is None:
+            digits = np.zeros((len(low), FLOAT_DIGITS), np.int64)
+        digits[:, number] += low
+        digits[:, number + 1] += high
+    if digits is None:
+        return np.zeros((len(total(np.zeros(len(values), np.int64))), FLOAT_DIGITS), np.int64)
+    return digits
+
+
+def carried(digits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the same sums with all digits but the last in [0, 2^16)."""
+    result = digits.copy()
+    for number in range(result.shape[-1] - 1):
+        result[..., number + 1] += result[..., number] >> _BITS
+        result[..., number] &= _BASE - 1
+    return result
+
+
+def as_floats(digits: NDArray[np.int64], offset: int = 0) -> NDArray[np.float64]:
+    """Return sums as floats, which are equal for equal sums and precise to about 2^-51.
+
+    Args:
+        digits: result of `carried`.
+        offset: exponent of the lowest digit.
+    """
+    result = np.zeros(digits.shape[:-1])
+    for number in reversed(range(digits.shape[-1])):
+        result += np.ldexp(digits[..., number].astype(np.float64), _BITS * number + offset)
+    return result
