@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BITS = 16
 _BASE = 1 << _BITS
-INTEGER_DIGITS = 8  # 128 bits
+INTEGER_DIGITS = 6  # 96 bits
 FLOAT_OFFSET = -149  # exponent of the smallest float32
 FLOAT_DIGITS = 20  # 2^-149 to 2^171, for sums of at most 2^42 float32
 

@@ -196,8 +196,8 @@ def _intensities(image: Chunk) -> NDArray[Any]:
 def summed(parts: Iterable[ObjectMeasures]) -> ObjectMeasures | None:
     """Return the measures of the objects of several tasks together; ``None`` without tasks.
 
-    While it runs, this needs about 700 bytes of memory for each object, and 320 bytes more for each
-    channel of integers (800 bytes of floats).
+    While it runs, this needs about 1.1 kB of memory for each object with one channel of integers;
+    each further channel needs 0.3 kB, or 0.8 kB for floats.
     """
     whole: ObjectMeasures | None = None
     waiting: list[ObjectMeasures] = []
@@ -212,27 +212,23 @@ def summed(parts: Iterable[ObjectMeasures]) -> ObjectMeasures | None:
 
 
 def _merged(parts: Sequence[ObjectMeasures]) -> ObjectMeasures:
-    rows = {
-        name: np.concatenate([part.arrays()[name] for part in parts]) for name in parts[0].arrays()
-    }
-    order = np.argsort(rows["labels"], kind="stable")
-    labels, first = np.unique(rows["labels"][order], return_index=True)
-    if not len(order):
+    labels = np.concatenate([part.labels for part in parts])
+    if not len(labels):
         return parts[0]
-    is_float = rows["least"].dtype.kind == "f"
+    order = np.argsort(labels, kind="stable")
+    labels, first = np.unique(labels[order], return_index=True)
+    is_float = parts[0].least.dtype.kind == "f"
     how: dict[str, Any] = {
         "low": np.minimum,
         "high": np.maximum,
         "least": np.fmin if is_float else np.minimum,
         "most": np.fmax if is_float else np.maximum,
     }
-    merged = {
-        name: how.get(name, np.add).reduceat(array[order], first)
-        for name, array in rows.items()
-        if name != "labels"
-    }
-    for name in ("places", "totals"):
-        merged[name] = exact.carried(merged[name])
+    merged = {}
+    for name in parts[0].arrays().keys() - {"labels"}:
+        rows = np.concatenate([getattr(part, name) for part in parts])[order]
+        sums = how.get(name, np.add).reduceat(rows, first)
+        merged[name] = exact.carried(sums) if name in ("places", "totals") else sums
     return ObjectMeasures(labels=labels, **merged)
 
 
