@@ -9,7 +9,6 @@ PLACE/parts/BOX.npz  measures of the objects of one task; existing files are not
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,13 +21,13 @@ from chunkflow_py.ops.measure_labels import LabelMeasurer
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.whole_volume import VolumeTasks, task_size
+from chunkflow_py.run.work_folder import begin_in
 from chunkflow_py.segmentation.labels.object_measures import (
     KIND,
     ObjectMeasures,
     columns_of,
     summed,
 )
-from chunkflow_py.store import open_store
 from chunkflow_py.store.task_counts import SUFFIX, CountStore
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.loader import VolumeLoader
@@ -133,19 +132,15 @@ class ObjectTable:
             "channels": self.channels and list(self.channels),
             "task size": list(self._size),
         }
-        content = json.dumps(description, indent=2).encode() + b"\n"
-        store, parts = open_store(self.place, self.opening.access), self.parts.store
-        if self.overwrite:
-            for key in list(parts.list()):
-                parts.delete(key)
-            store.put(_RECORD, content, content_type="application/json")
-        elif not store.put_if_absent(_RECORD, content) and store.get(_RECORD) != content:
-            msg = (
-                f"{self.place} contains measures that were made in another way, see "
-                f"{self.place}/{_RECORD}; now they would be made with {json.dumps(description)}: "
-                "choose another --work-path, or add --overwrite to measure again"
-            )
-            raise OptionError(msg)
+        begin_in(
+            self.place,
+            description,
+            record=_RECORD,
+            results="parts",
+            what="measures",
+            overwrite=self.overwrite,
+            access=self.opening.access,
+        )
 
     @cached_property
     def _size(self) -> Zyx:

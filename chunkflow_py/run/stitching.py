@@ -13,7 +13,6 @@ links and blocks are not written again.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +26,7 @@ from chunkflow_py.ops.relabel import Relabeller
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.whole_volume import Conversion, VolumeTasks
+from chunkflow_py.run.work_folder import begin_in
 from chunkflow_py.segmentation.labels.label_table import ObjectCount
 from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker, solve_links
 from chunkflow_py.segmentation.labels.links import link_key
@@ -110,20 +110,15 @@ class Stitching:
             "bounds": str(self._volume.bounds),
             "chunk size": hashlib.sha256(boxes).hexdigest() if size is None else list(size),
         }
-        content = json.dumps(description, indent=2).encode() + b"\n"
-        store, links = self._store(), self._store("links")
-        if self.overwrite:
-            for key in list(links.list()):
-                links.delete(key)
-            store.put(_RECORD, content, content_type="application/json")
-        elif not store.put_if_absent(_RECORD, content) and store.get(_RECORD) != content:
-            msg = (
-                f"{self.place} contains links of a stitching with other parameters, see "
-                f"{self.place}/{_RECORD}; the parameters of this stitching are "
-                f"{json.dumps(description)}: choose another --work-path, or add --overwrite to "
-                "compute the links again"
-            )
-            raise OptionError(msg)
+        begin_in(
+            self.place,
+            description,
+            record=_RECORD,
+            results="links",
+            what="links",
+            overwrite=self.overwrite,
+            access=self.opening.access,
+        )
 
     @cached_property
     def _records(self) -> LabellingRecords:

@@ -1,0 +1,53 @@
+"""Folders of intermediate results, which an interrupted command uses again if it is the same."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.store.store_protocol import Access
+
+
+def begin_in(
+    place: str,
+    description: Mapping[str, Any],
+    *,
+    record: str,
+    results: str,
+    what: str,
+    overwrite: bool,
+    access: Access,
+) -> None:
+    """Store the description of a command in its folder, or check that it equals the stored one.
+
+    Args:
+        place: URL of the folder or prefix.
+        description: everything that decides the intermediate results, as JSON.
+        record: key of the description below *place*.
+        results: folder of the intermediate results below *place*.
+        what: name of the intermediate results, plural, for messages.
+        overwrite: whether to delete existing results first.
+        access: credentials and options of the store.
+
+    Raises:
+        OptionError: the folder contains results of a command with another description.
+    """
+    content = json.dumps(description, indent=2).encode() + b"\n"
+    store, kept = open_store(place, access), open_store(f"{place}/{results}", access)
+    if overwrite:
+        for key in list(kept.list()):
+            kept.delete(key)
+        store.put(record, content, content_type="application/json")
+    elif not store.put_if_absent(record, content) and store.get(record) != content:
+        msg = (
+            f"{place} contains {what} that were made in another way, see {place}/{record}; now "
+            f"they would be made with {json.dumps(description)}: choose another --work-path, or "
+            f"add --overwrite to make the {what} again"
+        )
+        raise OptionError(msg)
