@@ -120,7 +120,7 @@ def test_completion_lists_names_without_importing(chunkflow: Run) -> None:
     before = set(sys.modules)
     context = click.Context(cli, info_name="chunkflow")
     names = [item.value for item in cli.shell_complete(context, "f")]
-    assert names == ["fail-third", "filter-labels", "four-boxes"]
+    assert names == ["fail-third", "four-boxes", "filter-labels"]
     helps = {item.value: item.help for item in cli.shell_complete(context, "")}
     assert helps["threshold"] == "Turn a map into a mask by a threshold."
     assert "--mip" in [item.value for item in cli.shell_complete(context, "--m")]
