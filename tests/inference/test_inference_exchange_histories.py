@@ -31,3 +31,8 @@ def test_the_sample_uses_parts():
 def test_many_histories_give_the_bytes_of_one_task(seed):
     """The same of a thousand others."""
     check_history(seed)
+
+
+def test_an_object_of_which_nothing_is_left():
+    """This history cuts an object to nothing and disturbs it again."""
+    check_history(983810)

@@ -183,8 +183,8 @@ class History:
                     queue += self.ended(worker)
         finally:
             for worker in self.workers:
-                worker.network.go = Semaphore(10**9)
-                worker.network.go.release()
+                # Also the pass that already waits may begin; otherwise an error would hang here.
+                worker.network.go.release(10**6)
                 worker.engine.close()
                 worker.exchange.close()
 
@@ -220,7 +220,7 @@ class History:
         if kind > 0.1 or not objects:
             return
         key, content = rng.choice(list(objects.items()))
-        match rng.randrange(4):
+        match rng.randrange(4) if content else 0:  # nothing is left of it to change
             case 0:
                 del objects[key]
             case 1:
