@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # Of the volumes: the second begins where no coarse voxel does.
-BOUNDS = [BoundingBox.from_size(start, (18, 22, 26)) for start in ((12, -12, 24), (5, -3, 8))]
+BOUNDS = [BoundingBox.from_size(start, (18, 22, 26)) for start in ((36, -36, 72), (5, -3, 8))]
 names = (f"mem://chains-{number}" for number in count())
 
 
