@@ -50,9 +50,9 @@ def kill_in_each_step(totals):
         if missing:
             assert work("--max-tasks", str(missing)) == 75
         assert done()[:step] == counts[:step]
-        # The first task of a step of one task, else one in its middle: outcomes that end together
-        # are recorded together, so that a later one may be the last of the step.
-        number = 1 + count // 4
+        # A busy machine records all tasks after the first one together, so there may be no third
+        # time that outcomes are recorded in this step, only one in the next step.
+        number = min(2, count)
         assert work(failpoint=f"written-not-recorded:kill-all@{number}") == -signal.SIGKILL
         there = done()
         assert there[step] < count
