@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import click
+from click.core import ParameterSource
 
 from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.ops.options.server_options import server_options
@@ -102,12 +103,11 @@ def _layer_name(url: str, urls: tuple[str, ...]) -> str:
 
 
 def _inputs(
-    context: click.Context, _: click.Parameter, value: tuple[str, ...] | None
+    context: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the items to show: by default the chunk, or none if volumes are shown."""
-    if value is not None:
-        return value
-    return () if context.params.get("volume_path") else ("chunk",)
+    is_default = context.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
+    return () if is_default and context.params.get("volume_path") else value
 
 
 @operator("write")
@@ -125,9 +125,10 @@ def _inputs(
     "--inputs",
     "-i",
     type=ItemNames("in"),
+    default="chunk",
+    show_default="chunk; none with --volume-path",
     callback=_inputs,
-    help="Names of the items to show, separated by commas.  [default: chunk; none with "
-    "--volume-path]",
+    help="Names of the items to show, separated by commas.",
 )
 @click.option(
     "--segments",

@@ -47,6 +47,8 @@ NEWER = {
     ("agglomerate", "affinity_offsets"): None,
     ("agglomerate", "affinity_order"): None,
     ("agglomerate", "affinity_at"): "target",
+    ("save-points", "format_"): None,
+    ("neuroglancer", "volume_path"): None,
 }
 FILE_MARK = "chunkflow-file:"
 

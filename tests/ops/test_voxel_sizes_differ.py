@@ -21,6 +21,7 @@ COMPARED = {
     "evaluate-segmentation": "-s a -g b",
     "find-tbar-object": "-i a -s syns",
     "measure-contacts": "-i a --affinity-name b --graph-path graph --task-size 4 4 4",
+    "measure-labels": "-s counts -i a --image-name b",
     "multiply": "-i a -o c -m b",
 }
 # Each of their inputs is handled by itself, or shown in its own size.

@@ -30,6 +30,7 @@ WRITERS = {
     "mark-complete": ("--prefix done/", "done.run"),
     "measure-contacts": ("--graph-path graph --task-size 1 1 1", "graph/contacts.run"),
     "merge-regions": ("--graph-path g --level 1 --task-size 1 1 1", "g/level-1.run"),
+    "measure-labels": ("--statistics-path st", "st.run"),
     "mesh": ("--output-path seg", "seg/mesh.run"),
     "napari": ("", ""),
     "neuroglancer": ("", ""),
