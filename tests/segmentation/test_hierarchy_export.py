@@ -84,7 +84,7 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with two segmentations of the same affinities, by tasks of other sizes."""
+    """Return a folder with a segmentation, ``a``, and its export."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("export")
         patch.chdir(folder)
@@ -95,10 +95,19 @@ def folder(tmp_path_factory):
             f"segment-affinity aff.zarr zarr://a.zarr --task-size 3 4 5 {OPTIONS} "
             "--supervoxels zarr://a-supervoxels.zarr"
         )
-        run(f"segment-affinity aff.zarr zarr://b.zarr --task-size 6 8 10 {OPTIONS}")
-        for name in ("a", "b"):
-            run(f"export-hierarchy {name}.zarr.segment {name} --threshold 0.6")
+        run("export-hierarchy a.zarr.segment a --threshold 0.6")
         yield folder
+
+
+@pytest.fixture(scope="module")
+def second(folder):
+    """Add ``b``: a segmentation of the same affinities by one task, and its export."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        run(f"segment-affinity aff.zarr zarr://b.zarr --task-size 6 8 10 {OPTIONS}")
+        run("export-hierarchy b.zarr.segment b --threshold 0.6")
+    return folder
 
 
 def exported(volume, task_size, target, **options):
@@ -109,12 +118,15 @@ def exported(volume, task_size, target, **options):
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+def _in_folder(request, monkeypatch):
+    """Go to the folder, in tests that use it; the others need not wait for its segmentation."""
+    if "folder" in request.fixturenames:
+        folder = request.getfixturevalue("folder")
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
 
 
-def test_the_bytes_do_not_depend_on_the_tasks(folder):
+def test_the_bytes_do_not_depend_on_the_tasks(folder, second):
     """Two task sizes give the same tables, index and supervoxels, which may be made later."""
     assert files(folder / "a") == files(folder / "b")
     run(
@@ -192,7 +204,7 @@ def cut_by_hand(tables, scale, threshold):
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.6])
-def test_others_can_cut_the_hierarchy_at_any_threshold(folder, threshold):
+def test_others_can_cut_the_hierarchy_at_any_threshold(folder, second, threshold):
     """The merges of one export give the segments of segment-affinity at other thresholds."""
     index, tables = read(folder / "a")
     segment_of = cut_by_hand(tables, index["scale"], threshold)
@@ -298,7 +310,7 @@ def test_the_index_is_written_last(folder):
     assert store.get("export.json") == (folder / "a/export.json").read_bytes()
 
 
-def test_a_different_export_is_not_replaced(folder):
+def test_a_different_export_is_not_replaced(folder, second):
     """The same export can be repeated and repaired; another one is refused, and nothing changes."""
     before = files(folder / "a")
     (folder / "a/edges-000000.npz").write_bytes(b"damaged")
@@ -320,7 +332,7 @@ def test_a_different_export_is_not_replaced(folder):
     assert "was not written by export-hierarchy of this version" in output
 
 
-def test_refused_command_lines(folder):
+def test_refused_command_lines(folder, second):
     """A threshold that the hierarchy does not reach, and a missing hierarchy, write nothing."""
     assert "Missing option '--threshold'" in run("export-hierarchy a.zarr.segment new", 2)
     output = run("export-hierarchy a.zarr.segment new --threshold 0.96", 2)
@@ -339,7 +351,7 @@ def test_refused_command_lines(folder):
     (folder / "moved").rename(contacts)
 
 
-def test_scores_are_drawn(folder):
+def test_scores_are_drawn(folder, second):
     """evaluate-hierarchy draws what it prints, replaces an old figure, and draws none if dry."""
     pytest.importorskip("matplotlib")
     line = "evaluate-hierarchy a.zarr.segment b.zarr --figure scores.svg"
