@@ -9,6 +9,7 @@ PLACE/parts/BOX.npz  measures of the objects of one task; existing files are not
 from __future__ import annotations
 
 import io
+import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.core.geometry import Region, Zyx
     from chunkflow_py.volume.protocol import Volume
+
+logger = logging.getLogger(__name__)
 
 _RECORD = "objects.json"
 FORMATS = (".csv", ".parquet")
@@ -188,9 +191,12 @@ class ObjectTable:
 
         Raises:
             VolumeError: there are no measures, or they are damaged.
+            OptionError: the measures are those of another volume, or have other channels than the
+                image.
         """
         store = self.parts if parts is None else CountStore(parts, KIND)
         regions = store.regions()
+        self._check_regions(regions, store.place)
         found = {}
         for time in sorted(
             {region.time for region in regions}, key=lambda t: -1 if t is None else t
@@ -198,8 +204,41 @@ class ObjectTable:
             counts = store.read([region for region in regions if region.time == time])
             whole = summed(ObjectMeasures(**each.arrays) for each in counts)
             if whole is not None:
+                self._check_channels(whole, store.place)
                 found[time] = whole
         return found
+
+    def _check_regions(self, regions: list[Region], place: str) -> None:
+        """Refuse measures of other voxels, and warn if measures of voxels are missing."""
+        bounds, times = self.volume.bounds, self.volume.times
+        for region in regions:
+            is_time = region.time is None if times is None else region.time in range(times)
+            if not (is_time and bounds.contains(region.bbox)):
+                msg = (
+                    f"{place} has measures of {region}, but {self.labels} has bounds {bounds} and "
+                    f"time points {times}; give the measures of this volume"
+                )
+                raise OptionError(msg)
+        measured = sum(region.bbox.voxels for region in regions)
+        total = bounds.voxels * (times or 1)
+        if measured < total:
+            logger.warning(
+                "the objects are incomplete: the measures below %s cover only %.4g of %s; run the "
+                "other tasks of measure-labels", place, measured / total, self.labels,
+            )  # fmt: skip
+
+    def _check_channels(self, measures: ObjectMeasures, place: str) -> None:
+        image, measured = self.image_volume, measures.counted.shape[1]
+        if image is None:
+            return
+        expected = (image.channels or 1) if self.channels is None else len(self.channels)
+        if measured != expected:
+            msg = (
+                f"{place} has intensities of {measured} channels, but --image {self.image} gives "
+                f"{expected}; measure again with --image-name and the same --channels, or leave "
+                "--image out"
+            )
+            raise OptionError(msg)
 
     def columns(self, objects: dict[int | None, ObjectMeasures]) -> dict[str, NDArray[Any]]:
         """Return the columns of the table; see `columns_of`. A time series has a column time."""

@@ -142,6 +142,17 @@ def test_intensities_that_are_not_finite():
     assert {float(table[name][k]) for name in ("mean", "min", "max") for k in (1, 2)} == {3.0}
 
 
+def test_zeros_of_both_signs():
+    """-0 counts as 0, so that the smallest intensity does not depend on the tasks."""
+    labels, image = scene("float32", 1)
+    image.array[:] = np.where(np.random.default_rng(2).random(image.array.shape) < 0.5, 0.0, -0.0)
+    for size in (Zyx(7, 9, 11), Zyx(3, 4, 5)):
+        boxes = BoxGrid.covering(BOUNDS, size, respect_stop=True)
+        parts = [measure(labels, Region(box), image) for box in boxes]
+        whole = summed(ObjectMeasures(**part.arrays) for part in parts)
+        assert not (np.signbit(whole.least) | np.signbit(whole.most)).any()
+
+
 def test_what_cannot_be_measured():
     """Floating-point labels, and intensities of 64 bits, are refused."""
     labels, image = scene("int16")
@@ -221,6 +232,19 @@ def test_measures_of_a_run(folder):
     say(*words, "--channels", "1", "--parts", "parts")
     assert (folder / "one.csv").read_bytes() == (folder / "two.csv").read_bytes()
     assert "nothing is measured" in say(*words, "--parts", "p", "--overwrite", code=2)
+
+
+def test_measures_of_other_volumes(folder):
+    """Measures of other voxels or channels are refused; if tasks are missing, a warning says so."""
+    say("label-statistics", "labels.zarr", "one.csv", "--task-size", 3, 4, 5)
+    words = ("label-statistics", "labels.zarr", "two.csv", "--parts", "one.csv.parts/parts")
+    said = say(*words, "--image", "image.zarr", code=2)
+    assert re.search("intensities of 0 channels, but --image image.zarr gives 2; measure", said)
+    said = say("label-statistics", "film.zarr", *words[2:], code=2)
+    assert re.search("measures of 5-8_-3-1_100-105, but film.zarr .* time points 2; give", said)
+    assert not (folder / "two.csv").exists()
+    next((folder / "one.csv.parts/parts").iterdir()).unlink()
+    assert re.search("incomplete: the measures .* cover only 0.9", say(*words))
 
 
 def test_a_time_series(folder):

@@ -79,7 +79,7 @@ def measure(labels: Chunk, region: Region, image: Chunk | None = None) -> TaskCo
         labels: labels, (z, y, x) or (1, z, y, x); 0 is background.
         region: region to measure, inside both chunks.
         image: intensities, (z, y, x) or (c, z, y, x): integers of up to 32 bits, or floats, which
-            are rounded to float32. NaN and infinity are left out.
+            are rounded to float32. NaN and infinity are left out; -0 counts as 0.
 
     Raises:
         ChunkError: the voxels are not labels, or the image has integers of 64 bits.
@@ -181,7 +181,8 @@ def _intensities(image: Chunk) -> NDArray[Any]:
     """Return the voxels of an image as float32, or as integers that can be summed."""
     array = image.array
     if array.dtype.kind == "f":
-        return array.astype(np.float32, copy=False)
+        # Adding 0 makes -0 to 0: which of them is the smaller one depends on their order.
+        return array.astype(np.float32, copy=False) + np.float32(0)
     if array.dtype == bool:
         return array.view(np.uint8)
     if array.dtype.itemsize > 4:
