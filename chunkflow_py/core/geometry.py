@@ -186,6 +186,22 @@ class BoundingBox:
         after = before if high is None else Zyx.of(high)
         return BoundingBox(self.start - before, self.stop + after)
 
+    def between(self, low: Zyx, high: Zyx) -> BoundingBox:
+        """Return the box with *low* added to its start and *high* to its stop.
+
+        Raises:
+            GeometryError: that box would contain no voxel.
+        """
+        start, stop = self.start + low, self.stop + high
+        if not all(a < b for a, b in zip(start, stop, strict=True)):
+            msg = (
+                f"moving the faces of box {self} by {low} and {high} makes it empty: it would "
+                f"begin at {start} and end at {stop} (zyx, voxels); crop or move less, or make "
+                "tasks larger"
+            )
+            raise GeometryError(msg)
+        return BoundingBox(start, stop)
+
     def contains(self, other: BoundingBox) -> bool:
         """Return whether all voxels of *other* are in this box; empty boxes are in every box."""
         return other.is_empty or self.intersection(other) == other

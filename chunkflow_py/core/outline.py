@@ -94,11 +94,17 @@ def turned_boxes(boxes: Boxes, order: Sequence[int]) -> Boxes:
 
 
 def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
-    """Return *boxes* with *low* added to their starts and *high* to their stops."""
+    """Return *boxes* with *low* added to their starts and *high* to their stops.
+
+    Raises:
+        GeometryError: one of them would contain no voxel.
+    """
     if isinstance(boxes, BoxGrid):
+        for smallest in (boxes[0], boxes[len(boxes) - 1]):  # the end of the region may cut the last
+            smallest.between(low, high)
         clip = None if boxes.clip_stop is None else boxes.clip_stop + high
         return BoxGrid(boxes.start + low, boxes.size + high - low, boxes.stride, boxes.count, clip)
-    return [BoundingBox(box.start + low, box.stop + high) for box in boxes]
+    return [box.between(low, high) for box in boxes]
 
 
 def shrunk_boxes(boxes: Boxes, factor: Zyx) -> Boxes:

@@ -75,10 +75,13 @@ class Task:
         return self.region and self.region.with_box(self.region.bbox.coarser(self.scale))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:
-        """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`."""
+        """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`.
+
+        Raises:
+            GeometryError: the box would contain no voxel.
+        """
         if self.region is not None:
-            start, stop = self.region.bbox.start, self.region.bbox.stop
-            box = BoundingBox(start + low * self.scale, stop + high * self.scale)
+            box = self.region.bbox.between(low * self.scale, high * self.scale)
             self.region = self.region.with_box(box)
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import operator
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.operator import Outline
 
 SECTION = "steer"
-
-
-def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
-    """Return *bbox* with *low* added to its start and *high* to its stop (voxels, zyx).
-
-    Raises:
-        GeometryError: the new box would be empty.
-    """
-    start, stop = bbox.start + low, bbox.stop + high
-    if not all(a < b for a, b in zip(start, stop, strict=True)):
-        msg = (
-            f"--corner-offset {low} {high} makes box {bbox} empty: the new box would "
-            f"begin at {start} and end at {stop} (zyx, voxels); give smaller offsets"
-        )
-        raise GeometryError(msg)
-    return BoundingBox(start, stop)
 
 
 _NO_BOX = (
@@ -52,13 +36,9 @@ class BoxAdjuster(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a pipeline that has no boxes, or whose smallest box would become empty."""
+        """Refuse a pipeline whose tasks have no boxes."""
         if not outline.has_tasks:
             raise GeometryError(_NO_BOX)
-        boxes = outline.boxes or ()
-        # The last box of a grid is the smallest: the end of the region may cut it off.
-        for box in (boxes[0], boxes[len(boxes) - 1]) if isinstance(boxes, BoxGrid) else boxes:
-            adjust_bbox(box, *self.face_offsets)
 
     def __call__(self, task: Task) -> Task:
         """Move the faces of the task's box.
@@ -68,7 +48,7 @@ class BoxAdjuster(OperatorBase):
         """
         if task.region is None:
             raise GeometryError(_NO_BOX)
-        task.region = task.region.with_box(adjust_bbox(task.region.bbox, *self.face_offsets))
+        task.move_faces(*self.face_offsets)
         return task
 
 

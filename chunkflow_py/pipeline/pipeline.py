@@ -24,6 +24,7 @@ from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import (
     AlignmentError,
     ChunkflowError,
+    GeometryError,
     LeaseLostError,
     OperatorError,
     OptionError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Voxels
     from chunkflow_py.core.operator_base import OperatorBase
+    from chunkflow_py.core.outline import Boxes
     from chunkflow_py.pipeline.operator import Operator, Source
     from chunkflow_py.volume.labelling import Labelling
 
@@ -245,7 +247,8 @@ class Pipeline:
             domain = made.item.domain
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[operator.name] = largest
-            boxes = boxes and moved_boxes(boxes, hooks, item.scale)
+            with noting(problems):
+                boxes = boxes and _boxes_after(operator, boxes, item.scale)
             has_tasks = has_tasks or hooks.set_bbox
         if cut_outputs and problems is not None:
             problems += cut_outputs
@@ -531,6 +534,15 @@ class Pipeline:
             seconds = perf_counter() - start
             task.seconds[operator.name] = task.seconds.get(operator.name, 0.0) + seconds
             self.listener.operator_finished(operator.name, task, seconds)
+
+
+def _boxes_after(operator: Operator, boxes: Boxes, scale: Zyx) -> Boxes:
+    """Return the boxes that tasks have after *operator*; an error names the operator."""
+    try:
+        return moved_boxes(boxes, operator.hooks, scale)
+    except GeometryError as error:
+        msg = f"{operator.name}: {error}"
+        raise GeometryError(msg) from error
 
 
 def _local_parts() -> Any:

@@ -8,7 +8,7 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.ops.adjust_bbox import BoxAdjuster, adjust_bbox, command
+from chunkflow_py.ops.adjust_bbox import BoxAdjuster, command
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Pipeline
 
@@ -30,8 +30,9 @@ def test_no_offsets_change_nothing():
 
 def test_a_box_that_vanishes_is_refused():
     """Faces that meet are refused with both numbers."""
+    adjust = BoxAdjuster((Zyx(6, 0, 0), Zyx(-4, 0, 0)))
     with pytest.raises(GeometryError, match=r"begin at \(6, 0, 0\) and end at \(6, 20, 30\)"):
-        adjust_bbox(BOX, Zyx(6, 0, 0), Zyx(-4, 0, 0))
+        adjust(Task(Region(BOX)))
 
 
 def test_a_task_without_box_is_refused():
@@ -77,7 +78,17 @@ def test_a_box_that_vanishes_is_refused_before_the_first_task():
     grid = "generate-tasks --roi-start 0 0 0 --roi-stop 10 8 8 -c 8 8 8 --respect-stop"
     result = CliRunner().invoke(cli, f"{grid} adjust-bbox -c 0 0 0 -2 0 0 create-chunk".split())
     assert result.exit_code == 1
-    assert "makes box 8-10_0-8_0-8 empty" in result.output
+    assert "adjust-bbox: moving the faces of box 8-10_0-8_0-8 by (0, 0, 0)" in result.output
     assert "elapsed" not in result.output
     result = CliRunner().invoke(cli, f"{grid} adjust-bbox -c 20 0 0 0 0 0 create-chunk".split())
-    assert "--corner-offset (20, 0, 0)" in result.output
+    assert "by (20, 0, 0) and (0, 0, 0) makes it empty" in result.output
+
+
+def test_a_crop_that_leaves_nothing_of_a_task_is_refused_before_the_first_task():
+    """The margin is in voxels of the chunk, which downsampling made larger than the tasks."""
+    grid = "generate-tasks --roi-start 0 0 0 --roi-stop 18 8 8 -c 9 8 8 create-chunk --size 18 8 8"
+    line = f"{grid} downsample -f 9 1 1 crop-margin --crop-bbox -m 1 0 0 0 0 0"
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == 1
+    assert "crop-margin: moving the faces of box 0-9_0-8_0-8 by (9, 0, 0)" in result.output
+    assert "elapsed" not in result.output

@@ -119,7 +119,7 @@ def test_the_defaults_of_newer_options_are_those_of_the_commands():
     """Each option exists, and its default is the value that the hash leaves out."""
     for (name, key), default in NEWER.items():
         (option,) = [each for each in catalog.load(name).params if each.name == key]
-        assert option.default == default
+        assert option.to_info_dict()["default"] == default
 
 
 def test_an_unknown_stage_is_named():
