@@ -152,6 +152,13 @@ class OperatorError(ChunkflowError, RuntimeError):
             what += _place_in_plugin(cause)
         super().__init__(f"{operator} failed{where}: {what}")
 
+    @classmethod
+    def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
+        """Return the error with the whole message that another process has reported."""
+        error = cls(operator, task, RuntimeError(message))
+        error.args = (message,)
+        return error
+
 
 def text_of(error: BaseException) -> str:
     """Return the message of any exception as valid Unicode of bounded length."""

@@ -20,6 +20,8 @@ def make_levels(
     start_mip: int = 1,
     stop_mip: int | None = None,
     opening: VolumeOptions | None = None,
+    *,
+    processes: int = 1,
     **making: Any,
 ) -> None:
     """Make the levels of a volume from *start_mip* up to, but not including, *stop_mip*.
@@ -29,6 +31,7 @@ def make_levels(
         start_mip: finest level to make.
         stop_mip: first level that is not made (default: make all levels of the volume).
         opening: options with which the volume is opened.
+        processes: number of processes that run the tasks.
         making: further arguments of `chunkflow_py.run.whole_volume.downsampling`.
 
     Raises:
@@ -50,4 +53,4 @@ def make_levels(
     for mip in range(start_mip, stop):
         logger.info("making mip %d of %s", mip, url)
         make_pipeline = partial(downsampling, url, mip, opening=opening, **making)
-        run_phase(make_pipeline, f"making mip {mip} of {url}")
+        run_phase(make_pipeline, f"making mip {mip} of {url}", processes=processes)

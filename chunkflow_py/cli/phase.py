@@ -6,30 +6,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
+    from chunkflow_py.cli.progress_report import PipelineReport
+    from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
 _MOST_SHOWN = 20  # failures to print
 
 
-def run_phase(make: Callable[..., Pipeline], description: str) -> None:
+def run_phase(
+    make: Callable[..., Pipeline],
+    description: str,
+    *,
+    processes: int = 1,
+    at_end: Callable[[int, int, int], None] | None = None,
+) -> None:
     """Run a pipeline on all its tasks, even if some of the tasks fail.
 
     Args:
         make: function with the parameters ``ahead``, ``listener`` and ``dry_run`` that returns the
-            pipeline.
+            pipeline; for several processes, it must be picklable.
         description: what the pipeline does, for messages, such as ``converting em``.
+        processes: number of processes that run the tasks; 1 is this process.
+        at_end: function to call at the end, unless it is a dry run, with the numbers of tasks that
+            were done, skipped, and in all.
 
     Raises:
         ChunkflowError: tasks failed; the errors of the first 20 are printed on stderr.
     """
     from chunkflow_py.cli.progress_report import PipelineReport
-    from chunkflow_py.run.whole_volume import run_all
 
     options: dict[str, Any] = click.get_current_context().find_root().params
     verbose, progress = options["verbose"], options["progress"]
@@ -38,15 +50,50 @@ def run_phase(make: Callable[..., Pipeline], description: str) -> None:
     )
     pipeline = make(ahead=options["ahead"], listener=report, dry_run=options["dry_run"])
     failed = 0
-    for task in run_all(pipeline):
-        failed += 1
-        if failed <= _MOST_SHOWN:
-            echo(f"Error: {task.outcome}", err=True)
-        elif failed == _MOST_SHOWN + 1:
-            echo(f"Error: more tasks failed; only the first {_MOST_SHOWN} are listed", err=True)
+    try:
+        for task in _failures(pipeline, make, processes, report):
+            failed += 1
+            if failed <= _MOST_SHOWN:
+                echo(f"Error: {task.outcome}", err=True)
+            elif failed == _MOST_SHOWN + 1:
+                echo(f"Error: more tasks failed; only the first {_MOST_SHOWN} are listed", err=True)
+    finally:
+        progress = report.progress
+        if at_end is not None and progress.total is not None and not pipeline.dry_run:
+            at_end(progress.done, progress.skipped, progress.total)
     if failed:
         msg = (
             f"{description}: {failed} of {report.total} tasks failed, and the others are done; fix "
             "the cause and run the same command again"
         )
         raise ChunkflowError(msg)
+
+
+def _failures(
+    pipeline: Pipeline, make: Callable[..., Pipeline], processes: int, report: PipelineReport
+) -> Iterator[Task]:
+    """Run a pipeline, and yield the failed tasks."""
+    if processes == 1 or pipeline.dry_run:
+        from chunkflow_py.run.whole_volume import run_all
+
+        return run_all(pipeline)
+    from chunkflow_py.run.phase_processes import run_in_processes
+
+    def seen(snapshots: Sequence[ProcessSnapshot]) -> None:
+        report.progress.processes = snapshots
+
+    ahead = click.get_current_context().find_root().params["ahead"]
+    threads = threads_of(None, processes)
+    return run_in_processes(make, pipeline, processes, ahead=ahead, threads=threads, seen=seen)
+
+
+def threads_of(parallel: int | None, processes: int) -> int | None:
+    """Return the number of threads of each process: *parallel*, or its share of the cores.
+
+    Args:
+        parallel: number that the user has given; ``None`` without one.
+        processes: number of processes; 1 uses all cores.
+    """
+    if parallel is not None or processes == 1:
+        return parallel
+    return max(1, usable_cores() // processes)

@@ -191,11 +191,14 @@ class Progress(ABC):
 
 
 class PipelineProgress(Progress):
-    """Progress of a pipeline that runs in this process.
+    """Progress of a pipeline.
 
     Args:
         operators: operators of the pipeline, in order.
         total: number of all tasks, if known.
+
+    Attributes:
+        processes: states of the processes, if several other processes run the tasks.
     """
 
     def __init__(self, operators: Sequence[Operator] = (), total: int | None = None) -> None:
@@ -205,6 +208,7 @@ class PipelineProgress(Progress):
         self.seconds = {operator.name: 0.0 for operator in operators}
         self._stage_of: dict[str, str] = {each.name: each.stage for each in operators}
         self._networks = [o.hooks for o in operators if o.hooks.declares("network_seconds")]
+        self.processes: Sequence[ProcessSnapshot] = ()
         self._active: dict[tuple[int, str], Activity] = {}
         self._finished: dict[int, int] = {}  # id of a running task -> finished operators
 
@@ -290,7 +294,10 @@ class PipelineProgress(Progress):
         return f"{self.ended}{total} task{'' if is_one else 's'}{_nonzero(counts)}"
 
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row of the view for each stage of the pipeline, with its running operators."""
+        """Return a row of the view for each stage or process, with its running operators."""
+        yield from map(_process_row, self.processes)
+        if self.processes:
+            return
         present = set(self._stage_of.values())
         for stage in STAGES:
             if stage in present:

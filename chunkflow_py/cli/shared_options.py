@@ -96,6 +96,34 @@ def parallel_option(*short: str) -> Decorator:
     )
 
 
+def processes_option() -> Decorator:
+    """Declare ``--processes``, for a subcommand whose tasks several processes may run."""
+    return click.option(
+        "--processes",
+        "-n",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Number of processes that run tasks at the same time.",
+    )
+
+
+def check_processes(processes: int, target: str) -> None:
+    """Refuse several processes for a file that only one process can write.
+
+    Raises:
+        OptionError: *target* is such a file.
+    """
+    from chunkflow_py.volume.location import Location
+
+    if processes > 1 and Location.parse(target).format == "h5":
+        msg = (
+            f"{target} is an HDF5 file, which only one process can write at a time; leave "
+            "--processes out, or choose another format, such as zarr"
+        )
+        raise OptionError(msg)
+
+
 def task_size_option(help: str) -> Decorator:
     """Declare ``--task-size``, the size of the boxes of a subcommand's tasks."""
     return zyx_option("--task-size", minimum=1, help=help)

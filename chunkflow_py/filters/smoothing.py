@@ -7,12 +7,12 @@ bytes as filtering the whole volume.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.errors import needs_extra
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
         return median(array.astype(np.float32), size, mode).astype(np.float16)
     if sorted(size) == [1, 1, 3] and mode != "wrap" and array.shape[list(size).index(3)] > 1:
         return _median_of_three(array, list(size).index(3), mode)
-    threads = 1 if mode == "wrap" else min(_MOST_THREADS, os.cpu_count() or 1, len(array))
+    threads = 1 if mode == "wrap" else min(_MOST_THREADS, usable_cores(), len(array))
     reach = size[0] // 2
     edges = np.linspace(0, len(array), max(1, threads) + 1).astype(int)
     result = np.empty_like(array)

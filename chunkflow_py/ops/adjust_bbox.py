@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import operator
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.operator import Outline
 
 SECTION = "steer"
+
+
+def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
+    """Return *bbox* with *low* added to its start and *high* to its stop (voxels, zyx).
+
+    Raises:
+        GeometryError: the new box would be empty.
+    """
+    return bbox.between(low, high)
 
 
 _NO_BOX = (

@@ -338,9 +338,14 @@ class Pipeline:
                 stack.enter_context(_entered(operator))
             return self.estimated_memory()
 
-    def estimated_memory(self) -> PipelineMemory:
-        """Estimate the peak memory; before operators are entered, more of its parts are unknown."""
-        ahead = 1 if self._asked_ahead is None else self._asked_ahead
+    def estimated_memory(self, ahead: int | None = None) -> PipelineMemory:
+        """Estimate the peak memory; before operators are entered, more of its parts are unknown.
+
+        Args:
+            ahead: number of tasks to prefetch per stage (default: that of the pipeline).
+        """
+        if ahead is None:
+            ahead = 1 if self._asked_ahead is None else self._asked_ahead
         return estimate_memory(stages_of(self.operators, ahead), self._voxels, self._extents)
 
     def output_bytes(self, tasks: int) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.run.object_table import ObjectTable
-from chunkflow_py.run.stitching import Relabelling, relabelling_with
+from chunkflow_py.run.stitching import Relabelling
 from chunkflow_py.segmentation.labels.label_table import write_table
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.location import Location
@@ -21,7 +21,6 @@ from chunkflow_py.volume.protocol import VolumeOptions
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.segmentation.labels.object_measures import ObjectMeasures
 
 
@@ -110,16 +109,9 @@ class LabelFilter:
         outer = (measures.low <= bounds.start) | (measures.high >= bounds.stop)
         return small, large, none if self.keep_border else outer.any(axis=1)
 
-    def copying(self, **running: Any) -> Pipeline:
-        """Create the copy if it does not exist, and return the pipeline that fills it.
-
-        Args:
-            running: further arguments of `Pipeline`.
-
-        Raises:
-            VolumeError: the copy exists and contains other data.
-        """
-        conversion = Relabelling(
+    def copying(self) -> Relabelling:
+        """Return the conversion that fills the copy; `choose` must have been called."""
+        return Relabelling(
             self.source,
             self.target,
             self.mip,
@@ -131,6 +123,6 @@ class LabelFilter:
             overwrite=self.overwrite,
             reading=self.opening,
             writing=self.opening,
+            table_place=f"{self.place}/table",
             table=self._table,
         )
-        return relabelling_with(conversion, f"{self.place}/table", self.opening, **running)

@@ -200,17 +200,13 @@ class Stitching:
         """
         return solve_links(self._store("links"), self._store("table"))
 
-    def relabelling(self, table: dict[str, str], **running: Any) -> Pipeline:
-        """Create the output if it does not exist, and return the pipeline that fills it.
+    def relabelling(self, table: dict[str, str]) -> Relabelling:
+        """Return the conversion that fills the output.
 
         Args:
             table: checksums of the label table, with the time index as key; see `solve`.
-            running: further arguments of `Pipeline`.
-
-        Raises:
-            VolumeError: the output exists and contains other data.
         """
-        conversion = Relabelling(
+        return Relabelling(
             self.labels,
             self.output,
             self.mip,
@@ -222,15 +218,22 @@ class Stitching:
             overwrite=self.overwrite,
             reading=self.opening,
             writing=VolumeOptions(parallel=self.opening.parallel, access=self.opening.access),
+            table_place=f"{self.place}/table",
             table=table,
         )
-        return relabelling_with(conversion, f"{self.place}/table", self.opening, **running)
 
 
 @dataclass
 class Relabelling(Conversion):
-    """Copies labels, replaces each with its id in the label table, and counts the objects."""
+    """Copies labels, replaces each with its id in the label table, and counts the objects.
 
+    Attributes:
+        table_place: URL of the label table.
+        table: checksums of the label table, with the time index as key.
+        objects: counts the objects of the tasks that this process runs.
+    """
+
+    table_place: str = ""
     table: dict[str, str] = field(default_factory=dict)
     objects: ObjectCount = field(default_factory=ObjectCount)
 
@@ -238,9 +241,17 @@ class Relabelling(Conversion):
         """Return a JSON description of the copied voxels and of the label table."""
         return {**super().copied(source), "table": self.table}
 
-    def report(self, written: int, stored: int, total: int) -> None:
+    def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
+        """Create the target if it does not exist, and return the pipeline that fills it."""
+        pipeline = super().pipeline(dry_run=dry_run, **running)
+        body = Relabeller(self.table_place, access=self.writing.access, objects=self.objects)
+        relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
+        pipeline.operators.insert(-1, relabel)
+        return pipeline
+
+    def end(self, written: int, stored: int, total: int) -> None:
         """Log the numbers of tasks, and the number of objects if all tasks were relabelled."""
-        super().report(written, stored, total)
+        super().end(written, stored, total)
         target = without_secrets(self.target)
         if written == total:
             count = self.objects.total()
@@ -250,24 +261,6 @@ class Relabelling(Conversion):
                 "%s: objects were not counted, because %d of %d tasks were already stored; add "
                 "--overwrite to relabel all tasks and count the objects", target, stored, total,
             )  # fmt: skip
-
-
-def relabelling_with(
-    conversion: Relabelling, table: str, opening: VolumeOptions, **running: Any
-) -> Pipeline:
-    """Return the pipeline of a conversion that relabels.
-
-    Args:
-        conversion: description of the copy.
-        table: URL of the label table.
-        opening: options with which the table is opened.
-        running: further arguments of `Pipeline`.
-    """
-    pipeline = conversion.pipeline(**running)
-    body = Relabeller(table, access=opening.access, objects=conversion.objects)
-    relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
-    pipeline.operators.insert(-1, relabel)
-    return pipeline
 
 
 def _uint64() -> Any:

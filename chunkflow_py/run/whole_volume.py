@@ -15,12 +15,11 @@ import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from math import isclose
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chunkflow_py.core.geometry import BoxGrid, Region, Zyx
 from chunkflow_py.core.operator_base import HOOK, SourceBase
-from chunkflow_py.core.task import Skip, Task
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
 from chunkflow_py.ops.downsample import Downsampler
 from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
@@ -47,7 +46,7 @@ from chunkflow_py.volume.volume_source import StoredVolume
 from chunkflow_py.volume.write_checks import check_leave_to_write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import numpy as np
 
@@ -166,11 +165,9 @@ class Conversion:
         spec = self.spec(source)
         self.levels = spec.max_mip
         target = self._target(spec, source, create=not dry_run)
-        copied, record = self.copied(source), None
         if target is not None:
-            dataset = getattr(target, "dataset", None)  # of an HDF5 file
-            record = CopyRecord(Location.parse(self.target), dataset, self.writing.access)
-            record.begin(copied, overwrite=self.overwrite, dry_run=dry_run)
+            copied, overwrite = self.copied(source), self.overwrite
+            self._record(target).begin(copied, overwrite=overwrite, dry_run=dry_run)
         unit = spec.shard_size or spec.block_size
         size = self.task_size or task_size(target.write_unit if target else unit, source)
         boxes = BoxGrid.covering(source.bounds, size, respect_stop=True)
@@ -182,21 +179,9 @@ class Conversion:
         )
         saver = VolumeSaver(self.target, create=False, dtype=self.dtype, opening=self.writing)
         tasks = VolumeTasks(boxes, spec.times)
-        skipper = _CountingSkipper(self.target, opening=self.writing)
-        output = _CopyOutput(saver, name="save")
-
-        def ended() -> None:
-            if record is not None and output.count + skipper.count == len(tasks):
-                record.end(copied)
-            self.report(output.count, skipper.count, len(tasks))
-
-        output.at_end = ended
-        operators = [
-            Operator("load", "read", loader, loader, (), ("chunk",)),
-            Operator("save", "write", output, output, ("chunk",)),
-        ]
+        operators = [Operator("load", "read", loader, loader, (), ("chunk",)), _saving(saver)]
         if target is not None and not self.overwrite:
-            operators.insert(0, _skipping(skipper))
+            operators.insert(0, _skipping(StoredSkipper(self.target, opening=self.writing)))
         return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
 
     def fit_display(self) -> None:
@@ -233,14 +218,21 @@ class Conversion:
             "times": source.times,
         }
 
-    def report(self, written: int, stored: int, total: int) -> None:
-        """Log the numbers of tasks that were written and that were already stored.
+    def _record(self, target: Volume) -> CopyRecord:
+        dataset = getattr(target, "dataset", None)  # of an HDF5 file
+        return CopyRecord(Location.parse(self.target), dataset, self.writing.access)
+
+    def end(self, written: int, stored: int, total: int) -> None:
+        """Record that the copy is complete, if it is, and log the numbers of tasks.
 
         Args:
             written: number of tasks that this run of the pipeline wrote.
             stored: number of tasks whose boxes were already stored.
             total: number of all tasks.
         """
+        if written + stored == total:
+            copied = self.copied(open_volume(self.source, self.mip, opening=self.reading))
+            self._record(open_volume(self.target, opening=self.writing)).end(copied)
         before = "all" if stored == total else f"{stored} of"
         tasks = "task" if written == 1 else "tasks"
         target = without_secrets(self.target)
@@ -426,44 +418,6 @@ class VolumeTasks(SourceBase):
         """Yield the tasks."""
         points = (None,) if self.times is None else range(self.times)
         return (Task(Region(box, time)) for time in points for box in self.boxes)
-
-
-@dataclass
-class _CountingSkipper(StoredSkipper):
-    """Skips tasks whose boxes are already stored, and counts the skipped tasks."""
-
-    count: int = field(default=0, init=False)
-    _counting: Any = field(default_factory=Lock, init=False, repr=False)
-
-    def __call__(self, task: Task) -> Task:
-        try:
-            return super().__call__(task)
-        except Skip:
-            with self._counting:
-                self.count += 1
-            raise
-
-
-@dataclass
-class _CopyOutput(VolumeOutput):
-    """Writes the chunks of tasks, counts the tasks, and calls `at_end` when the pipeline ends."""
-
-    count: int = field(default=0, init=False)
-    at_end: Callable[[], None] | None = field(default=None, init=False, repr=False)
-    _counting: Any = field(default_factory=Lock, init=False, repr=False)
-
-    def __call__(self, task: Task) -> Task:
-        task = super().__call__(task)
-        with self._counting:
-            self.count += 1
-        return task
-
-    def __enter__(self) -> _CopyOutput:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.at_end is not None:
-            self.at_end()
 
 
 def _saving(saver: VolumeSaver) -> Operator:

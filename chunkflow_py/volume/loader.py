@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
+from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.protocol import (
@@ -234,7 +234,7 @@ class VolumeLoader(OperatorBase):
         block = self.volume.block_size.product() * self._voxel_bytes
         touched = max(blocks.voxels for _, blocks in covered) * self._voxel_bytes
         options = self.source.options if isinstance(self.source, StoredVolume) else VolumeOptions()
-        threads = options.parallel or os.cpu_count() or 1
+        threads = options.parallel or usable_cores()
         return OperatorMemory(
             size=max((box.size for box, _ in covered), key=Zyx.product),
             work=_COPIES * min(threads * block, touched),

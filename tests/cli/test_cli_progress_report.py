@@ -23,6 +23,7 @@ from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
+from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, TaskSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -117,6 +118,19 @@ def test_the_view_says_what_each_lane_does() -> None:
     )
     assert second[1].endswith("voxel/s")
     assert "inference 1-2_0-1_0-1, 3 of 4" in second[3]
+
+
+def test_the_view_shows_the_processes_that_run_the_tasks() -> None:
+    """With several processes, each of them has a row; there are no rows of stages."""
+    progress = PipelineProgress([make("load", lane="read")], 4)
+    task = TaskSnapshot("0-1_0-1_0-1", "load", "read", 2.0)
+    common: Any = {"device": None, "network_seconds": None, "read_bytes": 0, "memory_bytes": 0}
+    progress.processes = (
+        ProcessSnapshot(0, 1, seconds=3.0, tasks=(task,), **common),
+        ProcessSnapshot(1, 2, seconds=None, tasks=(), **common),
+    )
+    rows = [row.text for row in progress_rows(progress, GpuWatch())]
+    assert rows[1:] == [" 0  load 0-1_0-1_0-1, 2.0 s", " 1  starts"]
 
 
 def test_the_view_says_how_much_the_network_has_of_the_time(monkeypatch: Any) -> None:

@@ -8,7 +8,7 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.ops.adjust_bbox import BoxAdjuster, command
+from chunkflow_py.ops.adjust_bbox import BoxAdjuster, adjust_bbox, command
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Pipeline
 
@@ -33,6 +33,8 @@ def test_a_box_that_vanishes_is_refused():
     adjust = BoxAdjuster((Zyx(6, 0, 0), Zyx(-4, 0, 0)))
     with pytest.raises(GeometryError, match=r"begin at \(6, 0, 0\) and end at \(6, 20, 30\)"):
         adjust(Task(Region(BOX)))
+    with pytest.raises(GeometryError, match="makes it empty"):
+        adjust_bbox(BOX, Zyx(6, 0, 0), Zyx(-4, 0, 0))
 
 
 def test_a_task_without_box_is_refused():

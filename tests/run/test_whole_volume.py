@@ -1,6 +1,8 @@
 """Conversion of whole volumes to other formats and places."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -637,3 +639,66 @@ def test_colors_of_ome_tiff(tmp_path):
     again = address(tmp_path, "zarr", "again")
     assert run("convert", target, again).exit_code == 0
     assert [c["color"] for c in windows(again)] == ["FF00FF", "1020F0"]
+
+
+@pytest.mark.parametrize("scheme", ["zarr", "precomputed"])
+def test_several_processes_copy_the_same(tmp_path, scheme):
+    """Two processes make the same copy and levels as one; a second call finds all tasks stored."""
+    source, url = f"zarr://{tmp_path}/source.zarr", f"{scheme}://{tmp_path}/two/em"
+    filled(source, replace(SPEC, encoding=None, times=2 if scheme == "zarr" else None))
+    words = ["convert", source, "--max-mip", 1, "--task-size", 8, 16, 32]
+    assert run(*words, f"{scheme}://{tmp_path}/one/em").exit_code == 0
+    done = CliRunner().invoke(cli, list(map(str, ["--verbose", *words, url, "--processes", 2])))
+    assert done.exit_code == 0, done.output
+    assert "wrote " in done.output
+    assert "0 of" in done.output
+    assert re.search(r"save +\d", done.output)  # the table of seconds
+    one, two = ({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
+                 if path.is_file()} for folder in (tmp_path / "one", tmp_path / "two"))  # fmt: skip
+    assert one == two
+    again = CliRunner().invoke(cli, list(map(str, [*words, url, "--processes", 2])))
+    assert "wrote 0 tasks; all" in again.output
+
+
+def test_failures_in_processes_are_listed(tmp_path):
+    """A task that fails in another process is listed with its operator; the others are done."""
+    source, target = address(tmp_path, "precomputed", "source"), f"zarr://{tmp_path}/t.zarr"
+    filled(source)
+    folder = next(path for path in (tmp_path / "source-em").iterdir() if path.is_dir())
+    torn = sorted(folder.iterdir())[0]
+    torn.write_bytes(b"torn")
+    words = ("convert", source, target, "--task-size", 8, 16, 16)
+    done = run(*words, "--processes", 2)
+    assert done.exit_code == 1
+    assert done.output.count("load failed on task") == 1
+    assert torn.name.removesuffix(".gz") in done.output
+    assert "1 of 60 tasks failed, and the others are done" in done.output
+    assert "wrote 0" not in run(*words).output
+
+
+def test_a_killed_process_ends_the_command(tmp_path):
+    """The error names the signal; the same command completes the copy."""
+    source, target = address(tmp_path, "zarr", "source"), f"zarr://{tmp_path}/t.zarr"
+    array = filled(source, replace(SPEC, encoding=None))
+    words = ["--quiet", "convert", source, target, "--task-size", "8", "16", "16", "-n", "2"]
+    code = "from chunkflow_py.cli.main import cli; cli()"
+    environment = os.environ | {"CHUNKFLOW_FAILPOINT": "mid-read:kill@5"}
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "process 0 of 2 has died" in done.stderr or "process 1 of 2 has died" in done.stderr
+    assert "SIGKILL" in done.stderr
+    assert run(*words[1:]).exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+
+
+def test_processes_that_cannot_share_a_file_or_memory_are_refused(tmp_path, monkeypatch):
+    """The error says what to change."""
+    source = address(tmp_path, "zarr", "source")
+    filled(source, replace(SPEC, encoding=None))
+    done = run("convert", source, address(tmp_path, "h5"), "--processes", 2)
+    assert (done.exit_code, "only one process can write" in done.output) == (1, True)
+    monkeypatch.setattr("chunkflow_py.run.phase_processes.available_host_bytes", lambda: 100_000)
+    done = run("convert", source, f"zarr://{tmp_path}/t.zarr", "--processes", 2)
+    assert done.exit_code == 1
+    assert "is expected to take 2 times" in done.output

@@ -201,6 +201,9 @@ def test_tables_do_not_depend_on_tasks(folder):
         say("label-statistics", "labels.zarr", "two.csv", "--image", "image.zarr", "--overwrite",
             "--task-size", *size)  # fmt: skip
         assert (folder / "two.csv").read_bytes() == content
+    say("label-statistics", "labels.zarr", "two.csv", "--image", "image.zarr", "--overwrite",
+        "--task-size", 7, 9, 4, "--processes", 2)  # fmt: skip
+    assert (folder / "two.csv").read_bytes() == content
     parts = sorted((folder / "two.csv.parts/parts").iterdir())
     assert len(parts) == 3
     parts[1].unlink()

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from chunkflow_py.cli.shared_options import parallel_option, task_size_option
+from chunkflow_py.cli.shared_options import (
+    check_processes,
+    parallel_option,
+    processes_option,
+    task_size_option,
+)
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.saving_options import (
@@ -55,7 +60,7 @@ _DESCRIBING = {"source", "mip", "fill_missing", "use_https", "requester_pays"}
         "New volume": (
             "dtype", "voxel_size", "block_size", "shard_size", "encoding", "factor", "max_mip",
         ),
-        "Tasks": ("task_size", "parallel", "overwrite"),
+        "Tasks": ("task_size", "processes", "parallel", "overwrite"),
         "Cloud access": ("use_https", "requester_pays"),
     }
 )
@@ -78,6 +83,7 @@ _DESCRIBING = {"source", "mip", "fill_missing", "use_https", "requester_pays"}
                    "downsample-volume makes them.  [default: as many levels as SRC has, else until "
                    "no axis is longer than 1024 voxels; 0 for HDF5]")
 @task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+@processes_option()
 @parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,
               help="Rewrite blocks that are already stored, or skip them.")
@@ -85,7 +91,7 @@ _DESCRIBING = {"source", "mip", "fill_missing", "use_https", "requester_pays"}
 @access_options()
 def command(
     source: str, target: str | None, dtype: str | None, shard_size: Zyx | None,
-    block_size: Zyx | None, parallel: int | None, fill_missing: bool,
+    block_size: Zyx | None, processes: int, parallel: int | None, fill_missing: bool,
     voxel_size: tuple[float, float, float] | None, **options: Any,
 ) -> Callable[[], None]:
     """Check the block and shard size, and return the function that converts the volume."""
@@ -107,12 +113,13 @@ def command(
 
     def copy(target: str) -> None:
         from chunkflow_py.cli.levels import make_levels
-        from chunkflow_py.cli.phase import run_phase
+        from chunkflow_py.cli.phase import run_phase, threads_of
         from chunkflow_py.run.whole_volume import Conversion
         from chunkflow_py.volume.new_volume import checked_dtype
         from chunkflow_py.volume.protocol import VolumeOptions
 
-        access = access_from(options)
+        access, threads = access_from(options), threads_of(parallel, processes)
+        check_processes(processes, target)
         for name in ("use_https", "requester_pays"):
             del options[name]
         conversion = Conversion(
@@ -122,16 +129,27 @@ def command(
             voxel_size_nm=voxel_size,
             block_size=block_size,
             shard_size=shard_size,
-            reading=VolumeOptions(fill_missing=fill_missing, parallel=parallel, access=access),
-            writing=VolumeOptions(parallel=parallel, access=access),
+            reading=VolumeOptions(fill_missing=fill_missing, parallel=threads, access=access),
+            writing=VolumeOptions(parallel=threads, access=access),
             **options,
         )
-        run_phase(conversion.pipeline, f"converting {source} to {target}")
+        run_phase(
+            conversion.pipeline,
+            f"converting {source} to {target}",
+            processes=processes,
+            at_end=conversion.end,
+        )
         if is_dry_run():
             return
         if conversion.levels:
-            resume = not conversion.overwrite
-            make_levels(target, 1, conversion.levels + 1, conversion.writing, resume=resume)
+            make_levels(
+                target,
+                1,
+                conversion.levels + 1,
+                conversion.writing,
+                processes=processes,
+                resume=not conversion.overwrite,
+            )
         conversion.fit_display()
 
     return describe if target is None else partial(copy, target)

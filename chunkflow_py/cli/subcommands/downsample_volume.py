@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.shared_options import parallel_option, task_size_option
+from chunkflow_py.cli.shared_options import parallel_option, processes_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.volume_options import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--resume/--overwrite", default=False, show_default=True,
               help="Skip blocks that are already stored, or write them again.")
 @fill_missing_option()
+@processes_option()
 @parallel_option()
 @requester_pays_option()
 def command(
@@ -58,14 +59,15 @@ def command(
 
     def act() -> None:
         from chunkflow_py.cli.levels import make_levels
+        from chunkflow_py.cli.phase import threads_of
         from chunkflow_py.volume.protocol import VolumeOptions
 
         opening = VolumeOptions(
             fill_missing=options["fill_missing"],
-            parallel=options["parallel"],
+            parallel=threads_of(options["parallel"], options["processes"]),
             access=access_from(options),
         )
-        making = {name: options[name] for name in ("mode", "sparse", "resume")}
+        making = {name: options[name] for name in ("mode", "sparse", "resume", "processes")}
         make_levels(
             volume_path, start_mip, stop_mip, opening, size=options["task_size"], **making
         )

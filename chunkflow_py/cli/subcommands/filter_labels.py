@@ -93,7 +93,8 @@ def command(
         filtering.objects.begin()
         run_phase(filtering.objects.measuring, f"measuring {source}")
         removed = filtering.choose()
-        run_phase(filtering.copying, f"filtering {source}")
+        copying = filtering.copying()
+        run_phase(copying.pipeline, f"filtering {source}", at_end=copying.end)
         echo(f"{target}: {removed}")
 
     return act

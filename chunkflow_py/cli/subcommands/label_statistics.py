@@ -15,12 +15,13 @@ Example: chunkflow label-statistics labels.zarr objects.csv --image cells.zarr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.shared_options import parallel_option, task_size_option
+from chunkflow_py.cli.shared_options import parallel_option, processes_option, task_size_option
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.volume_options import access_from, access_options
@@ -46,14 +47,15 @@ if TYPE_CHECKING:
 @click.option("--parts", metavar="URL",
               help="Folder or prefix in which measure-labels has stored the measures of a run.")
 @task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+@processes_option()
 @parallel_option()
 @click.option("--overwrite/--resume", default=False, show_default=True,
               help="Measure all tasks again, or skip tasks that are finished.")
 @access_options()
 def command(
     labels: str, table: Path, image: str | None, channels: tuple[int, ...] | None, mip: int | None,
-    work_path: str | None, parts: str | None, task_size: Zyx | None, parallel: int | None,
-    overwrite: bool, **options: Any,
+    work_path: str | None, parts: str | None, task_size: Zyx | None, processes: int,
+    parallel: int | None, overwrite: bool, **options: Any,
 ) -> Callable[[], None]:
     """Check the name of the table, and return the function that measures and writes it."""
     # fmt: on
@@ -68,7 +70,7 @@ def command(
         raise OptionError(msg)
 
     def act() -> None:
-        from chunkflow_py.cli.phase import run_phase
+        from chunkflow_py.cli.phase import run_phase, threads_of
         from chunkflow_py.pipeline.params import is_dry_run
         from chunkflow_py.run.object_table import ObjectTable, check_table_path, encoded_table
         from chunkflow_py.store.local_files import write_whole
@@ -83,14 +85,15 @@ def command(
             mip or 0,
             task_size,
             overwrite,
-            VolumeOptions(parallel=parallel, access=access_from(options)),
+            VolumeOptions(parallel=threads_of(parallel, processes), access=access_from(options)),
         )
         if is_dry_run():
             objects.measuring().check()
             return
         if parts is None:
             objects.begin()
-            run_phase(objects.measuring, f"measuring {labels}")
+            make = replace(objects).measuring  # picklable, because no volume is open
+            run_phase(make, f"measuring {labels}", processes=processes)
         columns = objects.columns(objects.objects(parts))
         write_whole(table, encoded_table(columns, table.suffix))
         count = len(columns["label"])

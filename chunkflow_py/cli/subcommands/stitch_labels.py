@@ -128,12 +128,9 @@ def stitch_labels(stitching: Stitching) -> None:
         return
     stitching.begin()
     run_phase(stitching.linking, f"linking {stitching.labels}")
-    table = stitching.solve()
-
-    def relabelling(**running: Any) -> Any:
-        return stitching.relabelling(table, **running)
-
-    run_phase(relabelling, f"relabelling {stitching.labels}")
+    relabelling = stitching.relabelling(stitching.solve())
+    description = f"relabelling {stitching.labels}"
+    run_phase(relabelling.pipeline, description, at_end=relabelling.end)
 
 
 def _stitching(options: dict[str, Any]) -> Stitching:

@@ -436,12 +436,8 @@ class WorkerPool:
 
     def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
         """Record that a process is ready for tasks."""
-        process.operators = ready.operators
-        process.stages = ready.stages
-        process.window = ready.window
-        process.ready_at = time.monotonic()
+        process.ready(ready)
         self._seats[process.number].failed_starts = 0
-        process.poll()
 
     def exited(self, process: WorkerProcess) -> None:
         """Determine why a process has ended, blame a task if it is at fault, and retry the others.
@@ -704,6 +700,14 @@ class WorkerProcess:
         )
 
     # --- life cycle ------------------------------------------------------------------------------
+
+    def ready(self, message: PipelineReady) -> None:
+        """Record that the process is ready for tasks."""
+        self.operators = message.operators
+        self.stages = message.stages
+        self.window = message.window
+        self.ready_at = time.monotonic()
+        self.poll()
 
     def poll(self) -> bool:
         """Update the memory use of the process; return whether the process is alive."""

@@ -35,6 +35,7 @@ from chunkflow_py.core.decoding import BLOCK_BYTES
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.core.host_memory import check_fits
+from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.recording_store import RecordingStore
 from chunkflow_py.store.store_address import without_secrets
@@ -514,7 +515,7 @@ class BlockVolume:
 
     @property
     def _threads(self) -> int:
-        threads = self._opening.parallel or _cores()
+        threads = self._opening.parallel or usable_cores()
         if self._store.is_local:
             return threads + (_DISK_THREADS if self._mode == "r+" else 0)
         return max(threads, self._store.connections)
@@ -599,10 +600,3 @@ def _stop(futures: Collection[Future[Any]]) -> None:
     for future in futures:
         future.cancel()
     wait(futures)
-
-
-def _cores() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import itertools
 import logging
-import os
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ import numpy as np
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
+from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.core.task import Output
 from chunkflow_py.errors import (
     ChunkError,
@@ -286,7 +286,7 @@ def write_pngs(
     grey = converted(chunk.with_array(array), dtype).array
     with (
         together(open_store(str(folder))) as gathering,
-        ThreadPoolExecutor(min(len(grey), os.cpu_count() or 1), "png") as pool,
+        ThreadPoolExecutor(min(len(grey), usable_cores()), "png") as pool,
     ):
         store = RecordingStore(gathering)
 

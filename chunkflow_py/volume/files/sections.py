@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.errors import ChunkError, VolumeNotFoundError
 from chunkflow_py.volume.files.file_volume import FileVolume
 
@@ -105,7 +105,7 @@ class SectionStack:
         existing = [number for number in numbers if number in self.files]
         if existing:
             # Files are decoded in parallel; the first error in the order of sections is raised.
-            with ThreadPoolExecutor(min(len(existing), os.cpu_count() or 1), "sections") as pool:
+            with ThreadPoolExecutor(min(len(existing), usable_cores()), "sections") as pool:
                 list(pool.map(place, existing))
         if missing:
             logger.warning(

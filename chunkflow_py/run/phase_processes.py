@@ -1,0 +1,211 @@
+"""Run the tasks of a pipeline in several processes of this machine, without queue and ledger.
+
+```
+this process                              each process
+make and check the pipeline               make the pipeline again, with the tasks that arrive
+send as many tasks as it can hold   --->  run a task
+tell the listener                   <---  seconds of the operators, outcome
+```
+
+The processes are those of a worker. They are killed if this process ends, even by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.host_memory import available_host_bytes, describe_bytes
+from chunkflow_py.core.task import Skip, Task
+from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
+from chunkflow_py.pipeline.operator import Source
+from chunkflow_py.run.worker.task_receiver import Job
+from chunkflow_py.run.worker.worker_pool import ProcessStart, WorkerProcess
+from chunkflow_py.run.worker.worker_process import LogMessage, PipelineBroken, PipelineReady
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
+    from chunkflow_py.run.worker.worker_process import TaskEnded, TaskFeed
+
+logger = logging.getLogger(__name__)
+
+_WATCH_S = 0.25
+
+
+def run_in_processes(
+    make: Callable[..., Pipeline],
+    pipeline: Pipeline,
+    processes: int,
+    *,
+    ahead: int | None = None,
+    threads: int | None = None,
+    seen: Callable[[tuple[ProcessSnapshot, ...]], None] = lambda _: None,
+) -> Iterator[Task]:
+    """Check a pipeline, run all its tasks in several processes, and yield the failed tasks.
+
+    Args:
+        make: picklable function that makes the pipeline in a process; its only argument is
+            ``ahead``.
+        pipeline: the pipeline that *make* returns, with the listener to tell. It has a source.
+        processes: number of processes.
+        ahead: number of tasks to prefetch per stage; ``None`` chooses 1 if memory suffices, else 0.
+        threads: number of threads of compute libraries in each process; ``None`` for the number
+            that the environment sets.
+        seen: function that is called with the states of the processes, for a progress view.
+
+    Raises:
+        OptionError: the processes are expected to need more memory than is available.
+        ChunkflowError: a check of the pipeline failed, or a process has died.
+    """
+    pipeline.check()
+    chosen = _choose_ahead(pipeline, processes, ahead)
+    start = ProcessStart(partial(_fed_pipeline, make, chosen), threads=threads)
+    tasks: Any = pipeline.source.body if pipeline.source else [Task()]
+    listener = pipeline.listener
+    with ExitStack() as stack:
+        listener.run_started(pipeline.operators, len(tasks))
+        stack.callback(listener.run_finished)
+        pool = _Pool(tasks)
+        stack.callback(pool.kill)
+        pool.start(start, min(processes, len(tasks)))
+        for task in pool.run(seen):
+            for name, seconds in task.seconds.items():
+                listener.operator_finished(name, task, seconds)
+            listener.task_finished(task)
+            if task.failed:
+                yield task
+
+
+def _fed_pipeline(make: Callable[..., Pipeline], ahead: int, feed: TaskFeed) -> Pipeline:
+    """Make the pipeline of a process, whose tasks arrive from outside."""
+    pipeline = make(ahead=ahead)
+    feed.boxes = pipeline.source.hooks.boxes if pipeline.source else None
+    pipeline.source = Source("tasks", feed)
+    pipeline.check()
+    return pipeline
+
+
+def _choose_ahead(pipeline: Pipeline, processes: int, ahead: int | None) -> int:
+    """Return the number of tasks to prefetch per stage with which all processes fit into memory.
+
+    Raises:
+        OptionError: there is no such number.
+    """
+    available = available_host_bytes()
+    each = 0
+    for chosen in (1, 0) if ahead is None else (ahead,):
+        each = pipeline.estimated_memory(chosen).bytes
+        if available is None or processes * each <= available:
+            logger.info("expected peak: %d times %s", processes, describe_bytes(each))
+            return chosen
+    msg = (
+        f"--processes {processes} is expected to take {processes} times {describe_bytes(each)} of "
+        f"memory, but {describe_bytes(available or 0)} are available; give fewer "
+        "processes or a smaller --task-size"
+    )
+    raise OptionError(msg)
+
+
+class _Pool:
+    """The processes, and the tasks that no process has yet.
+
+    Args:
+        tasks: the tasks of the pipeline.
+    """
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._messages: SimpleQueue[tuple[WorkerProcess, Sequence[Any] | None]] = SimpleQueue()
+        self._jobs = (Job(n, str(task.region), [], "") for n, task in enumerate(tasks))
+        self._processes: list[WorkerProcess] = []
+
+    def start(self, start: ProcessStart, number: int) -> None:
+        """Start a number of processes."""
+
+        def post(process: WorkerProcess, messages: Sequence[Any] | None) -> None:
+            self._messages.put((process, messages))
+
+        for each in range(number):
+            self._processes.append(WorkerProcess(each, start, None, post))
+
+    def run(self, seen: Callable[[tuple[ProcessSnapshot, ...]], None]) -> Iterator[Task]:
+        """Yield each task when it has ended, with its outcome.
+
+        Args:
+            seen: function to call with the current states of the processes.
+
+        Raises:
+            ChunkflowError: a process has died.
+        """
+        running = len(self._processes)
+        while running:
+            seen(tuple(each.snapshot() for each in self._processes))
+            try:
+                process, messages = self._messages.get(timeout=_WATCH_S)
+            except Empty:
+                continue
+            if messages is None:
+                self._check_ended(process)
+                running -= 1
+                continue
+            for message in messages:
+                if isinstance(message, PipelineReady):
+                    process.ready(message)
+                elif isinstance(message, PipelineBroken):
+                    process.broken = message
+                elif isinstance(message, LogMessage):
+                    logger.log(message.level, "%s", message.text)
+                else:
+                    yield _ended_task(process.take(message.slot), message)
+            self._feed(process)
+
+    def _feed(self, process: WorkerProcess) -> None:
+        """Give a process as many tasks as it can hold; if there are none, ask it to end."""
+        while len(process.jobs) < process.window and not process.is_ending:
+            job = next(self._jobs, None)
+            if job is None:
+                process.end()
+            else:
+                process.give([job])
+
+    def _check_ended(self, process: WorkerProcess) -> None:
+        """Raise an error if a process has ended before its last task."""
+        process.reap()
+        cause, output = process.cause()
+        tasks = ", ".join(process.jobs[slot].box for slot in process.begun())
+        if process.broken is not None and process.broken.is_usage:
+            raise OptionError(cause)
+        if process.broken is not None or process.jobs or not process.is_ending:
+            logger.debug("process %d: %s", process.number, output)
+            during = f" during task {tasks}" if tasks else ""
+            msg = (
+                f"process {process.number} of {len(self._processes)} has died{during}: {cause}; "
+                "finished tasks are stored: run the same command again, with fewer --processes if "
+                "memory was short"
+            )
+            raise ChunkflowError(msg)
+
+    def kill(self) -> None:
+        """Kill all processes that still run."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.reap()
+            process.close()
+
+
+def _ended_task(job: Job | None, ended: TaskEnded) -> Task:
+    """Return a task without items that has ended in another process."""
+    task = Task(Region.parse(job.box) if job else None, seconds=dict(ended.seconds))
+    if ended.fault is not None:
+        operator = next(reversed(ended.seconds), "")
+        task.outcome = OperatorError.reported(operator, str(task.region), ended.fault.reason)
+    elif ended.state == "skipped":
+        task.outcome = Skip(ended.reason or "")
+    return task
