@@ -85,21 +85,16 @@ class Neuroglancer(OperatorBase):
         Raises:
             ChunkError: an item cannot be shown.
         """
+        from chunkflow_py.ops.viewing.server import layer_names
+
         if self._showing.ended or self._server is None:
             return task
         items = {name: task[name] for name in self.inputs}
-        volumes = {_layer_name(url, self.volumes): url for url in self.volumes}
+        volumes = layer_names(self.volumes)
         url = self._server.show(items, self.voxel_size_nm, self.segments, self.mesh_path, volumes)
         self._showing.wait(task, url, open_page=self.open)
         self._server.clear()
         return task
-
-
-def _layer_name(url: str, urls: tuple[str, ...]) -> str:
-    """Return the last part of an address, or the whole address if another one ends alike."""
-    names = [each.rstrip("/|:").rpartition("/")[2] for each in urls]
-    name = url.rstrip("/|:").rpartition("/")[2]
-    return name if names.count(name) == 1 else url
 
 
 def _inputs(

@@ -8,6 +8,7 @@ GET /cells.bin?stage=S                      cell of each task in the map of step
 GET /map.bin?stage=S&since=VERSION          states of all tasks, or only the states that changed
 GET /brief.json?stage=S&number=N            facts about task N that are in memory
 GET /task.json?stage=S&number=N             these facts, and record and failures from the ledger
+GET /layers                                 redirects to a viewer with all volumes of the run
 GET /health                                 version and resident memory; does not read the run
 ```
 
@@ -28,6 +29,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,7 +39,10 @@ from chunkflow_py.store.network_reach import asks_loopback, is_loopback
 from chunkflow_py.store.store_address import public_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chunkflow_py.monitor.dashboard.run_watch import RunWatch
+    from chunkflow_py.ops.viewing.server import ViewerServer
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +91,7 @@ class DashboardServer:
             msg = f"cannot listen on {bind_address}:{port}: {reason}; give {remedy}"
             raise VolumeError(msg) from error
         self._server.watch = watch
+        self._server.viewers = _Viewers(bind_address)
         self._server.is_private = is_loopback(bind_address)
         host = f"[{bind_address}]" if ":" in bind_address else bind_address
         self.url = f"http://{host}:{self._server.server_port}/"
@@ -99,12 +105,57 @@ class DashboardServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._server.viewers.stop()
         self._watch.close()
+
+
+class _Viewers:
+    """Neuroglancer viewers of the volumes of a run, started at the first request.
+
+    Args:
+        bind_address: address that the viewer's server listens on, at any free port.
+    """
+
+    def __init__(self, bind_address: str) -> None:
+        self._bind_address = bind_address
+        self._server: ViewerServer | None = None
+        self._urls: dict[tuple[str, ...], str] = {}
+        self._lock = threading.Lock()
+
+    def url(self, addresses: Sequence[str]) -> str:
+        """Return the address of a viewer with those of the volumes that can be shown now.
+
+        Raises:
+            OptionError: no volume can be shown.
+            MissingExtraError: neuroglancer is not installed.
+        """
+        from chunkflow_py.ops.viewing.server import ViewerServer, can_show, layer_names
+
+        with self._lock:
+            shown = tuple(filter(can_show, addresses))
+            if not shown:
+                msg = (
+                    "Neuroglancer can show none of the volumes of this run "
+                    f"({', '.join(addresses) or 'it has none'}): they do not exist yet, or are "
+                    "not OME-Zarr, precomputed or N5"
+                )
+                raise OptionError(msg)
+            if self._server is None:
+                self._server = ViewerServer(self._bind_address)
+            if shown not in self._urls:
+                self._urls[shown] = self._server.show({}, volumes=layer_names(shown))
+            return self._urls[shown]
+
+    def stop(self) -> None:
+        """Stop the viewer's server, if it was started."""
+        if self._server is not None:
+            self._server.stop()
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     watch: RunWatch
+    viewers: _Viewers
     is_private: bool
 
 
@@ -146,7 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, query: dict[str, str]) -> None:
         watch, stage = self.server.watch, query.get("stage", "")
         if path == "/status.json":
-            self._send_json(watch.status(stage))
+            has_viewer = find_spec("neuroglancer") is not None
+            self._send_json(watch.status(stage) | {"has_viewer": has_viewer})
         elif path == "/layout.json":
             self._send_json(watch.layout(stage))
         elif path == "/cells.bin":
@@ -155,6 +207,9 @@ class _Handler(BaseHTTPRequestHandler):
             number, is_all, data = watch.map(stage, int(query.get("since", "0")))
             more = {"X-Version": str(number), "X-Whole": str(int(is_all))}
             self._send(data, _BYTES, more)
+        elif path == "/layers":
+            place = {"Location": self.server.viewers.url(watch.volumes())}
+            self._send(b"", "text/plain", place, HTTPStatus.FOUND)
         elif path == "/health":
             self._send_json({"version": version("chunkflow_py"), "memory_bytes": resident_bytes()})
         elif path == "/brief.json":

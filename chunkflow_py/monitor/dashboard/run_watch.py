@@ -18,6 +18,7 @@ from chunkflow_py.monitor.dashboard.task_states import (
     TaskStates,
 )
 from chunkflow_py.monitor.run_facts import StepStatus, run_state
+from chunkflow_py.monitor.run_volumes import volumes_of
 from chunkflow_py.queue.message_body import parse_body
 from chunkflow_py.queue.queue_protocol import TellsLeased, open_queue
 from chunkflow_py.store import open_store
@@ -230,6 +231,12 @@ class RunWatch:
                 "price_source": "" if self._price is None else self._source,
                 "cost": cost(workers["hours"], ended, watch.stage.tasks, self._price),
             }
+
+    def volumes(self) -> list[str]:
+        """Return the addresses of the volumes that the steps read and write, each once."""
+        steps = [each.stage for each in self._stages.values()]
+        places = [place for step in steps for place in volumes_of(step)[0]]
+        return list(dict.fromkeys(place.address for place in places))
 
     def layout(self, name: str) -> dict[str, Any]:
         """Return the layout of the map of the step called *name*, and the names of the states."""

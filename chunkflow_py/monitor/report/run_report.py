@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.monitor.report.seam_measure import FACES, sampled, seams_of
-from chunkflow_py.monitor.report.volume_planes import planes_of, volumes_of
+from chunkflow_py.monitor.report.volume_planes import planes_of
 from chunkflow_py.monitor.run_facts import StepFacts
+from chunkflow_py.monitor.run_volumes import volumes_of
 from chunkflow_py.run.repair import damages_of
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
     from chunkflow_py.monitor.report.seam_measure import Seams
-    from chunkflow_py.monitor.report.volume_planes import RunVolume, VolumePlanes
+    from chunkflow_py.monitor.report.volume_planes import VolumePlanes
+    from chunkflow_py.monitor.run_volumes import RunVolume
     from chunkflow_py.planning.prices import Prices
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep, Spec

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.monitor.report.volume_planes import RunVolume
+    from chunkflow_py.monitor.run_volumes import RunVolume
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.tasks.task_plan import Plan
     from chunkflow_py.volume.protocol import Volume

@@ -1,6 +1,4 @@
-"""The volumes that a step reads and writes, and PNG images of three planes of each volume.
-
-The volumes are found in the spec of the run, without calling an operator of the pipeline.
+"""PNG images of three planes of a volume.
 
 ```
 box around all tasks, at the finest level that has at most SIDE voxels along each axis of the box
@@ -15,16 +13,15 @@ box around all tasks, at the finest level that has at most SIDE voxels along eac
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.errors import ChunkError, ChunkflowError, VolumeError
+from chunkflow_py.errors import ChunkError, ChunkflowError
 from chunkflow_py.ops.viewing.colours import (
     check_labels,
     colours_of_channels,
@@ -34,49 +31,17 @@ from chunkflow_py.ops.viewing.colours import (
     range_and_rule,
     single_channel,
 )
-from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.run.run_spec import RunStep
+    from chunkflow_py.monitor.run_volumes import RunVolume
     from chunkflow_py.volume.protocol import Volume
 
 SIDE = 400  # voxels of the longest side of a plane
-# An entry of the spec for a level: the address, for a file with its dataset, and the mip.
-_LEVEL = re.compile(r"(?P<address>.+) at mip (?P<mip>[0-9]+)")
-_FACTOR_OF = "downsample"  # the operator whose output has larger voxels than its input
-
-
-@dataclass(frozen=True)
-class RunVolume:
-    """A volume that a step reads or writes.
-
-    Attributes:
-        role: ``input`` or ``output``.
-        operator: name of the operator that reads or writes the volume.
-        address: address at which the volume is opened.
-        mip: resolution level of the volume.
-        shrink: extent of a voxel of the volume, in voxels of the tasks, zyx.
-    """
-
-    role: str
-    operator: str
-    address: str
-    mip: int
-    shrink: Zyx = Zyx(1, 1, 1)
-
-    def open(self, mip: int | None = None) -> Volume:
-        """Open the volume at its level `mip`, or at another level if *mip* is given.
-
-        Raises:
-            ChunkflowError: the volume cannot be opened.
-        """
-        return open_volume(self.address, self.mip if mip is None else mip)
 
 
 @dataclass(frozen=True)
@@ -229,49 +194,3 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
 
 
 # --- volumes of a step ----------------------------------------------------------------------------
-
-
-def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes that a step reads and writes, and a line of text for each other address.
-
-    If an operator reads or writes several levels of a volume, only the first is returned.
-    """
-    found, others = [], []
-    shrink = Zyx(1, 1, 1)
-    for operator, options in stage.options:
-        if operator == _FACTOR_OF and not options.get("coarse_tasks"):
-            shrink = shrink * Zyx.of(options.get("factor") or (1, 1, 1))
-        for role, key in (("input", "reads"), ("output", "writes")):
-            seen: set[str] = set()
-            for declared in options.get(key) or ():
-                place = _place(role, operator, declared, options, shrink)
-                if place is None:
-                    others.append(
-                        f"{operator} {'reads' if key == 'reads' else 'writes'} {declared}"
-                    )
-                elif place.address not in seen:
-                    seen.add(place.address)
-                    found.append(place)
-    return found, others
-
-
-def _place(
-    role: str, operator: str, declared: str, options: dict[str, Any], shrink: Zyx
-) -> RunVolume | None:
-    level = _LEVEL.fullmatch(declared)
-    address, mip = (level["address"], int(level["mip"])) if level else (declared, 0)
-    for typed in _strings(options):
-        try:
-            place = Location.parse(typed)
-        except VolumeError:
-            continue
-        where = f"{place.store_url}:{(place.dataset or 'main').strip('/')}"
-        if address in (place.store_url, where) and place.format is not None:
-            return RunVolume(role, operator, typed, mip, shrink)
-    return None if level is None else RunVolume(role, operator, address, mip, shrink)
-
-
-def _strings(options: dict[str, Any]) -> Iterator[str]:
-    for key, value in options.items():
-        if key not in ("reads", "writes") and isinstance(value, str) and "://" in value:
-            yield value

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk
-from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.errors import ChunkError, ChunkflowError, VolumeError, needs_extra
 from chunkflow_py.ops.viewing.colours import CHANNEL_COLOURS
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of
 from chunkflow_py.store import open_store
@@ -166,6 +166,24 @@ class ViewerServer:
         """Release all items, and stop the server."""
         self.clear()
         self._library.stop()
+
+
+def layer_names(urls: Sequence[str]) -> dict[str, str]:
+    """Return the addresses of volumes by the name of their layer.
+
+    The name is the last part of an address, or the whole address if another one ends alike.
+    """
+    ends = [url.rstrip("/|:").rpartition("/")[2] for url in urls]
+    return {end if ends.count(end) == 1 else url: url for url, end in zip(urls, ends, strict=True)}
+
+
+def can_show(url: str) -> bool:
+    """Return whether a volume exists at an address, in a format that Neuroglancer reads."""
+    try:
+        folder = ObjectFolder(Location.parse(url).store_url)
+        return any(folder.get(key) is not None for key in _NEUROGLANCER_READS)
+    except ChunkflowError:
+        return False
 
 
 def check_free(bind_address: str, port: int) -> None:

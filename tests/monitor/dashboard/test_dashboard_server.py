@@ -5,14 +5,18 @@ import http.client
 import json
 import shutil
 import struct
+import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 from rigs.planted import failure, planted_run, record
 
-from chunkflow_py.core.geometry import BoxGrid, Zyx
+from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import BY_LEASES, RunWatch
@@ -23,6 +27,8 @@ from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.tasks.task_plan import GridPlan
+from chunkflow_py.volume import create_volume
+from chunkflow_py.volume.protocol import VolumeSpec
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(2, 3, 4)))
 
@@ -278,3 +284,30 @@ def test_a_damaged_record_counts_as_none(home, is_folded):
     header_is_sound = is_folded  # the map is drawn by headers, which verify does not believe
     counts = json.loads(body)["stages"][0]["counts"]
     assert counts["done"] == (done if header_is_sound else done - 1)
+
+
+def test_a_viewer_shows_all_volumes_of_a_run(tmp_path, server):
+    """/layers leads to a viewer with the inputs and outputs of all steps that exist by now."""
+    pytest.importorskip("neuroglancer")
+    assert get_json(server, "/status.json")["has_viewer"] is True
+    status, _, body = get(server, "/layers")
+    assert (status, "can show none of the volumes of this run" in body.decode()) == (404, True)
+    box, block = BoundingBox((0, 0, 0), (8, 8, 16)), Zyx(8, 8, 8)
+    spec = VolumeSpec(box, (4, 4, 4), np.dtype("uint8"), None, "image", block)
+    create_volume(spec, f"zarr://{tmp_path}/em.zarr")
+    line = f"""submit --run {tmp_path}/run
+        generate-tasks --roi-start 0 0 0 --roi-size 8 8 16 --chunk-size 8 8 8
+        load-zarr --store {tmp_path}/em.zarr threshold --threshold 3
+        save-zarr --store {tmp_path}/out.zarr --chunk-size 8 8 8"""
+    assert CliRunner().invoke(cli, line.split()).exit_code == 0
+    other = DashboardServer(RunWatch(RunDirectory(f"{tmp_path}/run")))
+    try:
+        status, headers, _ = get(other, "/layers")
+        assert status == 302
+        assert get(other, "/layers")[1]["Location"] == headers["Location"]
+        shown = other._server.viewers._server.viewer.state.layers
+        assert [layer.name for layer in shown] == ["em.zarr", "out.zarr"]
+        with urllib.request.urlopen(headers["Location"], timeout=20) as answer:
+            assert b"<html" in answer.read().lower()
+    finally:
+        other.stop()

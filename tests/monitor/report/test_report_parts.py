@@ -11,7 +11,8 @@ import pytest
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.monitor.report.report_markup import Html, bars, duration, over_time, spans, tag
-from chunkflow_py.monitor.report.volume_planes import SIDE, RunVolume, planes_of, png_of, volumes_of
+from chunkflow_py.monitor.report.volume_planes import SIDE, planes_of, png_of
+from chunkflow_py.monitor.run_volumes import RunVolume, volumes_of
 from chunkflow_py.ops.viewing.colours import colours_of_labels
 from chunkflow_py.run.run_spec import RunStep
 from chunkflow_py.volume import create_volume, open_volume

@@ -17,7 +17,7 @@ from chunkflow_py.monitor.report.seam_measure import (
     seams_of,
     steps_of,
 )
-from chunkflow_py.monitor.report.volume_planes import RunVolume
+from chunkflow_py.monitor.run_volumes import RunVolume
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store

@@ -240,6 +240,7 @@ function render(said) {
   $("address").textContent = said.address;
   $("state").textContent = said.state;
   $("state").className = `pill ${said.state === "complete" ? "complete" : said.state === "unfinished" ? "" : "failures"}`;
+  $("layers").hidden = !said.has_viewer;
   $("fresh").textContent = `as of ${clock(said.now)}`;
   fill("stage", [said.stages.map((each) => each.name), said.stage], ([names, now]) =>
     names.map((name) => make("option", { value: name, selected: name === now }, name)));
