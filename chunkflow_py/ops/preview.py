@@ -4,8 +4,10 @@ Example: chunkflow load-h5 --file-name raw.h5 preview --inputs chunk --output-pa
 
 preview works on machines without a screen. The three planes go through the middle of a chunk. Each
 is drawn in true proportions, with its position and a scale bar. Segmentations are shown in colours,
-affinities x, y, z in red, green and blue, and other chunks in grey. A path without .png is a
-prefix: with `--output-path sheets/a_`, the task 0-64_0-256_0-256 writes
+affinities x, y, z in red, green and blue, the channels of other chunks in one colour each, and
+single channels in grey. --overlay draws labels over the chunks.
+
+A path without .png is a prefix: with `--output-path sheets/a_`, the task 0-64_0-256_0-256 writes
 sheets/a_0-64_0-256_0-256.png.
 """
 
@@ -19,7 +21,7 @@ import click
 from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import ItemNames
+from chunkflow_py.pipeline.params import ItemName, ItemNames
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
@@ -31,7 +33,11 @@ SECTION = "view"
 
 
 def preview(
-    chunks: dict[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
+    chunks: dict[str, Chunk],
+    width: int = 256,
+    contrast: tuple[float, float] | None = None,
+    overlay: Chunk | None = None,
+    time: int | None = None,
 ) -> bytes:
     """Return a contact sheet of *chunks*: a PNG image with three planes of each chunk.
 
@@ -40,16 +46,19 @@ def preview(
     Args:
         chunks: chunks (z, y, x) or (c, z, y, x) by name, of any real dtype.
         width: length of the longest side of each chunk, pixels.
-        contrast: percentiles of each chunk to show as black and as white (default: 1 and 99.5; for
-            uint8 chunks and for probability and affinity maps, the whole range).
+        contrast: percentiles of each channel to show as black and as white (default: 1 and 99.5;
+            for uint8 chunks and for probability and affinity maps, the whole range).
+        overlay: labels to draw, half transparent, over the chunks that are not segmentations.
+        time: time index of the chunks, for the titles.
 
     Raises:
-        ChunkError: a chunk is empty, or a segmentation has several channels or negative labels.
+        ChunkError: a chunk is empty or does not have the box of *overlay*, or a segmentation has
+            several channels or negative labels.
         MissingExtraError: Pillow is not installed.
     """
     from chunkflow_py.ops.viewing.sheet import contact_sheet
 
-    return contact_sheet(chunks, width, contrast)
+    return contact_sheet(chunks, width, contrast, overlay, time)
 
 
 @dataclass
@@ -61,12 +70,14 @@ class PreviewSaver(OperatorBase):
         saver: object that writes the PNG files.
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles to show as black and as white (default: see `preview`).
+        overlay: name of the labels to draw over the chunks, or ``None``.
     """
 
     inputs: tuple[str, ...]
     saver: ItemSaver
     width: int = 256
     contrast: tuple[float, float] | None = None
+    overlay: str | None = None
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     @property
@@ -96,7 +107,10 @@ class PreviewSaver(OperatorBase):
 
         chunks = {name: task.chunk(name) for name in self.inputs}
         box = next(iter(chunks.values())).bbox
-        self.saver.save(task, preview(chunks, self.width, self.contrast), Region(box))
+        labels = None if self.overlay is None else task.chunk(self.overlay)
+        time = None if task.region is None else task.region.time
+        sheet = preview(chunks, self.width, self.contrast, labels, time)
+        self.saver.save(task, sheet, Region(box))
         return task
 
 
@@ -126,14 +140,24 @@ class PreviewSaver(OperatorBase):
     help="Length of the longest side of each chunk, pixels.",
 )
 @click.option(
+    "--overlay",
+    type=ItemName("in"),
+    help="Name of labels to draw, half transparent, over the other chunks.",
+)
+@click.option(
     "--contrast",
     nargs=2,
     type=click.FloatRange(0, 100),
     metavar="LOW HIGH",
-    help="Percentiles to show as black and white.  [default: 1 99.5; uint8 and maps: whole range]",
+    help="Percentiles of each channel to show as black and white.  [default: 1 99.5; uint8 and "
+    "maps: whole range]",
 )
 def command(
-    inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
+    inputs: tuple[str, ...],
+    output_path: str,
+    width: int,
+    overlay: str | None,
+    contrast: tuple[float, float] | None,
 ) -> PreviewSaver:
     """Check the contrast, and return the operator."""
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
@@ -146,4 +170,5 @@ def command(
         raise OptionError(msg)
     check_extra("image", "preview", "PIL")
     files = TaskFiles(output_path, ".png", (".png",), "--output-path")
-    return PreviewSaver(inputs, ItemSaver(files, inputs[0], bytes, bytes), width, contrast)
+    saver = ItemSaver(files, inputs[0], bytes, bytes)
+    return PreviewSaver(inputs, saver, width, contrast, overlay)

@@ -47,6 +47,7 @@ NEWER = {
     ("agglomerate", "affinity_offsets"): None,
     ("agglomerate", "affinity_order"): None,
     ("agglomerate", "affinity_at"): "target",
+    ("preview", "overlay"): None,
     ("save-points", "format_"): None,
     ("neuroglancer", "volume_path"): None,
 }

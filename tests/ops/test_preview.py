@@ -12,7 +12,13 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.preview import preview
-from chunkflow_py.ops.viewing.colours import grey, range_and_rule
+from chunkflow_py.ops.viewing.colours import (
+    colours_of_labels,
+    grey,
+    range_and_rule,
+    ranges_and_rule,
+    shown_as,
+)
 from chunkflow_py.ops.viewing.sheet import GAP, LINE, contact_sheet, format_length, round_length
 from chunkflow_py.store import open_store
 
@@ -128,6 +134,57 @@ def test_contrast_may_be_chosen(tmp_path, monkeypatch):
     result = run("--contrast", "99", "1")
     assert result.exit_code == 2
     assert "such as --contrast 1 99.5" in result.stderr
+
+
+def test_each_channel_has_its_own_contrast():
+    """A dim channel is as bright as the others; the colours and their ranges are in the title."""
+    array = np.stack([light_sheet("uint16") // 10, light_sheet("uint16")])
+    image = sheet(cells=Chunk(array, kind="image"))[..., :2]
+    red, green = (np.percentile(image[..., channel], 99) for channel in (0, 1))
+    assert red > 200
+    assert abs(red - green) < 10
+    ranges, rule = ranges_and_rule(array, "image")
+    assert shown_as(ranges) == "red 10 to 49, lime 104 to 498"
+    assert rule == "percentiles 1 and 99.5"
+    assert shown_as([(0, 255)] * 3) == "black 0, full colour 255"
+
+
+def test_labels_over_an_image(tmp_path, monkeypatch):
+    """--overlay colours what labels cover, in every plane, and leaves the rest as it is."""
+    monkeypatch.chdir(tmp_path)
+    image, labels = np.full((4, 40, 40), 100, np.uint8), np.zeros((4, 40, 40), np.uint32)
+    labels[:, :20] = 7
+    plain, over = (
+        np.asarray(Image.open(io.BytesIO(preview({"raw": Chunk(image)}, 80, overlay=each))))
+        for each in (None, Chunk(labels))
+    )
+    changed = (plain != over).any(axis=-1)
+    top, left = GAP + LINE, GAP
+    assert changed[top : top + 40, left : left + 80].all()
+    assert not changed[top + 40 : top + 80, left : left + 80].any()
+    mixed = np.rint(100 * 0.6 + colours_of_labels(np.array(7)) * 0.4)
+    assert over[top, left].tolist() == mixed.tolist()
+    np.save("raw.npy", image)
+    np.save("labels.npy", labels)
+    line = "load-npy -f raw.npy load-npy -f labels.npy -o labels preview -w 80 --overlay labels"
+    assert CliRunner().invoke(cli, ["--quiet", *line.split()]).exit_code == 0
+    assert Path("preview.png").read_bytes() == preview(
+        {"chunk": Chunk(image)}, 80, overlay=Chunk(labels)
+    )
+    line = f"{line.replace('load-npy -f labels', 'crop-margin -m 1 0 0 0 0 0 load-npy -f labels')}"
+    done = CliRunner().invoke(cli, ["--quiet", *line.split()])
+    assert (done.exit_code, "cannot be drawn over chunk 'chunk'" in done.stderr) == (1, True)
+
+
+def test_the_title_has_the_time():
+    """The sheets of time points differ in their titles alone."""
+    chunk = {"raw": Chunk(np.zeros((4, 40, 40), np.uint8))}
+    first, second = (
+        np.asarray(Image.open(io.BytesIO(preview(chunk, 80, time=time)))) for time in (3, 8)
+    )
+    assert first.shape == second.shape
+    rows = np.flatnonzero((first != second).any(axis=(1, 2)))
+    assert 0 < len(rows) < LINE
 
 
 def test_what_cannot_be_shown_is_refused():

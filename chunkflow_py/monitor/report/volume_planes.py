@@ -28,7 +28,8 @@ from chunkflow_py.ops.viewing.colours import (
     colours_of_labels,
     grey,
     kind_of,
-    range_and_rule,
+    ranges_and_rule,
+    shown_as,
     single_channel,
 )
 
@@ -150,14 +151,14 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
         for chunk in chunks:
             check_labels(chunk)
         description += ", one colour per label"
-        limits = (0.0, 1.0)
+        limits = [(0.0, 1.0)]
     elif volume.dtype.kind not in "biuf":
         msg = f"voxels of type {volume.dtype} cannot be shown as an image"
         raise ChunkError(msg)
     else:
-        limits, rule = range_and_rule(np.concatenate([array.ravel() for array in arrays]), kind)
-        description += f", black {limits[0]:g}, white {limits[1]:g}"
-        description += f" ({rule})" if rule else ""
+        flat = [array.reshape(*array.shape[:-3], 1, 1, -1) for array in arrays]
+        limits, rule = ranges_and_rule(np.concatenate(flat, axis=-1), kind)
+        description += f", {shown_as(limits)}" + (f" ({rule})" if rule else "")
     planes = []
     for axis, axes in enumerate(("xy", "xz", "zy")):
         cut = arrays[axis].take(0, axis=arrays[axis].ndim - 3 + axis)
@@ -167,7 +168,7 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
         if kind == "segmentation":
             image = colours_of_labels(cut)
         else:
-            image = colours_of_channels(cut, limits) if cut.ndim == 3 else grey(cut, limits)
+            image = colours_of_channels(cut, limits) if cut.ndim == 3 else grey(cut, limits[0])
         where = f"{'zyx'[axis]} = {chunks[axis].voxel_offset[axis]}"
         rows, columns = image.shape[:2]
         planes.append(PlaneImage(axes, where, png_of(image), (rows * sizes[0], columns * sizes[1])))

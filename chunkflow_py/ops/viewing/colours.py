@@ -8,7 +8,7 @@
 | image, uint8 or bool  | grey, 0 to 255 (bool: 0 to 1)        | sum of one colour per channel,    |
 |                       |                                      | 0 to 255 (bool: 0 to 1)           |
 | others                | grey, from the percentile 1 to 99.5  | sum of one colour per channel,    |
-|                       |                                      | same percentiles for all channels |
+|                       |                                      | from percentiles of each channel  |
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 from chunkflow_py.errors import ChunkError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk, Kind
@@ -104,6 +106,33 @@ def range_and_rule(
     return (low, high if high > low else low + max(1.0, abs(low) * 1e-6)), "least and largest"
 
 
+def ranges_and_rule(
+    array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
+) -> tuple[list[tuple[float, float]], str]:
+    """Return the range of each channel, and how the ranges were chosen; see `range_and_rule`.
+
+    Args:
+        array: (z, y, x) or (c, z, y, x), real.
+        kind: meaning of the voxels.
+        contrast: percentiles to show as black and as white.
+    """
+    channels = array if array.ndim == 4 else array[None]
+    found = [range_and_rule(channel, kind, contrast) for channel in channels]
+    rules = sorted({rule for _, rule in found if rule})
+    return [limits for limits, _ in found], " or ".join(rules)
+
+
+def shown_as(limits: Sequence[tuple[float, float]]) -> str:
+    """Return the values that are shown as black and as white, or as the colour of each channel."""
+    low, high = limits[0]
+    if len(limits) == 1:
+        return f"black {low:g}, white {high:g}"
+    if len(set(limits)) == 1:
+        return f"black {low:g}, full colour {high:g}"
+    colours = zip(CHANNEL_COLOURS, limits, strict=False)
+    return ", ".join(f"{colour} {low:g} to {high:g}" for colour, (low, high) in colours)
+
+
 def _finite(array: NDArray[Any]) -> NDArray[Any]:
     return array[np.isfinite(array)] if array.dtype.kind == "f" else array
 
@@ -122,18 +151,20 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
     return np.rint(np.clip((finite - low) * (255 / (high - low)), 0, 255)).astype(np.uint8)
 
 
-def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
+def colours_of_channels(
+    array: NDArray[Any], limits: Sequence[tuple[float, float]]
+) -> NDArray[np.uint8]:
     """Return a colour image: the sum of the channels, each in its own colour.
 
     Args:
         array: (c, ...); only the first six channels are shown.
-        limits: values to show as black and as the full colour of a channel.
+        limits: values to show as black and as the full colour, of each channel.
 
     Returns:
         (..., 3) red, green and blue, uint8.
     """
     shown = array[: len(CHANNEL_RGB)]
-    channels = np.stack([grey(channel, limits) for channel in shown])
+    channels = np.stack([grey(*each) for each in zip(shown, limits, strict=False)])
     added = np.tensordot(channels.astype(np.float32), CHANNEL_RGB[: len(shown)], axes=(0, 0))
     return np.clip(added, 0, 255).astype(np.uint8)
 
@@ -165,6 +196,17 @@ def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
     rgb[labels == 0] = 0
     colours: NDArray[np.uint8] = np.rint(rgb * 255).astype(np.uint8)
     return colours
+
+
+def overlaid(image: NDArray[np.uint8], labels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return a colour image with the colours of labels over it, half transparent; 0 shows none.
+
+    Args:
+        image: (..., 3) red, green and blue.
+        labels: (...) integers.
+    """
+    mixed = np.where(labels[..., None] == 0, image, image * 0.6 + colours_of_labels(labels) * 0.4)
+    return np.rint(mixed).astype(np.uint8)
 
 
 def check_labels(chunk: Chunk) -> None:

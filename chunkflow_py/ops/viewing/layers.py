@@ -11,6 +11,7 @@ from chunkflow_py.ops.viewing.colours import (
     check_labels,
     kind_of,
     kind_of_voxels,
+    ranges_and_rule,
     single_channel,
     value_range,
 )
@@ -177,19 +178,22 @@ def _shown(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
 
 
 def _shader(array: NDArray[Any], kind: Kind) -> str:
-    low, high = value_range(array, kind)
+    ranges, _ = ranges_and_rule(array, kind)
+    low, high = ranges[0]
     if array.ndim == 3:
         return GREY.format(low=low, high=high)
     if len(array) > len(CHANNEL_COLOURS):
         return ONE_OF_MANY.format(last=len(array) - 1, low=low, high=high)
     names = ["x", "y", "z"] if kind in ("affinity", "vector") else []
     names = names if len(names) == len(array) else [f"channel{c}" for c in range(len(array))]
-    return _coloured(dict(zip(names, CHANNEL_COLOURS, strict=False)), low, high)
+    return _coloured(dict(zip(names, CHANNEL_COLOURS, strict=False)), ranges)
 
 
-def _coloured(colours: Mapping[str, str], low: float, high: float) -> str:
+def _coloured(colours: Mapping[str, str], ranges: Sequence[tuple[float, float]]) -> str:
     controls, terms = [], []
-    for channel, (name, colour) in enumerate(colours.items()):
+    for channel, ((name, colour), (low, high)) in enumerate(
+        zip(colours.items(), ranges, strict=True)
+    ):
         controls += [
             f"#uicontrol bool show_{name} checkbox(default=true)",
             f'#uicontrol vec3 colour_{name} color(default="{colour}")',

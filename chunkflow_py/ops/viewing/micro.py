@@ -16,8 +16,8 @@ from chunkflow_py.ops.viewing.colours import (
     colours_of_channels,
     grey,
     kind_of,
+    ranges_and_rule,
     single_channel,
-    value_range,
 )
 from chunkflow_py.ops.viewing.server import check_free
 
@@ -117,7 +117,7 @@ def cutout(chunk: Chunk, layer: str | None = None) -> dict[str, Any]:
 
 
 def _image(array: NDArray[Any], chunk: Chunk) -> NDArray[Any]:
-    limits = value_range(array, kind_of(chunk))
+    limits, _ = ranges_and_rule(array, kind_of(chunk))
     if array.ndim == 4:
         return colours_of_channels(array, limits)
-    return array if array.dtype == np.uint16 else grey(array, limits)
+    return array if array.dtype == np.uint16 else grey(array, limits[0])

@@ -18,8 +18,8 @@ from chunkflow_py.ops.viewing.colours import (
     check_labels,
     colours_of_labels,
     kind_of,
+    ranges_and_rule,
     single_channel,
-    value_range,
 )
 from chunkflow_py.ops.viewing.items import lines_of, points_of, skeletons_of
 
@@ -65,9 +65,10 @@ def _chunk_layers(name: str, chunk: Chunk, size: Size) -> list[Layer]:
         check_labels(chunk)
         array = array.astype(np.uint8) if array.dtype == bool else array
         return [(array, {"name": name, **place}, "labels")]
-    place["contrast_limits"] = value_range(array, kind)
+    ranges, _ = ranges_and_rule(array, kind)
     if array.ndim == 3:
-        return [(array, {"name": name, "colormap": "gray", **place}, "image")]
+        about = {"name": name, "colormap": "gray", "contrast_limits": ranges[0], **place}
+        return [(array, about, "image")]
     named = "xyz" if kind in ("affinity", "vector") and len(array) == 3 else range(len(array))
     return [
         (
@@ -76,6 +77,7 @@ def _chunk_layers(name: str, chunk: Chunk, size: Size) -> list[Layer]:
                 "name": f"{name} {label}",
                 "colormap": COLORMAPS[number % len(COLORMAPS)],
                 "blending": "additive",
+                "contrast_limits": ranges[number],
                 "visible": number < len(CHANNEL_RGB),
                 **place,
             },

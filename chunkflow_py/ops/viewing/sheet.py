@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,12 +26,14 @@ from chunkflow_py.ops.viewing.colours import (
     colours_of_labels,
     grey,
     kind_of,
-    range_and_rule,
+    overlaid,
+    ranges_and_rule,
+    shown_as,
     single_channel,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,7 +69,11 @@ class Plane:
 
 
 def contact_sheet(
-    chunks: Mapping[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
+    chunks: Mapping[str, Chunk],
+    width: int = 256,
+    contrast: tuple[float, float] | None = None,
+    overlay: Chunk | None = None,
+    time: int | None = None,
 ) -> bytes:
     """Return a PNG image with the three middle planes of each of *chunks* in a row.
 
@@ -81,15 +87,20 @@ def contact_sheet(
         width: length of the longest side of each chunk, pixels.
         contrast: percentiles of a chunk to show as black and as white (default: the range that
             `range_and_rule` chooses).
+        overlay: labels to draw, half transparent, over the chunks that are not segmentations.
+        time: time index of the chunks, for the titles.
 
     Raises:
-        ChunkError: a chunk has no voxels, or is a segmentation that cannot be shown.
+        ChunkError: a chunk has no voxels, is a segmentation that cannot be shown, or does not have
+            the box of *overlay*.
         MissingExtraError: Pillow is not installed.
     """
     with needs_extra("image", "preview"):
         from PIL import Image, ImageDraw, ImageFont
 
-    rows = [_row(name, chunk, contrast) for name, chunk in chunks.items()]
+    if overlay is not None:
+        check_labels(overlay)
+    rows = [_row(name, chunk, contrast, overlay, time) for name, chunk in chunks.items()]
     font = ImageFont.load_default(TEXT)
     laid, right, top = [], 0, GAP
     for title, planes in rows:
@@ -123,20 +134,32 @@ def contact_sheet(
     return buffer.getvalue()
 
 
-def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple[str, list[Plane]]:
+def _row(
+    name: str,
+    chunk: Chunk,
+    contrast: tuple[float, float] | None,
+    overlay: Chunk | None,
+    time: int | None,
+) -> tuple[str, list[Plane]]:
     if chunk.array.size == 0:
         msg = f"chunk {name!r} cannot be shown, because its box {chunk.bbox} has no voxels"
         raise ChunkError(msg)
     kind = kind_of(chunk)
     if kind == "segmentation":
         check_labels(chunk)
+        overlay = None
+    if overlay is not None and overlay.bbox != chunk.bbox:
+        msg = (
+            f"the labels have box {overlay.bbox} and cannot be drawn over chunk {name!r}, which "
+            f"has box {chunk.bbox}; crop one of them"
+        )
+        raise ChunkError(msg)
     array = single_channel(chunk.array)
-    limits, rule = range_and_rule(array, kind, contrast)
+    limits, rule = ranges_and_rule(array, kind, contrast)
     middle, offset = chunk.size // 2, chunk.voxel_offset
     planes = []
     for axis, axes in enumerate(("xy", "xz", "zy")):
-        cut = array.take(middle[axis], axis=array.ndim - 3 + axis)
-        cut = cut.swapaxes(-1, -2) if axes == "zy" else cut  # z along the columns, next to xy
+        cut = _plane(array, axis, middle[axis])
         sizes = [size for k, size in enumerate(chunk.voxel_size_nm) if k != axis]
         sizes = sizes[::-1] if axes == "zy" else sizes
         if kind == "segmentation":
@@ -144,20 +167,30 @@ def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple
         elif cut.ndim == 3:
             image = colours_of_channels(cut, limits)
         else:
-            image = np.repeat(grey(cut, limits)[..., None], 3, axis=-1)
+            image = np.repeat(grey(cut, limits[0])[..., None], 3, axis=-1)
+        if overlay is not None:
+            image = overlaid(image, _plane(single_channel(overlay.array), axis, middle[axis]))
         where = f"{axes}, {'zyx'[axis]} = {middle[axis] + offset[axis]}"
         pixel, labels = (sizes[0], sizes[1]), kind == "segmentation"
         planes.append(Plane(where, np.ascontiguousarray(image), pixel, labels))
-    return _title(name, chunk, kind, limits, rule), planes
+    title = _title(name, chunk, kind, limits, rule)
+    return title if time is None else f"{title}, time {time}", planes
 
 
-def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float], rule: str) -> str:
+def _plane(array: NDArray[Any], axis: int, position: int) -> NDArray[Any]:
+    """Return one plane of (..., z, y, x); that across x has z along its columns, next to xy."""
+    cut: NDArray[Any] = array.take(position, axis=array.ndim - 3 + axis)
+    return cut.swapaxes(-1, -2) if axis == 2 else cut
+
+
+def _title(
+    name: str, chunk: Chunk, kind: str, limits: Sequence[tuple[float, float]], rule: str
+) -> str:
     channels = f" x {chunk.channels} channels" if chunk.channels > 1 else ""
     size = " x ".join(f"{v:g}" for v in chunk.voxel_size_nm)
     shown = "one colour per label"
     if kind != "segmentation":
-        shown = f"black {limits[0]:g}, {'full colour' if channels else 'white'} {limits[1]:g}"
-        shown += f" ({rule})" if rule else ""
+        shown = shown_as(limits) + (f" ({rule})" if rule else "")
     parts = (f"{kind}", f"{chunk.dtype}{channels}", f"{chunk.bbox}", f"voxels {size} nm", shown)
     return f"{name}: {', '.join(parts)}"
 
