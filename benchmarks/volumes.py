@@ -3,8 +3,8 @@
     python benchmarks/volumes.py [--rounds 3] [--quick] [--only NAME] [--write-docs]
 
 Every measurement is a process of its own: on two processors, with servers on the others; on all of
-them for lines of commands on a local disk. The environments of the peers have to be there
-(`benchmarks/peers/build.py`), and those of the servers (`tests/rigs/build.py`).
+them for conversions and for lines of commands on a local disk. The environments of the peers have
+to be there (`benchmarks/peers/build.py`), and those of the servers (`tests/rigs/build.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from recorded import Benchmark, add_run
 from volumes_cases import (
     BLOCK,
     CHECKERS,
+    CONVERT_PEER,
+    HALF,
     LATENCY_S,
     PROGRAM,
     THREADS,
+    TWO_PROCESSES,
     WRITERS_OF_WHAT_IS_READ,
     cases,
     line_of,
@@ -146,6 +149,32 @@ def run_line(rig: Rig, case: dict[str, Any], contestant: str) -> dict[str, Any]:
         return run_ours("run_line_ours.py", job, **options)
 
 
+def run_convert(rig: Rig, case: dict[str, Any], contestant: str) -> dict[str, Any]:
+    """Let a contestant copy image files to OME-Zarr; its voxels are those of the peer's copy."""
+    folder = rig.folder / _named("images", case["size"])
+    if not folder.exists():
+        pages = case["size"][0]
+        names = {"pages": pages, "half": pages // 2}
+        job = {"image": str(make_image(rig, case["size"])), "folder": str(folder), "names": names}
+        made = run_ours("make_images.py", job)
+        if "error" in made:
+            shutil.rmtree(folder, ignore_errors=True)
+            return made
+    source = folder / ("half" if contestant == HALF else case["file"])
+    target = rig.folder / "target"
+    shutil.rmtree(target, ignore_errors=True)
+    processes = 2 if contestant == TWO_PROCESSES else 1
+    job = {**case, "contestant": contestant, "source": str(source), "target": str(target)}
+    python = python_of("volumes") if contestant == CONVERT_PEER else sys.executable
+    os.sync()
+    options = {"processes": processes, "sync": contestant != PROGRAM}
+    found = run_json(python, "run_convert.py", {**job, **options})
+    if "error" in found:
+        return found
+    checker = run_json(python_of("volumes"), "run_convert.py", {**job, "contestant": "check"})
+    return checker if "error" in checker else {**found, "checksum": checker["checksum"]}
+
+
 @contextmanager
 def bucket_behind_latency(rig: Rig, source: str, case: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield URLs of a copy of *source* in a new bucket and of a new volume beside it."""
@@ -196,8 +225,8 @@ def measure(arguments: argparse.Namespace, report: Report) -> None:
     """Run the cases of the report, and add their runs."""
     with rigged(arguments.folder) as rig:
         for name, case in report["cases"].items():
-            run = run_storage if case["kind"] == "storage" else run_line
-            everything = case["kind"] == "line" and case["place"] == "disk"
+            run = {"storage": run_storage, "line": run_line, "convert": run_convert}[case["kind"]]
+            everything = case["kind"] == "convert" or case.get("place") == "disk"
             os.sched_setaffinity(0, rig.processors if everything else rig.processors[:THREADS])
             for number in range(1 if "network" in case else arguments.rounds):
                 for contestant in case["order"]:
@@ -212,7 +241,7 @@ BENCHMARK = Benchmark(
     libraries=("numpy", "zarr", "numcodecs", "imagecodecs", "cloud-volume", "obstore", "torch"),
     cases=cases,
     lines=lines,
-    fills="for volumes; 3 GB, removed",
+    fills="for volumes; 6 GB, removed",
     quick="one round, small volumes",
 )
 

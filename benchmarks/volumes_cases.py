@@ -4,6 +4,7 @@
 |---------|-----------------------------------------|---------------------------------------------|
 | storage | one volume written or read at once      | this package, libraries, with sync and not  |
 | line    | load, infer, save, task by task         | this package, with lanes or not, chunkflow  |
+| convert | image files to OME-Zarr with levels     | this package, tifffile with dask and zarr   |
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ WRITERS_OF_WHAT_IS_READ = {
 }
 CHECKERS = {"zarr": "zarr", "sharded": "zarr", "raw": "cloud-volume", "gzip": "cloud-volume"}
 LANES, NO_LANES = "ours", "ours --ahead 0"
+TWO_PROCESSES = "ours, on the disk, --processes 2"
+HALF = "ours, on the disk, half of the pages"
+CONVERT_PEER = "tifffile, dask, zarr"
 
 
 def cases(*, quick: bool = False) -> dict[str, dict[str, Any]]:
@@ -69,7 +73,31 @@ def cases(*, quick: bool = False) -> dict[str, dict[str, Any]]:
                 "threads": THREADS,
                 "order": (_WRITERS if operation == "write" else _READERS)[kind],
             }
-    return {**result, **_line_cases(quick=quick)}
+    return {**result, **_line_cases(quick=quick), **_convert_cases(quick=quick)}
+
+
+def _convert_cases(*, quick: bool) -> dict[str, dict[str, Any]]:
+    size = (128, 512, 512) if quick else (256, 1536, 1536)
+    common = {
+        "kind": "convert",
+        "size": size,
+        "block": (32, 64, 64),
+        "factor": (1, 2, 2),
+        "levels": 2,
+        "threads": THREADS,
+    }
+    return {
+        "convert TIFF pages": {
+            **common,
+            "file": "pages",
+            "order": (SYNCED, CONVERT_PEER, PROGRAM, TWO_PROCESSES, HALF),
+        },
+        "convert OME-TIFF": {
+            **common,
+            "file": "image.ome.tif",
+            "order": (SYNCED, CONVERT_PEER, PROGRAM, TWO_PROCESSES),
+        },
+    }
 
 
 def _line_cases(*, quick: bool) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from records import Case, spread
 from table import Line, at_least, at_most, not_measured
-from volumes_cases import LANES, NO_LANES, PROGRAM, SYNCED
+from volumes_cases import CONVERT_PEER, HALF, LANES, NO_LANES, PROGRAM, SYNCED
 
 if TYPE_CHECKING:
     from records import Record, Report
@@ -22,6 +22,8 @@ CHUNKFLOW_TARGET = 4.0
 OVERLAP_LIMIT, OVERLAP_TARGET = 1.10, 2.5
 EQUAL_LIMIT = 1.15
 OUTSIDE_LIMIT = 0.05
+CONVERT_TARGET = 1.0
+GROWTH_LIMIT = 1.1
 _ON_DISK = ", on the disk"
 
 
@@ -30,7 +32,8 @@ def lines(report: Report) -> list[Line]:
     result = []
     for name, settings in report["cases"].items():
         case = Case(name, report)
-        of_case = storage_lines(case) if settings["kind"] == "storage" else line_lines(case)
+        of_kind = {"storage": storage_lines, "line": line_lines, "convert": convert_lines}
+        of_case = of_kind[settings["kind"]](case)
         result += [replace(line, section=_title(name)) for line in of_case]
     return result
 
@@ -162,3 +165,37 @@ def _memory_line(case: Case) -> Line:
         return not_measured(case.name, what, words, "there is no estimate")
     worst = max(estimated, key=lambda record: record["peak_bytes"] / record["forecast_bytes"])
     return at_most(case.name, what, worst["peak_bytes"], worst["forecast_bytes"], "GB")
+
+
+# --- conversions ----------------------------------------------------------------------------------
+
+
+def convert_lines(case: Case) -> list[Line]:
+    """Return times and memory, the speed against the libraries, and the growth of memory."""
+    result = []
+    for name in case.records:
+        text = f"{spread(case.values(name, 'process_s'), 's')}"
+        text += f", peak {case.median(name, 'peak_bytes') / 1e9:.2f} GB"
+        text += f", stored {case.median(name, 'stored_bytes') / 1e9:.2f} GB"
+        result.append(Line(case.name, name, text))
+    result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
+    for own in (SYNCED, PROGRAM):
+        what = f"speed against {CONVERT_PEER}, {own}"
+        if reason := case.missing((own, CONVERT_PEER)) or _differing(case, (own, CONVERT_PEER)):
+            result.append(not_measured(case.name, what, f"at least {CONVERT_TARGET:.2f} x", reason))
+        else:
+            ratio = case.median(CONVERT_PEER, "process_s") / case.median(own, "process_s")
+            result.append(at_least(case.name, what, ratio, CONVERT_TARGET, "x"))
+    if HALF in case.settings["order"]:
+        what = "peak memory against that for half of the pages"
+        if reason := case.missing((SYNCED, HALF)):
+            result.append(not_measured(case.name, what, f"at most {GROWTH_LIMIT:.2f} x", reason))
+        else:
+            ratio = case.median(SYNCED, "peak_bytes") / case.median(HALF, "peak_bytes")
+            result.append(at_most(case.name, what, ratio, GROWTH_LIMIT, "x"))
+    return result
+
+
+def _differing(case: Case, contestants: tuple[str, ...]) -> str:
+    found = {record["checksum"] for name in contestants for record in case.records[name]}
+    return "the copies differ" if len(found) > 1 else ""

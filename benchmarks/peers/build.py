@@ -29,6 +29,9 @@ REQUIREMENTS = {
         "zarrs==0.2.3",
         "tensorstore==0.1.86",
         "cloud-volume==12.15.2",
+        "tifffile==2026.3.3",
+        "imagecodecs==2026.3.6",
+        "dask==2026.8.0",
     ),
     "queues": ("task-queue==2.14.3", "daisy==2.0.0"),
 }

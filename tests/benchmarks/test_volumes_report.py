@@ -16,11 +16,22 @@ from peers.build import python_of
 from processes import ROOT
 from table import Line
 from volumes import BENCHMARK
-from volumes_cases import LANES, NO_LANES, PROGRAM, SYNCED, cases, line_of
+from volumes_cases import (
+    CONVERT_PEER,
+    HALF,
+    LANES,
+    NO_LANES,
+    PROGRAM,
+    SYNCED,
+    TWO_PROCESSES,
+    cases,
+    line_of,
+)
 from volumes_report import lines
 
 WRITE, READ, GZIP = "write zarr v3, zstd", "read zarr v3, zstd", "write precomputed, gzip"
 BUCKET = "line on a bucket, identity, equal lanes"
+PAGES = "convert TIFF pages"
 DISK, RSUNET = "line on local disk, identity, 1 channel", "line on local disk, RSUNet"
 
 
@@ -133,6 +144,46 @@ def test_chunkflow_is_given_the_same_line() -> None:
     own = [word for word in ours if word not in theirs]
     assert own == ["--grid", "chunk", "--output-dtype", "uint8"]
     assert not [word for word in theirs if word not in ours]
+
+
+def _converted(contestant: str, seconds: float, **more: Any) -> dict[str, Any]:
+    record = {"process_s": seconds, "wall_s": seconds, "peak_bytes": 1e9, "stored_bytes": 1e8}
+    about = {"case": PAGES, "contestant": contestant, "round": 0, "checksum": 7}
+    return {**about, **record, **more}
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(9.9, "met"), (10.1, "not met")])
+def test_a_conversion_is_compared_with_libraries(seconds: float, verdict: str) -> None:
+    """Whole processes are compared; there is no verdict if the copies differ."""
+    runs = [_converted(SYNCED, seconds), _converted(CONVERT_PEER, 10)]
+    assert _line(f"zarr, {SYNCED}", *runs).verdict == verdict
+    runs[1]["checksum"] = 8
+    assert _line(f"zarr, {SYNCED}", *runs).verdict == "not measured: the copies differ"
+
+
+@pytest.mark.parametrize(("peak", "verdict"), [(1.09e9, "met"), (1.11e9, "not met")])
+def test_memory_must_not_grow_with_the_number_of_pages(peak: float, verdict: str) -> None:
+    """Twice the pages take the memory of half of them."""
+    runs = [_converted(SYNCED, 1, peak_bytes=peak), _converted(HALF, 1)]
+    assert _line("peak memory against", *runs).verdict == verdict
+
+
+def test_all_contestants_make_the_same_copy(tmp_path: Path) -> None:
+    """This package and the libraries copy pages and an OME-TIFF to the same levels."""
+    np.save(tmp_path / "image.npy", np.random.default_rng(0).integers(0, 9, (16, 32, 48), "u1"))
+    made = {"image": str(tmp_path / "image.npy"), "folder": str(tmp_path), "names": {"pages": 16}}
+    _report("make_images.py", made)
+    job = {"block": [8, 16, 16], "factor": [1, 2, 2], "levels": 2, "threads": 2, "sync": True}
+    found = []
+    for number, name in enumerate(("pages", "image.ome.tif")):
+        for contestant, processes in ((SYNCED, 1), (TWO_PROCESSES, 2), (CONVERT_PEER, 1)):
+            target = str(tmp_path / f"{number}-{contestant}")
+            about = {**job, "source": str(tmp_path / name), "target": target}
+            asked = {**about, "contestant": contestant, "processes": processes}
+            assert _report("run_convert.py", asked)["peak_bytes"] > 1e7
+            found.append(_report("run_convert.py", {**about, "contestant": "check"}))
+    assert found == [found[0]] * 6
+    assert found[0]["shapes"] == [[16, 32, 48], [16, 16, 24], [16, 8, 12]]
 
 
 def test_documentation_shows_what_was_recorded() -> None:
