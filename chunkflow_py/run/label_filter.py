@@ -36,6 +36,7 @@ class LabelFilter:
         keep_border: whether to keep objects that touch the bounds of the volume.
         mip: level of the source.
         work: URL of a folder or prefix for intermediate results; ``None``: ``TARGET.filter``.
+        parts: URL of the measures that measure-labels has stored; ``None``: those of `objects`.
         block_size: block size of the copy, voxels, zyx; ``None``: as in the source.
         encoding: encoding of the blocks of the copy.
         task_size: box size of the tasks, voxels, zyx.
@@ -50,6 +51,7 @@ class LabelFilter:
     keep_border: bool = True
     mip: int = 0
     work: str | None = None
+    parts: str | None = None
     block_size: Zyx | None = None
     encoding: str | None = None
     task_size: Zyx | None = None
@@ -85,7 +87,7 @@ class LabelFilter:
 
         store = open_store(f"{self.place}/table", self.opening.access)
         kept, counts = 0, {"too small": 0, "too large": 0, "at the border": 0}
-        for time, measures in self.objects.objects().items():
+        for time, measures in self.objects.objects(self.parts).items():
             reasons = dict(zip(counts, self._reasons(measures), strict=True))
             removed = np.zeros(len(measures), bool)
             for reason, here in reasons.items():

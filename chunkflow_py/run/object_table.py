@@ -26,6 +26,7 @@ from chunkflow_py.run.work_folder import begin_in
 from chunkflow_py.segmentation.labels.object_measures import (
     KIND,
     ObjectMeasures,
+    check_intensities,
     columns_of,
     summed,
 )
@@ -97,6 +98,7 @@ class ObjectTable:
 
         Raises:
             OptionError: the image does not have the voxels of the labels.
+            ChunkError: the intensities cannot be summed exactly.
         """
         if self.image is None:
             return None
@@ -112,6 +114,7 @@ class ObjectTable:
                     f"{of_labels}; give the image from which the labels were made"
                 )
                 raise OptionError(msg)
+        check_intensities(image.dtype)
         return image
 
     @property

@@ -180,6 +180,7 @@ def folder(tmp_path, monkeypatch):
     image_spec = replace(SPEC, dtype=image.dtype, channels=2, kind="image")
     create_volume(SPEC, "zarr://labels.zarr").write(labels)
     create_volume(image_spec, "zarr://image.zarr", channel_names=["a", "b"]).write(image)
+    create_volume(replace(SPEC, dtype=np.dtype("uint64")), "zarr://long.zarr")
     film = create_volume(replace(SPEC, times=2), "zarr://film.zarr")
     for time in range(2):
         film.write(labels.with_array(labels.array * (time + 1)), time=time)
@@ -233,6 +234,13 @@ def test_measures_of_a_run(folder):
     )  # fmt: skip
     words = ("label-statistics", "labels.zarr", "two.csv", "--image", "image.zarr")
     say(*words, "--channels", "1", "--parts", "parts")
+    chosen = ("--min-size", 30, "--no-border")
+    one = say("filter-labels", "labels.zarr", "zarr://one.zarr", *chosen)
+    two = say("filter-labels", "labels.zarr", "zarr://two.zarr", *chosen, "--parts", "parts")
+    assert two == one.replace("one.zarr", "two.zarr")
+    assert not (folder / "two.zarr.filter/parts").exists()
+    kept = [open_volume(f"{folder}/{name}.zarr").read(BOUNDS).array for name in ("one", "two")]
+    np.testing.assert_array_equal(*kept)
     assert (folder / "one.csv").read_bytes() == (folder / "two.csv").read_bytes()
     assert "nothing is measured" in say(*words, "--parts", "p", "--overwrite", code=2)
 
@@ -307,6 +315,7 @@ def test_filters(folder, size):
             "channels 0 to 1",
             1,
         ),
+        ("label-statistics labels.zarr t.csv --image long.zarr", "at most 32 bits", 1),
         ("filter-labels labels.zarr zarr://f.zarr", "would remove nothing; give", 2),
         ("filter-labels labels.zarr zarr://f.zarr --min-size 9 --max-size 3", "swap them", 2),
         ("filter-labels image.zarr zarr://f.zarr --min-size 9", "labels are integers", 1),

@@ -5,7 +5,8 @@ voxels of removed objects become 0 in DST; the other ids are kept. In a time ser
 chosen separately at each time point. The result does not depend on the division into tasks.
 
 The measures of tasks and the table of removed objects are stored in --work-path. To continue an
-interrupted filter-labels, run the same command again.
+interrupted filter-labels, run the same command again. With --parts, nothing is measured: objects
+are chosen by the measures that measure-labels has stored in a run.
 
 Example: chunkflow filter-labels labels.zarr zarr://clean.zarr --min-size 100 --no-border
 """
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 @mip_option(help="Level of SRC; it becomes level 0 of DST.  [default: the global --mip]")
 @click.option("--work-path", "-w", metavar="URL",
               help="Folder or prefix for intermediate results.  [default: DST.filter]")
+@click.option("--parts", metavar="URL",
+              help="Folder or prefix in which measure-labels has stored the measures of a run.")
 @block_size_option("DST", "--block-size", "-b", default="as in SRC")
 @encoding_option("DST")
 @task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
@@ -52,8 +55,9 @@ if TYPE_CHECKING:
 @access_options()
 def command(
     source: str, target: str, min_size: int | None, max_size: int | None, border: bool,
-    mip: int | None, work_path: str | None, block_size: Zyx | None, encoding: str | None,
-    task_size: Zyx | None, parallel: int | None, overwrite: bool, **options: Any,
+    mip: int | None, work_path: str | None, parts: str | None, block_size: Zyx | None,
+    encoding: str | None, task_size: Zyx | None, parallel: int | None, overwrite: bool,
+    **options: Any,
 ) -> Callable[[], None]:
     """Check that there is something to remove, and return the function that filters."""
     # fmt: on
@@ -81,6 +85,7 @@ def command(
             keep_border=border,
             mip=mip or 0,
             work=work_path,
+            parts=parts,
             block_size=block_size,
             encoding=encoding,
             task_size=task_size,
@@ -90,8 +95,9 @@ def command(
         if is_dry_run():
             filtering.objects.measuring().check()
             return
-        filtering.objects.begin()
-        run_phase(filtering.objects.measuring, f"measuring {source}")
+        if parts is None:
+            filtering.objects.begin()
+            run_phase(filtering.objects.measuring, f"measuring {source}")
         removed = filtering.choose()
         copying = filtering.copying()
         run_phase(copying.pipeline, f"filtering {source}", at_end=copying.end)

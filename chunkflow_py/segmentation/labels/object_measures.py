@@ -185,13 +185,22 @@ def _intensities(image: Chunk) -> NDArray[Any]:
         return array.astype(np.float32, copy=False) + np.float32(0)
     if array.dtype == bool:
         return array.view(np.uint8)
-    if array.dtype.itemsize > 4:
+    check_intensities(array.dtype)
+    return array
+
+
+def check_intensities(dtype: np.dtype[Any]) -> None:
+    """Refuse intensities that cannot be summed exactly.
+
+    Raises:
+        ChunkError: the voxels are integers of 64 bits.
+    """
+    if dtype.kind in "iu" and dtype.itemsize > 4:
         msg = (
-            f"the intensities are {array.dtype}, but integers of at most 32 bits can be summed "
+            f"the intensities are {dtype}, but integers of at most 32 bits can be summed "
             "without rounding; convert the image"
         )
         raise ChunkError(msg)
-    return array
 
 
 def summed(parts: Iterable[ObjectMeasures]) -> ObjectMeasures | None:
