@@ -167,7 +167,7 @@ def _devices(listed: str | None) -> tuple[str, ...]:
         names = tuple(part.strip() for part in listed.split(","))
         if all(is_digits(name) for name in names):
             return names
-        msg = f"--gpus {listed} is neither all nor a list of numbers; write --gpus 0,1"
+        msg = f"--gpus {listed} names no GPUs; write --gpus all, or their numbers, such as 0,1"
         raise OptionError(msg)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

@@ -208,8 +208,8 @@ class ChannelStatistics:
             raise OptionError(msg)
         if self.std <= 0:
             msg = (
-                f"{where} has a standard deviation of {self.std:g}, but it must be positive to "
-                "divide by; compute it over voxels that are not all equal"
+                f"{where} has a standard deviation of {self.std:g}, but --normalize zscore divides "
+                "by it, so it must be positive; compute it over voxels that are not all equal"
             )
             raise OptionError(msg)
         return self.mean, self.std

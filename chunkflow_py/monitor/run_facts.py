@@ -369,7 +369,10 @@ class StepFacts(Totals):
 
     @property
     def start(self) -> float | None:
-        """Start of the first task, in seconds since 1970; ``None`` if no task has ended."""
+        """Start of the first task, in seconds since 1970; ``None`` until a task has ended.
+
+        The start of a task is known from its record, which is written when the task ends.
+        """
         return min((each.start for each in self.workers.values()), default=None)
 
     @property

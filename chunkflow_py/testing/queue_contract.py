@@ -191,14 +191,14 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_stale_extension(self, queue, stale):
-        """An extension after the lease has ended is reported, and does not change the new lease."""
+        """Extending a lease that has ended is reported as lost; another lease does not change."""
         old, new = stale
         self.assert_lost(queue.extend([old], self.short_lease_s), [old])
         assert queue.receive(1, LONG_S, 2 * self.short_lease_s) == []
         assert queue.acknowledge([new]) == []
 
     def test_stale_release(self, queue, stale):
-        """A release after the lease has ended does not release the new lease."""
+        """Releasing a lease that has ended does not change the lease of another worker."""
         old, new = stale
         queue.release([old])
         assert queue.receive(1, LONG_S) == []

@@ -352,7 +352,7 @@ def test_submitting_again_goes_on():
         ("work nothing", 2, "nothing; correct the URL, or create the run"),
         ("work r#sha256=xyz", 2, "64 digits"),
         ("work r --max-cost 3", 2, "--cost-per-hour"),
-        ("work r --gpus x", 2, "--gpus x is neither all nor a list of numbers"),
+        ("work r --gpus x", 2, "--gpus x names no GPUs; write --gpus all"),
         ("status nothing", 2, "nothing; correct the URL, or create the run"),
         ("retry r", 2, "--failed"),
         (f"run --on slurm:4 {LINE} threshold {SAVE} m.zarr", 2, "local:N"),

@@ -18,7 +18,8 @@ class Backend(Protocol):
 
     Attributes:
         device: device of batches and results.
-        weighted: whether results are already multiplied by the window (``universal``).
+        weighted: whether the backend has already multiplied the results by the window. Only the
+            backend ``universal`` does this.
         divisor: shifts (zyx, voxels) to which the network is equivariant, such as (8, 8, 8) with
             three poolings by 2; ``None`` if unknown.
         profile: compute profile, as text for people. The first batch may still change it, for

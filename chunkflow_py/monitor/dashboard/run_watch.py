@@ -121,7 +121,7 @@ class RunWatch:
     Args:
         home: run directory.
         price: US dollars per hour of one worker; ``None`` if unknown.
-        source: text for the page that says where the price comes from.
+        source: where the price comes from, as text for the page.
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
