@@ -7,11 +7,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start thousands of processes. Without cached bytecode, each of them would compile the
+# package again; some containers switch the cache off.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Tests often wait for processes they start, so pytest has two processes more than cores, each with
-# one thread. tests/conftest.py puts long tests first; each process gets few tests at a time, so
-# that the long ones are spread over all processes.
-PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
+# one thread. tests/conftest.py puts long tests first; each process gets one test at a time, or all
+# tests of a group that share an expensive fixture.
+PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --dist loadgroup --no-loadscope-reorder
 SHORT := not (drill and slow) and not long and not container
 quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
 

@@ -168,7 +168,7 @@ def test_what_a_killed_process_leaves_behind_is_no_output(tmp_path: Path) -> Non
     assert digest_of_files(tmp_path) != expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [0, 1])
 def test_workers_count_their_patches(tmp_path: Path, kills: int) -> None:
     """Real workers: no more patches than without an exchange, and each patch at least once."""

@@ -62,10 +62,23 @@ class OneByOne:
         self.parts[number] = {}
 
 
-@settings(max_examples=40)
+@settings(max_examples=8)
 @given(geometry=geometries(), data=st.data())
 def test_groups_count_the_same_as_patches_one_by_one(geometry, data):
     """Layers of several tasks are computed in a random order, and tasks end in a random order."""
+    compare_counts(geometry, data)
+
+
+@pytest.mark.long
+@settings(max_examples=60)
+@given(geometry=geometries(), data=st.data())
+def test_many_groups_count_the_same_as_patches_one_by_one(geometry, data):
+    """The same, for more grids and orders."""
+    compare_counts(geometry, data)
+
+
+def compare_counts(geometry, data):
+    """Compare the counts of groups with those of single patches in a random order."""
     grid, patches = geometry
     groups = SimulatedExchange(SharedPatches(grid, patches))
     single = OneByOne(grid, patches)

@@ -168,6 +168,7 @@ def test_memory_must_not_grow_with_the_number_of_pages(peak: float, verdict: str
     assert _line("peak memory against", *runs).verdict == verdict
 
 
+@pytest.mark.long
 def test_all_contestants_make_the_same_copy(tmp_path: Path) -> None:
     """This package and the libraries copy pages and an OME-TIFF to the same levels."""
     np.save(tmp_path / "image.npy", np.random.default_rng(0).integers(0, 9, (16, 32, 48), "u1"))

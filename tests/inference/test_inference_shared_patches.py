@@ -50,16 +50,32 @@ def exchanged(grid, targets, order):
     return len(computed), written, len(objects), peak
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    patch=st.tuples(*[st.integers(2, 7)] * 3),
-    shared=st.tuples(*[st.floats(0, 0.8)] * 3),
-    extent=st.tuples(st.integers(7, 14), st.integers(7, 20), st.integers(7, 12)),
-    more=st.tuples(*[st.integers(0, 6)] * 3),
-    margin=st.tuples(*[st.integers(0, 2)] * 3),
-)
-def test_a_grid_is_counted_as_its_tasks_exchange(patch, shared, extent, more, margin):
+GRIDS = {
+    "patch": st.tuples(*[st.integers(2, 7)] * 3),
+    "shared": st.tuples(*[st.floats(0, 0.8)] * 3),
+    "extent": st.tuples(st.integers(7, 14), st.integers(7, 20), st.integers(7, 12)),
+    "more": st.tuples(*[st.integers(0, 6)] * 3),
+    "margin": st.tuples(*[st.integers(0, 2)] * 3),
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(**GRIDS)
+def test_a_grid_is_counted_as_its_tasks_exchange(**grid):
     """Patches, voxels and objects are those of tasks in raster order, also with margins."""
+    compare_counts(**grid)
+
+
+@pytest.mark.long
+@settings(max_examples=60, deadline=None)
+@given(**GRIDS)
+def test_many_grids_are_counted_as_their_tasks_exchange(**grid):
+    """The same, for more grids."""
+    compare_counts(**grid)
+
+
+def compare_counts(patch, shared, extent, more, margin):
+    """Compare the counts for a grid with those of tasks that exchange patches one by one."""
     overlap = tuple(int(p * s) for p, s in zip(patch, shared, strict=True))
     geometry = PatchGeometry(Zyx(*patch), Zyx(*patch), Zyx(*overlap))
     domain = BoundingBox.from_size((3, -2, 0), extent)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rigs.command_line import say
+from rigs.variants import gate_runs
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.run import exchange_store
@@ -113,7 +114,7 @@ def test_refused_parts_are_named():
     assert text in Path("report.html").read_text()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", gate_runs(range(12), 0))
 def test_whatever_happens_to_the_exchange(seed):
     """Objects are deleted, cut, changed, swapped and added while the run is interrupted."""
     rng = random.Random(seed)

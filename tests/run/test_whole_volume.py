@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rigs.variants import gate_runs
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
@@ -641,7 +642,7 @@ def test_colors_of_ome_tiff(tmp_path):
     assert [c["color"] for c in windows(again)] == ["FF00FF", "1020F0"]
 
 
-@pytest.mark.parametrize("scheme", ["zarr", "precomputed"])
+@pytest.mark.parametrize("scheme", gate_runs(["zarr", "precomputed"], "zarr"))
 def test_several_processes_copy_the_same(tmp_path, scheme):
     """Two processes make the same copy and levels as one; a second call finds all tasks stored."""
     source, url = f"zarr://{tmp_path}/source.zarr", f"{scheme}://{tmp_path}/two/em"
@@ -676,6 +677,8 @@ def test_failures_in_processes_are_listed(tmp_path):
     assert "wrote 0" not in run(*words).output
 
 
+@pytest.mark.drill
+@pytest.mark.slow
 def test_a_killed_process_ends_the_command(tmp_path):
     """The error names the signal; the same command completes the copy."""
     source, target = address(tmp_path, "zarr", "source"), f"zarr://{tmp_path}/t.zarr"

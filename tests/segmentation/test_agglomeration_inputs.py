@@ -197,6 +197,7 @@ def test_refused_command_lines(affinity, tmp_path, line, words):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_the_hierarchy_of_another_volume(affinity, tmp_path):
     """A hierarchy is used only for the volume from which it was made, up to its threshold."""
     code, output = run(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rigs.agglomeration import Volume, rows_of
+from rigs.variants import gate_runs
 
 from chunkflow_py import open_volume
 from chunkflow_py.cli.main import cli
@@ -25,7 +26,8 @@ from chunkflow_py.store.store_protocol import checksum_of
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
-pytestmark = pytest.mark.slow  # the first test segments two volumes
+# The first test of a process segments a volume, so one process runs all tests.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hierarchy export")]
 
 BOX = BoundingBox.from_size((5, 0, -4), (6, 8, 10))
 SIZE_NM = (40.0, 8.0, 8.0)
@@ -126,6 +128,7 @@ def _in_folder(request, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
 
 
+@pytest.mark.long
 def test_the_bytes_do_not_depend_on_the_tasks(folder, second):
     """Two task sizes give the same tables, index and supervoxels, which may be made later."""
     assert files(folder / "a") == files(folder / "b")
@@ -203,8 +206,8 @@ def cut_by_hand(tables, scale, threshold):
     return {each: root(each) for each in parent} | {0: 0}
 
 
-@pytest.mark.parametrize("threshold", [0.3, 0.6])
-def test_others_can_cut_the_hierarchy_at_any_threshold(folder, second, threshold):
+@pytest.mark.parametrize("threshold", gate_runs([0.3, 0.6], 0.6))
+def test_others_can_cut_the_hierarchy_at_any_threshold(folder, threshold):
     """The merges of one export give the segments of segment-affinity at other thresholds."""
     index, tables = read(folder / "a")
     segment_of = cut_by_hand(tables, index["scale"], threshold)
@@ -310,6 +313,7 @@ def test_the_index_is_written_last(folder):
     assert store.get("export.json") == (folder / "a/export.json").read_bytes()
 
 
+@pytest.mark.long
 def test_a_different_export_is_not_replaced(folder, second):
     """The same export can be repeated and repaired; another one is refused, and nothing changes."""
     before = files(folder / "a")
@@ -332,6 +336,7 @@ def test_a_different_export_is_not_replaced(folder, second):
     assert "was not written by export-hierarchy of this version" in output
 
 
+@pytest.mark.long
 def test_refused_command_lines(folder, second):
     """A threshold that the hierarchy does not reach, and a missing hierarchy, write nothing."""
     assert "Missing option '--threshold'" in run("export-hierarchy a.zarr.segment new", 2)
@@ -351,6 +356,7 @@ def test_refused_command_lines(folder, second):
     (folder / "moved").rename(contacts)
 
 
+@pytest.mark.long
 def test_scores_are_drawn(folder, second):
     """evaluate-hierarchy draws what it prints, replaces an old figure, and draws none if dry."""
     pytest.importorskip("matplotlib")

@@ -80,6 +80,7 @@ class TestGzipInBucket(CloudContract):
         assert not blocks[0].endswith(".gz")
 
 
+@pytest.mark.long
 class TestShardedInBucket(Sharded, CloudContract):
     pass
 

@@ -247,7 +247,9 @@ def _check_segmentation(
         if width:
             length = -(-width * math.prod(cells) // 32)
             if length > len(channel):
-                msg = f"the data of a cell of {tuple(cells)} voxels ends after the data of the block"
+                msg = (
+                    f"the data of a cell of {tuple(cells)} voxels ends after the data of the block"
+                )
                 raise ValueError(msg)
             places = voxels[selected, np.newaxis] + np.arange(length)
             if places.max() >= len(channel):
