@@ -72,7 +72,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         OptionError: options contradict each other.
     """
     if options["activate"] == "after" and options["activation"] == "none":
-        msg = "--activate after needs an activation; add --activation sigmoid or softmax"
+        msg = "for --activate after, add --activation sigmoid or --activation softmax"
         raise OptionError(msg)
     kinds = _kinds(options["output_kind"])
     outputs = _outputs(options["output_names"], options["output_channels"], kinds)

@@ -73,9 +73,9 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 def too_small(boxes: Boxes, patch: Zyx) -> str:
     """Return a text that says along which axes tasks are smaller than a patch; empty if none.
 
-    Such tasks exchange nothing: a patch touches more than two of them along an axis, so a task
-    would exchange parts with more than its 26 neighbours. An axis along which the volume is not
-    divided may be shorter than a patch.
+    Such tasks do not exchange parts. A patch could touch three or more of them along an axis, and
+    tasks exchange parts only with their 26 direct neighbours. An axis along which the volume is not
+    divided is not checked.
 
     Args:
         boxes: boxes of the tasks.
