@@ -12,9 +12,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 # Tests often wait for processes they start, so pytest has two processes more than cores, each with
-# one thread. tests/conftest.py puts long tests first; each process gets one test at a time, or all
-# tests of a group that share an expensive fixture.
-PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --dist loadgroup --no-loadscope-reorder
+# one thread. tests/conftest.py puts long tests first; each process gets few tests at a time, so
+# that the long ones are spread over all processes.
+PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
 SHORT := not (drill and slow) and not long and not container
 quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
 

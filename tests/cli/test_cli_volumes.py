@@ -29,9 +29,9 @@ def run(*words, code=0):
 
 
 def snapshot(folder):
-    """Return the content of all files in a folder, but what says who writes to an HDF5 file."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
-    return {path: path.read_bytes() for path in files}
+    """Return the content of all files in a folder, but locks of HDF5 and bytecode of plugins."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if path.suffix not in (".lock", ".pyc")}
 
 
 @pytest.fixture(params=["precomputed", "zarr", "h5"])

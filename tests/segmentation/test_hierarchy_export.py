@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rigs.agglomeration import Volume, rows_of
-from rigs.variants import gate_runs
 
 from chunkflow_py import open_volume
 from chunkflow_py.cli.main import cli
@@ -26,8 +25,7 @@ from chunkflow_py.store.store_protocol import checksum_of
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
-# The first test of a process segments a volume, so one process runs all tests.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hierarchy export")]
+pytestmark = pytest.mark.slow  # the first test of each process segments a volume
 
 BOX = BoundingBox.from_size((5, 0, -4), (6, 8, 10))
 SIZE_NM = (40.0, 8.0, 8.0)
@@ -206,7 +204,8 @@ def cut_by_hand(tables, scale, threshold):
     return {each: root(each) for each in parent} | {0: 0}
 
 
-@pytest.mark.parametrize("threshold", gate_runs([0.3, 0.6], 0.6))
+@pytest.mark.long
+@pytest.mark.parametrize("threshold", [0.3, 0.6])
 def test_others_can_cut_the_hierarchy_at_any_threshold(folder, threshold):
     """The merges of one export give the segments of segment-affinity at other thresholds."""
     index, tables = read(folder / "a")
@@ -230,6 +229,7 @@ def test_others_can_cut_the_hierarchy_at_any_threshold(folder, threshold):
     assert at_threshold.sum() == index["merges_at_threshold"]
 
 
+@pytest.mark.long
 def test_small_segments_are_united_as_in_the_volume(folder):
     """With --min-size, the segments of the tables are those of the volume."""
     small = "--threshold 0.5 --min-size 9 --min-affinity 0.1"
@@ -371,6 +371,7 @@ def test_scores_are_drawn(folder, second):
     assert not list(folder.glob(".tmp*"))
 
 
+@pytest.mark.long
 def test_show_steps_has_the_supervoxels(folder):
     """The printed steps end with that of the supervoxels, which submit accepts."""
     line = "segment-affinity aff.zarr zarr://s.zarr --supervoxels zarr://t.zarr --block-size 3 4 5"
