@@ -703,5 +703,5 @@ def test_processes_that_cannot_share_a_file_or_memory_are_refused(tmp_path, monk
     assert (done.exit_code, "only one process can write" in done.output) == (2, True)
     monkeypatch.setattr("chunkflow_py.run.phase_processes.available_host_bytes", lambda: 100_000)
     done = run("convert", source, f"zarr://{tmp_path}/t.zarr", "--processes", 2)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "is expected to take 2 times" in done.output
