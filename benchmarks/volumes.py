@@ -241,7 +241,7 @@ BENCHMARK = Benchmark(
     libraries=("numpy", "zarr", "numcodecs", "imagecodecs", "cloud-volume", "obstore", "torch"),
     cases=cases,
     lines=lines,
-    fills="for volumes; 6 GB, removed",
+    fills="for volumes; 8 GB, removed",
     quick="one round, small volumes",
 )
 

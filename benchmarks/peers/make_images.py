@@ -6,6 +6,7 @@ made; ``names``: name of each folder of pages, with its number of pages.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,16 @@ def main() -> None:
     asked = job()
     folder = Path(asked["folder"])
     image = np.load(asked["image"], mmap_mode="r")
+    first: dict[int, Path] = {}
     for name, pages in asked["names"].items():
         (folder / name).mkdir(parents=True)
         for number in range(pages):
             path = folder / name / f"page_{number:05}.tif"
+            if number in first:
+                os.link(first[number], path)
+                continue
             tifffile.imwrite(path, image[number].astype(np.uint16) * 16)
+            first[number] = path
     tifffile.imwrite(
         folder / "image.ome.tif",
         image.astype(np.uint16) * 16,
