@@ -69,6 +69,7 @@ def run_in_processes(
     start = ProcessStart(partial(_fed_pipeline, make, chosen), threads=threads)
     tasks: Any = pipeline.source.body if pipeline.source else [Task()]
     listener = pipeline.listener
+    missing = 0
     with ExitStack() as stack:
         listener.run_started(pipeline.operators, len(tasks))
         stack.callback(listener.run_finished)
@@ -79,8 +80,15 @@ def run_in_processes(
             for name, seconds in task.seconds.items():
                 listener.operator_finished(name, task, seconds)
             listener.task_finished(task)
+            missing += task.missing_blocks
             if task.failed:
                 yield task
+    if missing:
+        logger.info(
+            "%d %s missing in the volume and read as the fill value (--fill-missing)",
+            missing,
+            "block was" if missing == 1 else "blocks were",
+        )
 
 
 def _fed_pipeline(make: Callable[..., Pipeline], ahead: int, feed: TaskFeed) -> Pipeline:
@@ -203,6 +211,7 @@ class _Pool:
 def _ended_task(job: Job | None, ended: TaskEnded) -> Task:
     """Return a task without items that has ended in another process."""
     task = Task(Region.parse(job.box) if job else None, seconds=dict(ended.seconds))
+    task.missing_blocks = ended.missing_blocks
     if ended.fault is not None:
         operator = next(reversed(ended.seconds), "")
         task.outcome = OperatorError.reported(operator, str(task.region), ended.fault.reason)

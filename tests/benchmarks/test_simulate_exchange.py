@@ -66,7 +66,7 @@ class OneByOne:
 @given(geometry=geometries(), data=st.data())
 def test_groups_count_the_same_as_patches_one_by_one(geometry, data):
     """Layers of several tasks are computed in a random order, and tasks end in a random order."""
-    compare_counts(geometry, data)
+    assert_same_counts(geometry, data)
 
 
 @pytest.mark.long
@@ -74,11 +74,11 @@ def test_groups_count_the_same_as_patches_one_by_one(geometry, data):
 @given(geometry=geometries(), data=st.data())
 def test_many_groups_count_the_same_as_patches_one_by_one(geometry, data):
     """The same, for more grids and orders."""
-    compare_counts(geometry, data)
+    assert_same_counts(geometry, data)
 
 
-def compare_counts(geometry, data):
-    """Compare the counts of groups with those of single patches in a random order."""
+def assert_same_counts(geometry, data):
+    """Assert that groups count what single patches count, in a random order."""
     grid, patches = geometry
     groups = SimulatedExchange(SharedPatches(grid, patches))
     single = OneByOne(grid, patches)

@@ -1,4 +1,4 @@
-"""What a person sees of a line: a view of lanes, lines of tasks, the table of times, failures."""
+"""What a person sees of a line: a view of stages, lines of tasks, the table of times, failures."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 GRID = BoxGrid.covering(BoundingBox.parse("0-8_0-1_0-1"), Zyx(1, 1, 1))
 
 
-def make(name: str, body: Any = lambda task: task, lane: Any = "compute") -> Operator:
+def make(name: str, body: Any = lambda task: task, stage: Any = "compute") -> Operator:
     """Return an operator as a command would."""
-    return Operator(name, lane, body, body)
+    return Operator(name, stage, body, body)
 
 
 @pytest.fixture(autouse=True)
@@ -101,10 +101,10 @@ class Network(OperatorBase):
 # --- the view ------------------------------------------------------------------------------------
 
 
-def test_the_view_says_what_each_lane_does() -> None:
+def test_the_view_says_what_each_stage_does() -> None:
     """The view shows operator, task and progress of each stage, or that it waits."""
     body = Works()
-    line = [make("load", lane="read"), make("inference", body), make("save", lane="write")]
+    line = [make("load", stage="read"), make("inference", body), make("save", stage="write")]
     run(line, watch=body.watch)
     first, second = body.views[2], body.views[5]
     assert first[0].startswith("#...................   7%  0 of 8 tasks   0.0 s elapsed")
@@ -122,7 +122,7 @@ def test_the_view_says_what_each_lane_does() -> None:
 
 def test_the_view_shows_the_processes_that_run_the_tasks() -> None:
     """With several processes, each of them has a row; there are no rows of stages."""
-    progress = PipelineProgress([make("load", lane="read")], 4)
+    progress = PipelineProgress([make("load", stage="read")], 4)
     task = TaskSnapshot("0-1_0-1_0-1", "load", "read", 2.0)
     common: Any = {"device": None, "network_seconds": None, "read_bytes": 0, "memory_bytes": 0}
     progress.processes = (
@@ -150,15 +150,15 @@ def test_the_view_says_how_much_the_network_has_of_the_time(monkeypatch: Any) ->
     assert (name, share) == ("outside network", "50%")
 
 
-def test_several_tasks_in_one_lane_are_counted() -> None:
+def test_several_tasks_in_one_stage_are_counted() -> None:
     """The oldest is shown, and how many there are beside it."""
-    progress = PipelineProgress([make("load", lane="read")], None)
+    progress = PipelineProgress([make("load", stage="read")], None)
     tasks = [Task(region) for region in map(_region, range(3))]
     for task in tasks:
         progress.operator_started("load", task)
-    head, lane = progress_rows(progress, GpuWatch())
+    head, row = progress_rows(progress, GpuWatch())
     assert head.text.startswith("0 tasks   0.0 s elapsed"), "no share of what is not known"
-    assert lane.text == "read     load 0-1_0-1_0-1, 0.0 s, and 2 more"
+    assert row.text == "read     load 0-1_0-1_0-1, 0.0 s, and 2 more"
 
 
 def _region(z: int) -> Any:
@@ -175,8 +175,8 @@ def test_all_of_the_work_is_done_at_the_end(ahead: int) -> None:
         return task
 
     body = Works()
-    line = [make("load", lane="read"), make("skip", skip), make("inference", body)]
-    run([*line, make("save", lane="write")], ahead=ahead, watch=body.watch)
+    line = [make("load", stage="read"), make("skip", skip), make("inference", body)]
+    run([*line, make("save", stage="write")], ahead=ahead, watch=body.watch)
     progress = body.report.progress
     assert (progress.share(), progress.done, progress.skipped, progress.voxels) == (1.0, 5, 3, 8)
     known = [share for share in body.shares if share is not None]
@@ -209,7 +209,7 @@ def test_tasks_without_a_box_have_the_voxels_of_their_chunk() -> None:
 
 
 def test_progress_may_come_from_several_threads() -> None:
-    """Nothing is lost when lanes report at the same time."""
+    """Nothing is lost when stages report at the same time."""
     report = PipelineReport(show_progress=True, show_table=False)
     with redirect_stderr(Terminal()):
         report.run_started([make(name) for name in "abcd"], 1600)
@@ -360,7 +360,7 @@ def test_failure_stands_alone(ahead: int) -> None:
             raise ChunkError("too wide")  # noqa: EM101
         return task
 
-    line = [make("load", lane="read"), make("fail", fail), make("save", lane="write")]
+    line = [make("load", stage="read"), make("fail", fail), make("save", stage="write")]
     screen = Terminal()
     run(line, ahead=ahead, show_table=True, stream=screen)
     assert screen.text.splitlines() == [

@@ -63,7 +63,7 @@ GRIDS = {
 @given(**GRIDS)
 def test_a_grid_is_counted_as_its_tasks_exchange(**grid):
     """Patches, voxels and objects are those of tasks in raster order, also with margins."""
-    compare_counts(**grid)
+    assert_same_counts(**grid)
 
 
 @pytest.mark.long
@@ -71,11 +71,11 @@ def test_a_grid_is_counted_as_its_tasks_exchange(**grid):
 @given(**GRIDS)
 def test_many_grids_are_counted_as_their_tasks_exchange(**grid):
     """The same, for more grids."""
-    compare_counts(**grid)
+    assert_same_counts(**grid)
 
 
-def compare_counts(patch, shared, extent, more, margin):
-    """Compare the counts for a grid with those of tasks that exchange patches one by one."""
+def assert_same_counts(patch, shared, extent, more, margin):
+    """Assert that a grid is counted as tasks that exchange patches one by one."""
     overlap = tuple(int(p * s) for p, s in zip(patch, shared, strict=True))
     geometry = PatchGeometry(Zyx(*patch), Zyx(*patch), Zyx(*overlap))
     domain = BoundingBox.from_size((3, -2, 0), extent)

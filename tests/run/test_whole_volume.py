@@ -661,6 +661,18 @@ def test_several_processes_copy_the_same(tmp_path, scheme):
     assert "wrote 0 tasks; all" in again.output
 
 
+def test_missing_blocks_of_processes_are_counted(tmp_path):
+    """Blocks that other processes read as the fill value are told in the end."""
+    source = address(tmp_path, "zarr", "source")
+    filled(source, replace(SPEC, encoding=None, channels=None))
+    blocks = sorted(path for path in (tmp_path / "source-em.zarr/0/c").rglob("*") if path.is_file())
+    blocks[0].unlink()
+    words = ["convert", source, f"zarr://{tmp_path}/t.zarr", "--max-mip", "0", "--processes", "2"]
+    done = CliRunner().invoke(cli, [*words, "--task-size", "8", "16", "16"])
+    assert done.exit_code == 0, done.output
+    assert "1 block was missing in the volume and read as the fill value" in done.output
+
+
 def test_failures_in_processes_are_listed(tmp_path):
     """A task that fails in another process is listed with its operator; the others are done."""
     source, target = address(tmp_path, "precomputed", "source"), f"zarr://{tmp_path}/t.zarr"

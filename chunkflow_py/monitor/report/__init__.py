@@ -3,7 +3,7 @@
 | module          | content                                                                  |
 |-----------------|--------------------------------------------------------------------------|
 | `run_report`    | collection of all measurements that a report shows                       |
-| `volume_planes` | images of three planes of each volume that a step reads and writes |
+| `volume_planes` | images of three planes of each volume that a step reads and writes       |
 | `seam_measure`  | measure of seams: intensity steps across task boundaries                 |
 | `report_page`   | the HTML page, section by section                                        |
 | `report_markup` | HTML elements and SVG plots; text from the run is escaped                |
