@@ -282,7 +282,8 @@ class DirectoryQueue:
             return None
         path = self._paths.get(message.handle, f"{self._root}/open/{match[1]}/todo/{match[2]}")
         name = parse_name(path.rpartition("/")[2])
-        return (match[1], path, name) if name else None
+        # No lease ends before it begins. Such a name could become that of a lease that exists.
+        return None if name is None or name.since > name.ends else (match[1], path, name)
 
     def _change(
         self, messages: Sequence[Message], change: Callable[[Message, str, str, Name], bool]

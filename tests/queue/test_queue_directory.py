@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def test_lost_replies_to_a_receive(queue, root, monkeypatch, when):
     assert {message.receives for message in messages} == {1}
     assert queue.acknowledge(messages) == []
     assert files(root) == ["queue"]
+
+
+def test_an_invented_handle_of_the_same_millisecond(queue, monkeypatch):
+    """The lease that an extension would write exists already, but it is that of another handle."""
+    now = queue._now()
+    monkeypatch.setattr(queue, "_now", lambda: now)
+    queue.send(["a"])
+    (message,) = queue.receive(1, LONG_S)
+    strange = replace(message, handle=f"{message.handle}0")
+    assert queue.extend([strange], LONG_S) == [strange]
+    assert queue.acknowledge([message]) == []
 
 
 def test_lost_replies_to_an_extension(queue, monkeypatch):
