@@ -283,6 +283,46 @@ def test_reopened_meanwhile(choices, is_folded):
         plain.compact()
 
 
+@given(st.lists(st.integers(0, 2), max_size=60), st.sampled_from(["silent", "failed", "ended"]))
+def test_withdrawn_meanwhile(choices, outcome):
+    """An attempt that is withdrawn while others compact does not come back; other attempts stay."""
+    url, turns = secrets.token_hex(8), Turns()
+
+    def ledger():
+        return Ledger(SteppedStore(MemoryStore(url), turns), "infer", 4, in_background=False)
+
+    plain = Ledger(MemoryStore(url), "infer", 4)
+    plain.begin(0, "withdrawn", "")
+    plain.begin(1, "kept", "")
+    if outcome == "failed":
+        plain.fail(a_failure(1, "kept"))
+    elif outcome == "ended":
+        plain.record([a_record(1, "other")])
+
+    def withdraw():
+        ledger().withdraw(0, "withdrawn")
+
+    turns.run([ledger().compact, withdraw, ledger().compact], choices)
+    for _ in range(2):
+        assert plain.attempts(0) == []
+        assert "kept" in {each.attempt for each in plain.attempts(1)}
+        plain.compact()
+    in_journal = list(MemoryStore(url).list("ledger/infer/loose"))
+    assert len(in_journal) == (outcome == "silent")
+
+
+def test_beginnings_do_not_keep_other_segments_from_being_compacted(monkeypatch):
+    """Attempts that run stay in the journal, so they do not count as work for a compaction."""
+    monkeypatch.setattr(ledger_segments, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(ledger_segments, "MOST_SEGMENTS", 1)
+    store = MemoryStore(secrets.token_hex(8))
+    ledger = Ledger(store, "infer", 128, segment_size=64, in_background=False)
+    for number in range(20):
+        ledger.begin(number, f"attempt-{number}", "")
+    ledger.record([a_record(64)])
+    assert list(store.list("ledger/infer/pages")) == ["ledger/infer/pages/1"]
+
+
 # Processes
 
 

@@ -10,7 +10,6 @@ from rigs.workers import Stage, wait_for
 
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.queue.message_body import parse_body
-from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.task_receiver import GIVEN_BACK, RECEIVES, Job, PoisonTaskGuard
 
@@ -134,26 +133,26 @@ def test_lost_workers_and_failures_are_counted_apart(stage: Stage) -> None:
     assert (kinds.count("worker-lost"), kinds.count("permanent")) == (7, 2)
 
 
+@pytest.mark.parametrize("keeps_attempts", [False, True])
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_worker_that_stops_leaves_no_mark_that_blames_it(
-    stage: Stage, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, is_compacted: bool, keeps_attempts: bool
 ) -> None:
     """A suspected task that has not ended when its worker must leave does not count as lost."""
-    monkeypatch.setattr(ledger_segments, "COMPACT_EVERY", 1 << 40)  # no compaction by chance
     deliver(stage, RECEIVES)
-    supervisor = stage.supervisor(seconds=30, grace_s=0.2)
+    supervisor = stage.supervisor(seconds=30, grace_s=0.2, records_attempts=keeps_attempts)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     wait_for(lambda: any(stage.attempts(number) for number in range(4)))
     if is_compacted:
-        stage.ledger.compact()  # then the mark cannot be removed
+        stage.ledger.compact()
+    (begun,) = [number for number in range(4) if stage.attempts(number)]
     supervisor.stop("the test says so")
     thread.join(30)
     assert not thread.is_alive()
-    (begun,) = [number for number in range(4) if stage.attempts(number)]
     marks = [mark.attempt for mark in stage.ledger.attempts(begun)]
     given_back = [each.attempt for each in stage.ledger.failures() if each.reason == GIVEN_BACK]
-    assert len(marks) == is_compacted
+    assert len(marks) == keeps_attempts
     assert given_back == marks
     assert len(list(stage.ledger.failures())) == len(given_back)
     assert stage.queue.counts().waiting == 4

@@ -46,6 +46,8 @@ The possible races, and why no record is lost or counted twice:
   again: keys contain the *generation* of the task, the number of times that it was reopened. So a
   compaction deletes only entries of its own generation. A record that was put for an earlier
   generation is put again.
+* *An attempt is withdrawn while a compaction runs*: a compaction does not move the beginning of an
+  attempt before the attempt has failed or its task has ended.
 * *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
   has no effect.
 
@@ -334,7 +336,10 @@ class Ledger:
         self._compactor.by_chance(1)
 
     def withdraw(self, number: int, attempt: str) -> None:
-        """Undo `begin`, unless a compaction has already moved the entry to the segment."""
+        """Undo `begin` for an attempt that has neither failed nor ended its task.
+
+        No compaction moves the beginning of such an attempt, so it cannot come back.
+        """
         keys = self._journal.listed(self.segment_of(number), number)
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
 

@@ -112,17 +112,23 @@ class Journal:
     def fullest(self, most_segments: int, most_left: int) -> list[tuple[int, list[JournalKey]]]:
         """Return the segments with the most journal entries, and the keys of these entries.
 
+        Beginnings of attempts are not counted, because a compaction does not move all of them.
+
         Args:
             most_segments: maximum number of segments to return.
             most_left: stop when the remaining segments together have at most this number of
                 entries.
         """
-        segments = sorted(self._paths_by_segment().items(), key=lambda item: -len(item[1]))
-        remaining = sum(len(paths) for _, paths in segments)
+        by_segment = self._paths_by_segment()
+        sizes = {
+            segment: sum(".begun." not in path for path in paths)
+            for segment, paths in by_segment.items()
+        }
+        remaining = sum(sizes.values())
         chosen = []
-        for segment, paths in segments[:most_segments]:
-            chosen.append((segment, list(self._parsed_keys(paths))))
-            remaining -= len(paths)
+        for segment in sorted(sizes, key=lambda segment: -sizes[segment])[:most_segments]:
+            chosen.append((segment, list(self._parsed_keys(by_segment[segment]))))
+            remaining -= sizes[segment]
             if remaining <= most_left:
                 break
         return chosen

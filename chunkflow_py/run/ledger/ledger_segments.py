@@ -592,7 +592,8 @@ class Compactor:
     def _compact(
         self, segment: int, keys: Sequence[JournalKey], conflicts: int | None = None
     ) -> None:
-        order = sorted(keys)  # similar lines next to each other compress better
+        settled = _settled(keys, self._segments.headers([segment]))
+        order = sorted(settled)  # similar lines next to each other compress better
         read = self._journal.read(order)
         entries = [entry for entry in read if entry is not None]
         tries = 0
@@ -615,6 +616,25 @@ class Compactor:
             key for key, entry in zip(order, read, strict=True) if entry or headers.is_void(key)
         ]
         self._journal.delete(moved)
+
+
+def _settled(keys: Collection[JournalKey], headers: SegmentHeaders) -> list[JournalKey]:
+    """Return the keys without the beginnings of attempts that have no outcome yet.
+
+    Such a beginning can still be withdrawn. If a compaction moved it, the withdrawal could delete
+    the journal entry while the compaction stores the segment, and the beginning would come back.
+    """
+    ended = {key.number for key in keys if key.kind == "record"}
+    failed = {key.attempt for key in keys if key.kind in FAILURES}
+    return [
+        key
+        for key in keys
+        if key.kind != "begun"
+        or key.attempt in failed
+        or key.number in ended
+        or headers.state(key.number)
+        or headers.is_void(key)
+    ]
 
 
 class _BusyError(Exception):

@@ -380,7 +380,6 @@ class PoisonTaskGuard:
             else ``None``.
         """
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
-        # A compaction that runs while a mark is removed can put it back.
         for attempt in self._ledger.attempts(job.number):
             if attempt.record is None and attempt.attempt not in failed | self._own:
                 failure = FailedAttempt(
@@ -397,10 +396,8 @@ class PoisonTaskGuard:
         """Remove the mark of an attempt that was released without an outcome."""
         if not self._keeps_attempts:
             self._ledger.withdraw(job.number, job.attempt)
-            attempts = self._ledger.attempts(job.number)
-            if all(each.attempt != job.attempt for each in attempts):
-                return
-        # The mark cannot be removed: record a failure, which shows that no worker was lost.
+            return
+        # The mark must stay: record a failure, which shows that no worker was lost.
         self._ledger.fail(
             FailedAttempt(job.number, job.box, job.attempt, "unknown", "transient", GIVEN_BACK)
         )
