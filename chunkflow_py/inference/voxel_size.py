@@ -86,8 +86,8 @@ def _remedy(
                 return f"load the data with --mip {level}"
         listed = ", ".join(f"mip {level} {_text(size)}" for level, size in levels)
         return (
-            f"no mip of the volume fits ({listed} nm); add --resample linear, or use a network that "
-            "was trained with one of these voxel sizes"
+            f"no mip of the volume fits ({listed} nm); add --resample linear, or use a network "
+            "that was trained with one of these voxel sizes"
         )
     for factors in _FACTORS:
         for steps in range(-_HALVINGS, _HALVINGS + 1):
