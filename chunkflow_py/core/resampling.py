@@ -16,6 +16,13 @@ the bounds of the volume, the sum includes existing voxels only. The kernels:
 * ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 from x = 2. It keeps more
   detail than ``linear``, but may exceed the range of the input at sharp edges.
 
+Other programs interpolate without smoothing, and repeat the voxels at the bounds of the volume
+(``edge`` of scikit-image, ``nearest`` of SciPy). These kernels do so, with w = 1:
+
+* ``hat``: the kernel of ``linear``;
+* ``spline``: the cubic spline through the voxels. Its kernel falls by a factor of 0.27 per voxel,
+  and is cut off at 14 voxels, where it is 1e-8.
+
 Labels cannot be averaged. ``nearest`` takes the voxel that contains the centre; ``mode`` takes the
 label that covers the largest part of the voxel of the result, or the smallest of several such
 labels.
@@ -44,10 +51,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Method = Literal["linear", "cubic", "nearest", "mode"]
+Method = Literal["linear", "cubic", "hat", "spline", "nearest", "mode"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
-_SUPPORT = {"linear": 1, "cubic": 2}  # distance, in widths of the kernel, from which it is 0
+# Distance, in widths of the kernel, from which it is 0.
+_SUPPORT = {"linear": 1, "cubic": 2, "hat": 1, "spline": 14}
+_SHARP = ("hat", "spline")  # never smooth, and repeat voxels at the bounds
+_POLE = 3**0.5 - 2  # of the filter whose result are the coefficients of a cubic spline
 _MOST_THREADS = 4
 _STRIP = 2**16  # voxels of the result that are voted on at once
 _LARGEST = 2**24  # of the numbers of a fraction, so that positions fit into 64 bits
@@ -71,11 +81,21 @@ class Resampling:
 
     Attributes:
         scale: size of a voxel of the result in input voxels, zyx.
-        method: ``linear``, ``cubic``, ``nearest`` or ``mode``.
+        method: one of `METHODS`, or one for each axis, zyx; ``mode`` works only for all axes.
     """
 
     scale: Scale
-    method: Method = "linear"
+    method: Method | tuple[Method, Method, Method] = "linear"
+
+    @property
+    def methods(self) -> tuple[Method, Method, Method]:
+        """The method for each axis, zyx."""
+        return (self.method,) * 3 if isinstance(self.method, str) else self.method
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether values are averaged, so that the result may contain new values."""
+        return any(method in _SUPPORT for method in self.methods)
 
     def __post_init__(self) -> None:
         """Check the method and the numbers of the ratio.
@@ -83,9 +103,11 @@ class Resampling:
         Raises:
             OptionError: the method is unknown, or the ratio is not usable.
         """
-        if self.method not in METHODS:
-            msg = f"method {self.method!r} is not one of {', '.join(METHODS)}"
-            raise OptionError(msg)
+        for method in self.methods:
+            if method not in METHODS or (method == "mode" and self.method != "mode"):
+                choices = METHODS if isinstance(self.method, str) else METHODS[:-1]
+                msg = f"method {method!r} is not one of {', '.join(choices)}"
+                raise OptionError(msg)
         for axis, factor in zip(AXES, self.scale, strict=True):
             if max(factor.numerator, factor.denominator) >= _LARGEST:
                 msg = (
@@ -145,7 +167,7 @@ class Resampling:
             msg = f"input {box} contains no voxel of the volume {domain}"
             raise GeometryError(msg)
         part = array[(..., *inside.slices(box.start))]
-        if self.method == "nearest":
+        if self.methods == ("nearest",) * 3:
             index = [self._nearest(axis, target, inside) for axis in range(3)]
             for channel in np.ndindex(array.shape[:-3]):
                 result[channel] = part[channel][np.ix_(*index)]
@@ -164,7 +186,7 @@ class Resampling:
             ChunkError: the voxels are bool or integers of 64 bits, and the method interpolates.
         """
         wide = dtype.kind in "iu" and dtype.itemsize == 8
-        if self.method in _SUPPORT and (dtype.kind == "b" or wide):
+        if self.interpolates and (dtype.kind == "b" or wide):
             msg = (
                 f"voxels of {dtype} cannot be interpolated (--method {self.method}); use --method "
                 "nearest or mode, which keep the values"
@@ -175,16 +197,17 @@ class Resampling:
 
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
         """Return the first and the last input voxel that a voxel of the result depends on."""
-        factor = self.scale[axis]
-        if self.method == "nearest":
+        factor, method = self.scale[axis], self.methods[axis]
+        if method == "nearest":
             at = floor((2 * voxel + 1) * factor / 2)
             return at, at
-        if self.method == "mode":
+        if method == "mode":
             return floor(voxel * factor), ceil((voxel + 1) * factor) - 1
         if factor == 1:
             return voxel, voxel
         centre = ((2 * voxel + 1) * factor - 1) / 2
-        reach = _SUPPORT[self.method] * max(factor, Fraction(1))
+        width = Fraction(1) if method in _SHARP else max(factor, Fraction(1))
+        reach = _SUPPORT[method] * width
         return floor(centre - reach) + 1, ceil(centre + reach) - 1
 
     def _nearest(self, axis: int, target: BoundingBox, box: BoundingBox) -> NDArray[np.int64]:
@@ -200,15 +223,17 @@ class Resampling:
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         # The centre is at ((2 j + 1) p - q) / 2 q, in voxels from the centre of input voxel 0.
         below, rest = np.divmod((2 * voxels + 1) * p - q, 2 * q)
-        support, width = _SUPPORT[self.method], max(p, q)
+        method = self.methods[axis]
+        support, width = _SUPPORT[method], q if method in _SHARP else max(p, q)
         reach = -(-support * width // q)
         offsets = np.arange(-reach, reach + 2)
         index = below[:, None] + offsets
         distance = np.abs(2 * q * offsets - rest[:, None])  # in units of 1 / 2 q
-        kernel = _linear if self.method == "linear" else _cubic
-        weight = kernel(distance / (2 * width))
+        weight = _KERNELS[method](distance / (2 * width))
         # Compared exactly: what rounding leaves at the end of the kernel is not in `_span`.
         weight[distance >= 2 * width * support] = 0
+        if method in _SHARP:
+            index = np.clip(index, box.start[axis], box.stop[axis] - 1)
         return _normalised(index, weight, box.start[axis], box.stop[axis])
 
     def _overlaps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
@@ -241,9 +266,12 @@ class Resampling:
                 keep[axis] = slice(start, start + target.size[axis])
                 values = values[tuple(keep)]
                 continue
+            if self.methods[axis] == "nearest":
+                values = np.take(values, self._nearest(axis, target, box), axis=axis)
+                continue
             taps = self._taps(axis, target, box)
             values = _weighted(values, axis, taps, box.start[axis], number)
-        if out.dtype.kind in "iu":
+        if out.dtype.kind in "iu" and values.dtype.kind == "f":
             limits = np.iinfo(out.dtype)
             values = np.clip(np.rint(values), limits.min, limits.max)
         out[...] = values
@@ -288,6 +316,27 @@ def _cubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+def _spline(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cardinal cubic spline: 1 at 0, 0 at every other integer."""
+    total = np.zeros(x.shape)
+    middle = np.floor(x)
+    for offset in (-1, 0, 1, 2):
+        knot = middle + offset
+        # The coefficients of a spline through a single 1: sqrt(3) times powers of the pole.
+        coefficient = 3**0.5 * _POLE ** np.abs(knot)
+        total += coefficient * _b_spline(np.abs(x - knot))
+    return total
+
+
+def _b_spline(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cubic B-spline, for distances from its centre."""
+    near = 2 / 3 - x * x * (1 - x / 2)
+    return np.where(x < 1, near, np.maximum(2 - x, 0) ** 3 / 6)
+
+
+_KERNELS = {"linear": _linear, "cubic": _cubic, "hat": _linear, "spline": _spline}
 
 
 def _normalised(

@@ -52,6 +52,34 @@ def test_each_axis_is_resampled_alike(axis, method):
     np.testing.assert_allclose(ours[:21], np.asarray(expected)[0, :21], atol=3e-7)
 
 
+@pytest.mark.parametrize("size", [(13, 40, 30), (20, 25, 45), (13, 71, 63)])
+@pytest.mark.parametrize("order", [1, 3])
+def test_volumes_equal_those_of_scikit_image(size, order):
+    """Without smoothing, with the edge repeated: as nnU-Net resamples images and logits."""
+    from skimage.transform import resize
+
+    image = np.random.default_rng(4).normal(size=(13, 40, 37)).astype(np.float32)
+    expected = resize(
+        image.astype(np.float64), size, order, mode="edge", anti_aliasing=False, clip=False
+    )
+    scale = [Fraction(a, b) for a, b in zip(image.shape, size, strict=True)]
+    ours = resampled(image, scale, "hat" if order == 1 else "spline")
+    np.testing.assert_allclose(ours, expected, atol=3e-6)
+
+
+def test_each_axis_may_have_its_own_method():
+    """Sections far apart: nearest along z, a spline within each section."""
+    image = np.random.default_rng(5).random((5, 20, 20), dtype=np.float32)
+    scale = ("1/2", "2/3", "4/3")
+    ours = resampled(image, scale, ("nearest", "spline", "spline"))
+    planes = np.stack([resampled(plane[None], (1, *scale[1:]), "spline")[0] for plane in image])
+    np.testing.assert_array_equal(ours, np.repeat(planes, 2, axis=0))
+    labels = np.arange(8, dtype=np.uint64).reshape(2, 2, 2)
+    assert resampled(labels, (1, 1, 1), ("nearest",) * 3).dtype == np.uint64
+    with pytest.raises(OptionError, match="'mode' is not one of"):
+        Resampling(Scale.of((1, 1, 1)), ("mode", "nearest", "nearest"))
+
+
 def test_a_ramp_keeps_its_positions():
     """Voxel centres decide: a voxel has the value of the ramp at its own centre."""
     ramp = np.arange(100, 140, dtype=np.float32)  # the value at position p, in voxels, is p - 0.5
@@ -116,7 +144,7 @@ def test_parts_equal_the_whole(seed):
     if values.dtype.kind == "f":
         values += data.random(values.shape).astype(dtype)
         values[data.random(values.shape) < 0.002] = np.nan
-    for method in METHODS:
+    for method in (*METHODS, ("nearest", "spline", "hat")):
         resampling = Resampling(scale, method)
         whole_box = resampling.output_box(domain)
         whole = resampling(values, domain, whole_box, domain)
@@ -184,7 +212,9 @@ def test_ratios_and_methods_that_do_not_work():
     """Numbers of more than 24 bits could not be computed exactly."""
     with pytest.raises(OptionError, match="more than 24 bits; round the voxel sizes"):
         Resampling(Scale.between((1, 1, 7.123456789), (1, 1, 1)))
-    with pytest.raises(OptionError, match="'lanczos' is not one of linear, cubic, nearest, mode"):
+    with pytest.raises(
+        OptionError, match="'lanczos' is not one of linear, cubic, hat, spline, nearest, mode"
+    ):
         Resampling(Scale.of((1, 1, 1)), "lanczos")
 
 
