@@ -341,7 +341,14 @@ def _resampled(
     names = (source, resampled, tuple(outputs))
     return Surrounded(
         _inferencer(options, settings_at_network_size(settings), network),
-        partial(resampling_around, settings, size_nm, options["resample"], names),
+        partial(
+            resampling_around,
+            settings,
+            size_nm,
+            options["resample"],
+            names,
+            warn_of_dtype=options["normalize"] is None and "package" not in options,
+        ),
     )
 
 

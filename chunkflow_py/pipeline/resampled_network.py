@@ -2,16 +2,17 @@
 
 ```
 input           |  0  |  1  |  2  |  3  |  4  |  5  |         as loaded
-                      resampled to the voxels of the network, with a `Resampler`
+                      normalised, then resampled to the voxels of the network
 network         |    0    |    1    |    2    |    3 |        patches, blending
                       resampled back, then activation and dtype
 output          |  0  |  1  |  2  |  3  |  4  |  5  |         the grid of the input
 ```
 
-The blended float32 output is resampled, not the stored one: activation with ``--activate after``,
-conversion to uint8 and argmax are computed on the grid of the input. The network is an operator
-between two operators that change the voxel size: its tasks, patches and exchange are those
-of a pipeline that contains these operators.
+Interpolated values are not rounded to the dtype of the image. The blended float32 output is
+resampled, not the stored one: activation with ``--activate after``, conversion to uint8 and argmax
+are computed on the grid of the input. The network is an operator between two operators that change
+the voxel size: its tasks, patches and exchange are those of a pipeline that contains these
+operators.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.core.geometry import Scale
 from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.resampling import Resampling
 from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.normalization import Normalizer, dtype_warning
 from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.pipeline.resampler import Resampler
 
@@ -53,15 +57,22 @@ def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
             "threshold and mask to the last channel"
         )
         raise OptionError(msg)
+    at_size = replace(settings, output_dtype="float32", normalizer=Normalizer("none"))
+    if settings.skip_empty and settings.normalizer.shift:
+        msg = (
+            "--skip-empty-patches looks for zeros, which --normalize changes before --resample; "
+            "leave --skip-empty-patches out, or use --patch-mask"
+        )
+        raise OptionError(msg)
     if settings.activate == "before":
-        return replace(settings, output_dtype="float32")
+        return at_size
     if settings.skip_empty:
         msg = (
             "--skip-empty-patches sets patches to zero, which --activate after --resample would "
             "change; use --activate before"
         )
         raise OptionError(msg)
-    return replace(settings, output_dtype="float32", activation="none", activate="before")
+    return replace(at_size, activation="none", activate="before")
 
 
 @dataclass
@@ -79,13 +90,19 @@ class InputGrid:
 
 @dataclass
 class InputResampler(Resampler):
-    """Resamples the input of a network to the network's voxel size.
+    """Normalises the input of a network, and resamples it to the network's voxel size.
 
     Attributes:
         original: name under which the task holds the `InputGrid`.
+        settings: engine settings of the user: number of channels and normalisation.
+        warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
+            maximum of their type.
     """
 
     original: str = ""
+    settings: EngineSettings | None = None
+    warn_of_dtype: bool = False
+    keeps_voxels: bool = field(default=False, init=False, metadata=HOOK)
     _grid: InputGrid = field(default_factory=InputGrid, init=False, repr=False)
 
     @hook
@@ -93,6 +110,20 @@ class InputResampler(Resampler):
         """Determine the factor from the voxel size of the input, and store the input's grid."""
         self._grid = InputGrid(outline.domain, outline.voxel_size_nm)
         super().prepare(outline)
+
+    @hook
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return the properties of the result for an input like *read*: float32."""
+        return read._replace(dtype="float32")
+
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for a chunk of extent *size*, with its normalised copy."""
+        needed = super().memory(size)
+        if needed is None or size is None or self.settings is None:
+            return needed
+        copy = 4 * self.settings.num_input_channels * size.product()
+        return replace(needed, work=needed.work + copy)
 
     def grid(self) -> InputGrid:
         """Return the grid of the input, as far as it is known before the first task."""
@@ -103,6 +134,21 @@ class InputResampler(Resampler):
         chunk = task.chunk(self.input_name)
         task[self.original] = InputGrid(chunk.domain, chunk.voxel_size_nm)
         return super().__call__(task)
+
+    def _input(self, task: Task) -> Chunk:
+        """Return the normalised chunk."""
+        from chunkflow_py.inference.engine import as_channels
+
+        chunk = task.chunk(self.input_name)
+        if self.settings is None:
+            return chunk
+        if self.warn_of_dtype and (warning := dtype_warning(chunk.dtype)):
+            self.warn_of_dtype = False
+            logger.warning(warning)
+        source = as_channels(chunk.array, self.settings.num_input_channels)
+        values = np.empty(source.shape, np.float32)
+        self.settings.normalizer(source, values)
+        return chunk.with_array(values.reshape(chunk.shape), chunk.voxel_offset)
 
 
 @dataclass
@@ -219,7 +265,6 @@ class OutputResampler(OperatorBase):
     def _on_grid(
         self, chunk: Chunk, settings: EngineSettings, grid: InputGrid, bbox: BoundingBox | None
     ) -> Chunk:
-        # Only a pipeline that runs a network needs torch.
         import torch
 
         from chunkflow_py.inference.output_writer import converted
@@ -249,6 +294,8 @@ def resampling_around(
     method: Literal["linear", "cubic"],
     names: tuple[str, str, tuple[str, ...]],
     label: str,
+    *,
+    warn_of_dtype: bool = False,
 ) -> tuple[Operator, Operator]:
     """Return the operators that resample the input and the outputs of a network.
 
@@ -258,10 +305,12 @@ def resampling_around(
         method: ``linear`` or ``cubic``.
         names: names of the chunk to process, of the resampled chunk, and of the outputs.
         label: label of the network's operator.
+        warn_of_dtype: see `InputResampler`.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"
-    before = InputResampler(voxel_size_nm, None, method, source, resampled, original)
+    before = InputResampler(voxel_size_nm, None, method, source, resampled)
+    before.original, before.settings, before.warn_of_dtype = original, settings, warn_of_dtype
     after = OutputResampler(settings, method, outputs, resampled, original, before.grid)
     return (
         Operator(f"{label} (resample)", "compute", before, before, (source,), (resampled,)),

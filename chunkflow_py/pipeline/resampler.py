@@ -153,7 +153,7 @@ class Resampler(OperatorBase):
         """
         from chunkflow_py.core.chunk import Chunk, Voxels
 
-        chunk = task.chunk(self.input_name)
+        chunk = self._input(task)
         size_nm = self._size_nm(chunk.voxel_size_nm)
         scale = self.factor or Scale.between(size_nm, chunk.voxel_size_nm)
         voxels = Voxels(chunk.dtype.name, chunk.channels, chunk.kind)
@@ -175,6 +175,10 @@ class Resampler(OperatorBase):
             array.clip(0, 1, out=array)  # cubic interpolation exceeds the range
         task[self.output_name] = Chunk(array, target.start, size_nm, chunk.kind, domain)
         return task
+
+    def _input(self, task: Task) -> Chunk:
+        """Return the chunk to resample."""
+        return task.chunk(self.input_name)
 
     def _resampling(self, scale: Scale, voxels: Voxels | None) -> Resampling:
         from chunkflow_py.core.resampling import Resampling

@@ -105,13 +105,26 @@ def test_it_is_resampling_before_and_after(network):
     """Where the volume is a whole number of the network's voxels, operators give the same bytes."""
     box = BoundingBox((0, 0, 0), (24, 36, 36))
     image = f"{IMAGE}-whole"
-    spec = VolumeSpec(box, (8, 8, 8), np.dtype("uint8"), None, "image", Zyx(8, 8, 8))
-    array = np.random.default_rng(1).integers(0, 255, box.size, np.uint8)
+    spec = VolumeSpec(box, (8, 8, 8), np.dtype("float32"), None, "image", Zyx(8, 8, 8))
+    array = np.random.default_rng(1).random(box.size, np.float32)
     create_volume(spec, image).write(Chunk(array, (0, 0, 0), (8, 8, 8), "image"))
     words = line(network, (16, 12, 12)).replace(f"{IMAGE} ", f"{image} ")
     ((_, ours),) = run(words + "--resample linear")
     before = "resample --voxel-size 16 12 12 inference"
     ((_, theirs),) = run(words.replace("inference", before) + "resample --voxel-size 8 8 8")
+    np.testing.assert_array_equal(ours["chunk"].array, theirs["chunk"].array)
+
+
+def test_integers_are_normalised_before_they_are_resampled(network):
+    """Interpolated values are not rounded to integers: the result is that of normalised floats."""
+    words = line(network, (8, 12, 10), "--resample linear")
+    ((_, ours),) = run(words)
+    floats = f"{IMAGE}-floats"
+    image = open_volume(IMAGE).read(BOUNDS)
+    spec = VolumeSpec(BOUNDS, (8, 8, 8), np.dtype("float32"), None, "image", Zyx(8, 8, 8))
+    values = image.array.astype(np.float32) / np.float32(255)
+    create_volume(spec, floats).write(image.with_array(values))
+    ((_, theirs),) = run(words.replace(f"{IMAGE} ", f"{floats} "))
     np.testing.assert_array_equal(ours["chunk"].array, theirs["chunk"].array)
 
 
