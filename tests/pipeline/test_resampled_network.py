@@ -150,6 +150,19 @@ def test_output_lies_where_the_input_lies(tmp_path, size_nm):
     assert np.abs(shifted).max() > 0.02
 
 
+def test_a_network_of_sections(tmp_path, network):
+    """A 2D network at the size of the sections: each section is resampled by itself."""
+    path = tmp_path / "flat.py"
+    path.write_text(NETWORK.replace("Conv3d", "Conv2d"))
+    words = line(path, (8, 12, 6), "--resample linear --spatial-dims 2 --patch-divisor 1 1 1")
+    words = words.replace("--input-patch-size 8", "--input-patch-size 4")
+    ((_, items),) = run(words)
+    grid = BoxGrid.covering(BOUNDS, Zyx(7, 19, 30))
+    for box, parts in run(words, grid):
+        inside = box.intersection(BOUNDS)
+        np.testing.assert_array_equal(parts["chunk"].array, items["chunk"].cut(inside).array)
+
+
 def test_several_outputs(tmp_path, network):
     """Each output comes back to the grid of the input, with its own kind."""
     path = tmp_path / "two.py"
