@@ -17,6 +17,7 @@ from chunkflow_py.planning.doctor.machine_checks import (
     gpu_system,
     judge_convolution,
     judge_gpus,
+    judge_half_speed,
 )
 from chunkflow_py.planning.doctor.package_checks import BRINGS
 
@@ -249,11 +250,30 @@ def test_fault_gpu_that_cannot_be_used(cuda, driver, card, level, said, tmp_path
 
 def test_convolution_is_timed_and_compared(doctor):
     """A convolution is timed, and a device that computes something else is a problem."""
-    (found,) = doctor("convolution", OMP_NUM_THREADS="1").findings
-    assert found["level"] == "ok"
-    assert "FLOP/s" in found["text"]
+    speed, precisions = doctor("convolution", OMP_NUM_THREADS="1").findings
+    assert speed["level"] == precisions["level"] == "ok"
+    assert "FLOP/s" in speed["text"]
+    assert "3D convolutions in bfloat16 are right with PyTorch" in precisions["text"]
     for error in (0.5, float("nan")):
         assert judge_convolution("gpu", "cuda:0", 1e12, error).level == "problem"
+
+
+def test_fault_wrong_convolution_in_one_precision(doctor):
+    """A device whose bfloat16 is wrong is a problem with versions and remedy; float32 is right."""
+    report = doctor("convolution", OMP_NUM_THREADS="1", CHUNKFLOW_FAILPOINT="convolution:corrupt")
+    problem = report.problem()
+    assert f"computes wrong values with PyTorch {metadata.version('torch')}" in problem
+    assert "(bfloat16, channels last)" in problem
+    assert "or use --dtype float32" in problem
+
+
+def test_slow_half_precision_is_told():
+    """A half precision that is slower than float32 by half is a note with the versions."""
+    assert judge_half_speed("gpu", "cuda:0", "float16", 0.015, 0.01) is None
+    found = judge_half_speed("gpu", "cuda:0", "float16", 0.04, 0.01)
+    assert found.level == "note"
+    assert "float16 take 4.0 times as long as in float32 with PyTorch" in found.text
+    assert "--dtype float32" in found.remedy
 
 
 def test_a_check_that_does_not_exist_is_refused(doctor):
