@@ -219,6 +219,7 @@ class Inferencer(OperatorBase):
             "num_output_channels": settings.num_output_channels,
             "outputs": tuple(output.name for output in settings.outputs),
             "output_channels": tuple(output.channels for output in settings.outputs),
+            "affinity_channels": settings.affinity_channels,
             "batch_size": settings.batch_size,
             "window": settings.window,
         }

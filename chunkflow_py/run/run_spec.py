@@ -43,6 +43,8 @@ NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_we
 NEWER = {
     ("inference", "patch_precision"): "float32",
     ("inference", "resample"): None,
+    ("inference", "affinity_order"): "xyz",
+    ("inference", "affinity_at"): "target",
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
     ("agglomerate", "affinity_offsets"): None,
