@@ -252,6 +252,22 @@ def test_a_network_in_half_precision_is_checked_with_its_first_batch() -> None:
     ) in right  # fmt: skip
 
 
+def test_the_check_does_not_load_the_compiler() -> None:
+    """The import of torch._dynamo would take a second, and the check takes milliseconds."""
+    program = """
+import sys, torch
+from chunkflow_py.inference.backends.torch_core import TorchCore
+from chunkflow_py.inference.backends import convolution_check
+batch = torch.rand(1, 1, 4, 8, 8)
+network = torch.nn.Conv3d(1, 3, 3)
+TorchCore(network, tuple(batch.shape), device=torch.device("cpu"), dtype="bfloat16")(batch)
+print(len(convolution_check._right), "torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == ["1", "False"]
+
+
 @pytest.mark.usefixtures("corrupted")
 @pytest.mark.parametrize("axes", [2, 3])
 def test_a_wrong_convolution_stops_a_network_at_every_batch(axes: int) -> None:

@@ -168,6 +168,11 @@ class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.largest: dict[Any, Convolution] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that this class does not need the compiler, whose import takes a second."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,
