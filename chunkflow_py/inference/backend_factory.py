@@ -68,7 +68,7 @@ def create_backend(
 
     The framework ``universal`` runs Python code that defines ``PatchInferencer``. Any other model
     runs as ``pytorch``: a built-in network, a TorchScript or exported program, or Python code that
-    defines only ``InstantiatedModel``.
+    defines only ``InstantiatedModel``, or a model script of cellmap-flow.
 
     Python code of a model runs with all permissions of the user.
 
@@ -130,6 +130,7 @@ def create_backend(
             "--framework identity to test without one"
         )
         raise OptionError(msg)
+    from chunkflow_py.inference.backends.cellmap_script import CellmapScript, is_cellmap_script
     from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
     from chunkflow_py.inference.network_memory import network_memory
     from chunkflow_py.inference.network_source import NetworkSource
@@ -159,6 +160,10 @@ def create_backend(
         model, weights, num_input_channels, num_output_channels, trust_weights, in_memory
     )
     module = source.run_file()
+    if module is not None and is_cellmap_script(module):
+        script = CellmapScript.of(module, model)
+        script.check(*sizes, num_output_channels)
+        finished = partial(finished, voxel_size_nm=script.voxel_size_nm)
     if framework == "universal":
         if module is not None and _is_inferencer(module):
             from chunkflow_py.inference.backends.universal_backend import Universal
@@ -305,6 +310,10 @@ def _device_for(backend: str, name: str) -> torch.device:
 
 
 def _is_inferencer(module: ModuleType) -> bool:
+    from chunkflow_py.inference.backends.cellmap_script import is_cellmap_script
+
+    if is_cellmap_script(module):
+        return False
     pytorch = any(hasattr(module, name) for name in ("InstantiatedModel", "load_model"))
     return hasattr(module, "PatchInferencer") or not pytorch
 

@@ -74,7 +74,7 @@ class Inferencer(OperatorBase):
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; images
-            that differ by more than 10 % are refused.
+            that differ by more than 10 % are refused (default: the one that the model declares).
         statistics: path of the statistics file of the normalisation, if there is one.
         origins: addresses that are read besides the chunks; the pipeline must not write there.
         report_precision: log the compute profile with the first chunk. Unless PyTorch runs the
@@ -208,7 +208,25 @@ class Inferencer(OperatorBase):
             if source is not None and self.network.get("backend") == "auto":
                 patches = sample(source, self.settings.batch_size)
             self.engine = Engine(self._backend(patches=patches), self.settings)
+            self._take_voxel_size(getattr(self.engine.backend, "voxel_size_nm", None))
         return self.engine
+
+    def _take_voxel_size(self, declared: tuple[float, float, float] | None) -> None:
+        """Use the voxel size that the model declares, unless the user gave the same.
+
+        Raises:
+            OptionError: the user gave another voxel size.
+        """
+        given = self.model_voxel_size_nm
+        if declared is None or given is None:
+            self.model_voxel_size_nm = given or declared
+        elif tuple(given) != declared:
+            option, value = (" ".join(f"{v:g}" for v in size) for size in (given, declared))
+            msg = (
+                f"--model-voxel-size-nm is {option}, but model {self.network['model']} declares "
+                f"{value} (nm, zyx); leave --model-voxel-size-nm out"
+            )
+            raise OptionError(msg)
 
     def _backend(self, **changes: Any) -> Backend:
         settings = self.settings
@@ -349,12 +367,12 @@ class Inferencer(OperatorBase):
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
         """Start a call and return its future; the next call may be started before this one ends."""
-        if self.model_voxel_size_nm is not None:
-            check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
         data = as_channels(chunk.array, self.settings.num_input_channels)
         source = PatchSource(data, chunk.bbox, grid, target, self.settings.normalizer)
         engine = self._loaded(source)
+        if self.model_voxel_size_nm is not None:
+            check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         self._explain(engine, grid, target, chunk)
         if self.report_precision:
             self.report_precision = False

@@ -70,6 +70,8 @@ class NetworkBackend:
         device, weighted, divisor, profile: see `Backend`.
         shape: shape of every batch, (n, c, z, y, x).
         memory: measures the memory of the network; ``None`` if that is impossible.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx, if its file
+            declares it.
     """
 
     weighted = False
@@ -92,6 +94,7 @@ class NetworkBackend:
         affinity_layout: AffinityLayout = DEFAULT_LAYOUT,
         affinity_channels: tuple[int, ...] = (),
         memory: Callable[[], NetworkMemory] | None = None,
+        voxel_size_nm: tuple[float, float, float] | None = None,
     ) -> None:
         """Wrap the network in its hooks and checks.
 
@@ -112,11 +115,13 @@ class NetworkBackend:
             affinity_layout: convention of the affinities that the network returns.
             affinity_channels: first channel of each group of affinities, in all outputs together.
             memory: measures the memory of the network.
+            voxel_size_nm: voxel size that the network was trained with, if its file declares it.
 
         Raises:
             ModelError: *divisor* is invalid.
         """
         self.memory, self._first = memory, True
+        self.voxel_size_nm = voxel_size_nm
         self.model, self.device, self.shape = model, device, shape
         self._core, self._flat = core, spatial_dims == 2
         self._sizes = (Zyx.of(shape[2:]), Zyx.of(output_patch_size))
