@@ -218,8 +218,11 @@ class Inferencer(OperatorBase):
             OptionError: the user gave another voxel size.
         """
         given = self.model_voxel_size_nm
-        if declared is None or given is None:
-            self.model_voxel_size_nm = given or declared
+        if declared is None:
+            return
+        if given is None:
+            self.model_voxel_size_nm = declared
+            self._check_voxel_size()
         elif tuple(given) != declared:
             option, value = (" ".join(f"{v:g}" for v in size) for size in (given, declared))
             msg = (
@@ -316,8 +319,13 @@ class Inferencer(OperatorBase):
         Messages name a margin that suits all tasks.
         """
         self.placement.outline = outline
-        if self.model_voxel_size_nm is not None and outline.voxel_size_nm is not None:
-            check_voxel_size(self.model_voxel_size_nm, outline.voxel_size_nm)
+        self._check_voxel_size()
+
+    def _check_voxel_size(self) -> None:
+        outline = self.placement.outline
+        data_nm = None if outline is None else outline.voxel_size_nm
+        if self.model_voxel_size_nm is not None and data_nm is not None:
+            check_voxel_size(self.model_voxel_size_nm, data_nm)
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:

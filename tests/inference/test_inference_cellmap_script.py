@@ -112,7 +112,7 @@ def test_another_voxel_size_than_that_of_the_script_is_refused(
 ) -> None:
     """The error names both."""
     words = (*INFERENCE, "--model-voxel-size-nm", 40, 8, 8, "save-h5", "-f", "out.h5")
-    assert chunkflow("load-h5", "-f", "em.h5", *words) != 0
+    assert chunkflow("load-h5", "-f", "em.h5", "--voxel-size", 40, 8, 8, *words) != 0
     expected = "--model-voxel-size-nm is 40 8 8, but model script.py declares 8 8 8 (nm, zyx)"
     assert expected in capsys.readouterr().err
 
