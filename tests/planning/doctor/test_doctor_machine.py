@@ -8,12 +8,15 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.requirements import Requirement
+from torch.overrides import TorchFunctionMode
 
 from chunkflow_py.planning.doctor.machine_checks import (
     GpuSystem,
     check_processor,
     check_threads,
+    compare_precisions,
     gpu_system,
     judge_convolution,
     judge_gpus,
@@ -265,6 +268,29 @@ def test_fault_wrong_convolution_in_one_precision(doctor):
     assert f"computes wrong values with PyTorch {metadata.version('torch')}" in problem
     assert "(bfloat16, channels last)" in problem
     assert "or use --dtype float32" in problem
+
+
+class WrongInFloat16(TorchFunctionMode):
+    """Computes 3D convolutions in float16 without their last plane, as a faulty library would."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Call *func*."""
+        result = func(*args, **(kwargs or {}))
+        if func is torch.nn.functional.conv3d and result.dtype is torch.float16:
+            result[..., -1] = 0
+        return result
+
+
+def test_each_precision_is_compared_by_itself():
+    """What is wrong is told of one precision, and the others are named as right."""
+    cpu, precisions = torch.device("cpu"), ["float16", "TF32", "bfloat16"]
+    (right,) = compare_precisions("gpu", cpu, precisions)
+    assert "convolutions in float16, TF32, bfloat16 are right" in right.text
+    with WrongInFloat16():
+        wrong, right = compare_precisions("gpu", cpu, precisions)
+    assert (wrong.level, right.level) == ("problem", "ok")
+    assert "(float16, channels last) has an error of" in wrong.text
+    assert "convolutions in TF32, bfloat16 are right" in right.text
 
 
 def test_slow_half_precision_is_told():
