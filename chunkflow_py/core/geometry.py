@@ -6,7 +6,6 @@ import math
 import re
 import sys
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import reduce
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,7 @@ from chunkflow_py.errors import GeometryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from fractions import Fraction
 
 AXES = ("z", "y", "x")
 
@@ -105,17 +105,19 @@ class Zyx(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The size of a voxel in other voxels, as exact fractions in zyx order.
+    """The size of a voxel in other voxels, as exact numbers in zyx order.
 
     ```
     other voxels   |  0  |  1  |  2  |  3  |  4  |  5  |
     scale 3/2      |   0    |   1    |   2    |   3    |      both are counted from the origin
     ```
+
+    Whole factors are integers, so that the command line does not import `fractions`.
     """
 
-    z: Fraction
-    y: Fraction
-    x: Fraction
+    z: Fraction | int
+    y: Fraction | int
+    x: Fraction | int
 
     @classmethod
     def of(cls, values: Iterable[Fraction | int | str]) -> Scale:
@@ -125,14 +127,21 @@ class Scale(NamedTuple):
             GeometryError: there are not exactly three positive fractions.
         """
         items = tuple(values)
-        try:
-            fractions = tuple(Fraction(value) for value in items)
-        except (OverflowError, TypeError, ValueError, ZeroDivisionError):
-            fractions = ()
-        if len(fractions) != 3 or min(fractions) <= 0:
+        factors: tuple[Fraction | int, ...] = ()
+        if all(type(value) is int for value in items):
+            factors = items  # type: ignore[assignment]
+        else:
+            from fractions import Fraction
+
+            try:
+                exact = [Fraction(value) for value in items]
+            except (OverflowError, TypeError, ValueError, ZeroDivisionError):
+                exact = []
+            factors = tuple(int(f) if f.denominator == 1 else f for f in exact)
+        if len(factors) != 3 or min(factors) <= 0:
             msg = f"expected three positive fractions (z, y, x), got {items}"
             raise GeometryError(msg)
-        return cls(*fractions)
+        return cls(*factors)
 
     @classmethod
     def between(cls, coarse_nm: Sequence[float], fine_nm: Sequence[float]) -> Scale:
@@ -140,6 +149,8 @@ class Scale(NamedTuple):
 
         Sizes are taken as the decimal numbers that they are printed as: 0.3 is 3/10.
         """
+        from fractions import Fraction
+
         pairs = zip(coarse_nm, fine_nm, strict=True)
         return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
 
@@ -150,7 +161,14 @@ class Scale(NamedTuple):
     @property
     def inverse(self) -> Scale:
         """The size of the other voxels in voxels of this scale."""
-        return Scale.of(1 / factor for factor in self)
+        from fractions import Fraction
+
+        return Scale.of(Fraction(1) / factor for factor in self)
+
+    @property
+    def is_whole(self) -> tuple[bool, bool, bool]:
+        """Whether the factor along each axis is a whole number."""
+        return self.z.denominator == 1, self.y.denominator == 1, self.x.denominator == 1
 
     def turned(self, order: Sequence[int]) -> Scale:
         """Return the scale for permuted axes; *order* lists the old axes that become z, y, x."""
@@ -166,10 +184,10 @@ class Scale(NamedTuple):
         spans = []
         for start, stop, factor in zip(box.start, box.stop, self, strict=True):
             if factor.denominator == 1:
-                spans.append((math.floor(start / factor), math.ceil(stop / factor)))
-            else:
-                half = Fraction(1, 2)
-                spans.append((math.ceil(start / factor - half), math.ceil(stop / factor - half)))
+                spans.append((start // factor, -(-stop // factor)))
+            else:  # rounded, and a half down
+                first, last = ((2 * at - factor) / (2 * factor) for at in (start, stop))
+                spans.append((math.ceil(first), math.ceil(last)))
         (z0, z1), (y0, y1), (x0, x1) = spans
         return BoundingBox(Zyx(z0, y0, x0), Zyx(z1, y1, x1))
 
@@ -181,8 +199,8 @@ class Scale(NamedTuple):
 
     def inside(self, box: BoundingBox) -> BoundingBox:
         """Return the voxels of this scale that *box*, a box of the other voxels, covers fully."""
-        starts = [math.ceil(a / factor) for a, factor in zip(box.start, self, strict=True)]
-        stops = [math.floor(a / factor) for a, factor in zip(box.stop, self, strict=True)]
+        starts = [-(-a // factor) for a, factor in zip(box.start, self, strict=True)]
+        stops = [a // factor for a, factor in zip(box.stop, self, strict=True)]
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
@@ -191,8 +209,7 @@ class Scale(NamedTuple):
         Along an axis with a whole factor, these are the last and the first that *voxel* covers.
         Along another axis, it is the one that contains the centre of *voxel*.
         """
-        half = Fraction(1, 2)
-        centre = [math.floor((a + half) * factor) for a, factor in zip(voxel, self, strict=True)]
+        centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
         for corner in (covered.stop - 1, covered.start):
             rows = zip(self, corner, centre, strict=True)
@@ -225,7 +242,7 @@ class Scale(NamedTuple):
         return f"({self.z}, {self.y}, {self.x})"
 
 
-UNIT_SCALE = Scale(Fraction(1), Fraction(1), Fraction(1))
+UNIT_SCALE = Scale(1, 1, 1)
 
 _BOX = re.compile(r"(-?[0-9]+)-(-?[0-9]+)_(-?[0-9]+)-(-?[0-9]+)_(-?[0-9]+)-(-?[0-9]+)")
 _REGION = re.compile(r"(?:t([0-9]+)_)?(.*)", re.DOTALL)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
-from math import ceil
 from typing import TYPE_CHECKING, overload
 
 from chunkflow_py.core.geometry import UNIT_SCALE, BoundingBox, BoxGrid, Scale, Zyx, hull_of
@@ -181,7 +180,7 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
             at % factor for place in places for at, factor in zip(place, scale, strict=True)
         ):
             first = scale.coarser(BoundingBox.from_size(boxes.start, boxes.size))
-            stride = [step / factor for step, factor in zip(boxes.stride, scale, strict=True)]
+            stride = [step // factor for step, factor in zip(boxes.stride, scale, strict=True)]
             clip = None
             if boxes.clip_stop is not None:
                 clip = scale.coarser(BoundingBox(boxes.start, boxes.clip_stop)).stop
@@ -192,7 +191,7 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
 def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
     """Return the largest extent of a box of extent *size* in voxels of *scale*, wherever it is."""
     rows = zip(size, scale, strict=True)
-    return Zyx(*(ceil(n / f) + (n % f != 0 or f.denominator > 1) for n, f in rows))
+    return Zyx(*(-(-n // f) + (n % f != 0 or f.denominator > 1) for n, f in rows))
 
 
 def coarser_nm(

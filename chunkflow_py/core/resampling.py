@@ -197,7 +197,7 @@ class Resampling:
 
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
         """Return the first and the last input voxel that a voxel of the result depends on."""
-        factor, method = self.scale[axis], self.methods[axis]
+        factor, method = Fraction(self.scale[axis]), self.methods[axis]
         if method == "nearest":
             at = floor((2 * voxel + 1) * factor / 2)
             return at, at

@@ -1,4 +1,4 @@
-r"""Interpolate a chunk, or vote on labels, at another voxel size.
+r"""Change the voxel size of images and labels.
 
 Example: chunkflow load-h5 --file-name em.h5 --voxel-size 8 8 8 \
   resample --voxel-size 12 12 12 save-h5 --file-name coarse.h5

@@ -10,14 +10,16 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkflowError, OptionError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +175,7 @@ class LengthType(click.ParamType[float]):
         return float(f"{length * UNITS_NM[unit]:.12g}") if unit else length
 
 
-class FractionType(click.ParamType[Fraction]):
+class FractionType(click.ParamType["Fraction"]):
     """An exact positive fraction, such as 3/2, or a decimal number, such as 1.5."""
 
     name = "fraction"
@@ -185,6 +187,8 @@ class FractionType(click.ParamType[Fraction]):
         ctx: click.Context | None,
     ) -> Fraction:
         """Return the fraction."""
+        from fractions import Fraction
+
         if isinstance(value, Fraction):
             return value
         fraction = Fraction(value) if _FRACTION.fullmatch(value) else Fraction(0)

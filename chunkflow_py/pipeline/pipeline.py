@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from contextvars import ContextVar
 from functools import partial
+from threading import local
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 # The box of the task that an operator processes in this thread, in voxels of the pipeline's input.
 # Its box in voxels of the operator is rounded, and cannot be converted back exactly.
-_region: ContextVar[BoundingBox | None] = ContextVar("region", default=None)
+_current = local()
 
 
 class _Item(NamedTuple):
@@ -321,7 +321,7 @@ class Pipeline:
         later = self.operators[index + 1 :]
         scales = self._scales[index + 1 :] or [(UNIT_SCALE,) * 2] * len(later)
         taken, made = self._scales[index] if self._scales else (UNIT_SCALE, UNIT_SCALE)
-        region = _region.get()
+        region: BoundingBox | None = getattr(_current, "region", None)
         boxes = self._boxes[index] if self._boxes else None
         if region is None or taken.coarser(region) != box:
             region = boxes.unscaled(box) if isinstance(boxes, ScaledBoxes) else None
@@ -538,11 +538,11 @@ class Pipeline:
         """Set the task's scale for *operator*, so that `Task.bbox` is in the operator's voxels."""
         outline = self.outlines.get(operator.name)
         task.scale = UNIT_SCALE if outline is None else outline.scale
-        token = _region.set(None if task.region is None else task.region.bbox)
+        _current.region = None if task.region is None else task.region.bbox
         try:
             yield
         finally:
-            _region.reset(token)
+            _current.region = None
             task.scale = UNIT_SCALE
 
     @contextmanager

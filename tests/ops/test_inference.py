@@ -214,7 +214,7 @@ def test_data_of_another_voxel_size_are_refused(folder, capsys):
     words = ["-c", 1, "--model-voxel-size-nm", 40]
     run(*IDENTITY, *words, 8.5, 7.5)
     capsys.readouterr()
-    assert line("inference", *IDENTITY, *words, 16, 16, "save-h5", "-f", "no.h5") == 1
+    assert line("inference", *IDENTITY, *words, 16, 16, "save-h5", "-f", "no.h5") == 2
     text = " ".join(capsys.readouterr().err.split())
     assert "trained on voxels of 40 16 16 nm (zyx), but the voxels of the data are 40 8 8" in text
     assert "mip" in text

@@ -210,12 +210,11 @@ def _ratio(across: float, inside: float) -> float | None:
 def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> BoundingBox | None:
     """Return the slab to read for a face; ``None`` if the volume does not contain the slab."""
     axis, shrink = face.axis, place.shrink
-    at = face.place / shrink[axis]
-    if at.denominator != 1:
+    middle, rest = divmod(face.place, shrink[axis])
+    if rest:
         return None  # the face cuts through voxels of the volume
     box = shrink.inside(face.box).intersection(volume.bounds)
     start, stop = [*box.start], [*box.stop]
-    middle = int(at)
     for each in range(3):
         if each == axis:
             start[each], stop[each] = middle - REACH - 1, middle + REACH + 1

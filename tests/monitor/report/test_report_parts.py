@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chunkflow_py.core.chunk import Chunk
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Scale, Zyx
 from chunkflow_py.monitor.report.report_markup import Html, bars, duration, over_time, spans, tag
 from chunkflow_py.monitor.report.volume_planes import SIDE, planes_of, png_of
 from chunkflow_py.monitor.run_volumes import RunVolume, volumes_of
@@ -125,7 +125,7 @@ def test_places_are_taken_from_the_spec():
     assert found == [
         RunVolume("input", "load-volume", "n5://s3://b/em", 2),
         RunVolume("input", "load-h5", "h5:///d/a.h5:raw", 0),
-        RunVolume("output", "save-precomputed", "precomputed://s3://b/out", 1, Zyx(1, 2, 2)),
+        RunVolume("output", "save-precomputed", "precomputed://s3://b/out", 1, Scale(1, 2, 2)),
     ]
     assert others == ["mesh writes s3://b/meshes", "save-precomputed writes s3://b/out/log"]
 

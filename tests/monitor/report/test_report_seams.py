@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chunkflow_py.core.chunk import Chunk
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Scale, Zyx
 from chunkflow_py.monitor.report.seam_measure import (
     REACH,
     WINDOW,
@@ -46,7 +46,7 @@ def place_of(folder, array, kind, offset=(0, 0, 0), shrink=Zyx(1, 1, 1)):
     box = BoundingBox.from_size(offset, size)
     spec = VolumeSpec(box, (8.0, 8.0, 8.0), array.dtype, channels, kind, size)
     create_volume(spec, url).write(Chunk(array, offset))
-    return RunVolume("output", "save-zarr", url, 0, shrink)
+    return RunVolume("output", "save-zarr", url, 0, Scale.of(shrink))
 
 
 def number_of_task(shape=BOX.size):
