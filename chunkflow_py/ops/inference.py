@@ -14,7 +14,14 @@ import click
 
 from chunkflow_py.ops.options.network_options import network_options, patch_size_options
 from chunkflow_py.pipeline.operator import transform
-from chunkflow_py.pipeline.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
+from chunkflow_py.pipeline.params import (
+    FLOATS,
+    NAMES,
+    NUMBERS,
+    ItemNames,
+    floats_option,
+    zyx_option,
+)
 from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
         ),
         "Input": (
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
-            "model_voxel_size_nm",
+            "normalize_mean", "normalize_std", "model_voxel_size_nm",
         ),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
@@ -161,6 +168,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="Percentiles that --normalize percentile maps to 0 and 1.",
 )
+@click.option(
+    "--normalize-mean",
+    type=FLOATS,
+    metavar="NUMBERS",
+    help="Mean of each channel, in units of the stored voxels, such as 131.2,97; with "
+    "--normalize-std, it replaces the statistics file of --normalize zscore, and implies zscore.",
+)
+@click.option(
+    "--normalize-std",
+    type=FLOATS,
+    metavar="NUMBERS",
+    help="Standard deviation of each channel, in units of the stored voxels.",
+)
 @floats_option(
     "--model-voxel-size-nm",
     help="Voxel size that the network was trained with, nanometres, zyx; stop with an error if "
@@ -274,7 +294,9 @@ def command(**options: Any) -> Inferencer:
         network,
         patch_divisor=options["patch_divisor"],
         model_voxel_size_nm=completed["model_voxel_size_nm"],
-        warn_of_dtype=options["normalize"] is None and "package" not in completed,
+        warn_of_dtype=settings.normalizer.method == "dtype"
+        and options["normalize"] is None
+        and "package" not in completed,
         statistics=options["normalize_statistics"],
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
         origins=_origins(options["patch_mask"], options["patch_mask_mip"]),

@@ -41,6 +41,8 @@ NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_we
 # default yields the bytes of earlier versions. The hash does not cover such an option at its
 # default, so that the hashes of older specs do not change.
 NEWER = {
+    ("inference", "normalize_mean"): None,
+    ("inference", "normalize_std"): None,
     ("inference", "patch_precision"): "float32",
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
