@@ -145,11 +145,12 @@ def create_normalizer(
     else:
         channels = read_statistics(statistics)
     if len(channels) != num_channels:
-        verb, remedy = "has", "give a file for this image"
+        count, remedy = f"has statistics of {len(channels)}", "give a file for this image"
         if source == _NUMBERS:
-            verb, remedy = "have", f"give {num_channels} of each, separated by commas"
+            count = f"have statistics of {len(channels)}"
+            remedy = f"give {num_channels} of each, separated by commas"
         msg = (
-            f"{source} {verb} statistics of {len(channels)} channels, but the image has "
+            f"{source} {count} channels, but the image has "
             f"{num_channels}; {remedy}, or choose channels with --channels"
         )
         raise OptionError(msg)
