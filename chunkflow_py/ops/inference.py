@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.ops.options.network_options import network_options, patch_size_options
+from chunkflow_py.ops.options.network_options import (
+    fetched_networks,
+    network_options,
+    patch_size_options,
+)
 from chunkflow_py.pipeline.operator import transform
 from chunkflow_py.pipeline.params import (
     FLOATS,
@@ -283,7 +287,8 @@ def command(**options: Any) -> Inferencer:
     from chunkflow_py.inference.network_source import check_network
     from chunkflow_py.inference.placement import Placement
 
-    completed = with_package(options)
+    local, fetched = fetched_networks(options)
+    completed = with_package(local)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
     click.get_current_context().params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
@@ -298,6 +303,7 @@ def command(**options: Any) -> Inferencer:
         and options["normalize"] is None
         and "package" not in completed,
         statistics=options["normalize_statistics"],
+        fetched_files=fetched,
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
         origins=_origins(options["patch_mask"], options["patch_mask_mip"]),
     )

@@ -69,11 +69,14 @@ class File:
         name: name of the file, without its folder.
         sha256: SHA-256 of the content, 64 hexadecimal digits; workers reject any other content.
         role: ``code`` if a worker executes the file, else ``data``.
+        origin: address from which `submit` fetched the file, without credentials; empty for a file
+            of the submitter's machine. It is for information only: workers never use it.
     """
 
     name: str
     sha256: str
     role: str
+    origin: str = ""
 
     @property
     def key(self) -> str:
@@ -195,6 +198,9 @@ class Spec:
         for step in values["stages"]:
             del step["output_version"]
             step["words"] = step.pop("arguments")
+            for file in step["files"]:
+                if not file["origin"]:  # as in specs of versions that fetched no files
+                    del file["origin"]
             if self.is_older:
                 del step["outputs"]
         return _canonical(values) + b"\n"
