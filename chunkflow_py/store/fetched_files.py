@@ -58,6 +58,12 @@ class FetchedFile:
     sha256: str
 
 
+def shown_address(text: str) -> str:
+    """Return an address of a file without credentials; a pin is kept."""
+    address, separator, pin = text.partition("#")
+    return f"{without_secrets(address)}{separator}{pin}"
+
+
 def fetch(
     text: str, *, retry_policy: RetryPolicy | None = None, most: int = LARGEST_BYTES
 ) -> FetchedFile:

@@ -195,18 +195,21 @@ class HubFile:
 def _quiet_library() -> Iterator[None]:
     """Let huggingface_hub show no progress bars, and log only errors.
 
-    Its warnings show addresses with signatures. `retried` logs calls that take long.
+    Its warnings, and the requests that its HTTP library logs, show addresses with signatures.
+    `retried` logs calls that take long.
     """
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    log = logging.getLogger("huggingface_hub")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logs = [logging.getLogger(name) for name in ("huggingface_hub", "httpx2", "httpcore2")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with disable_progress_bars():
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def _hub() -> str:

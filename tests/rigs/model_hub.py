@@ -22,6 +22,7 @@ class Served:
         cut: number of the next answers to GET that end after half of the content.
         status: status of all answers, if not that of the files.
         states: SHA-256 that a hub states, if not that of the content.
+        sent_on_to: address of a server to which a hub redirects, with a signature in the query.
         half_sent: set when half of an answer has been sent, if *wait* is not ``None``.
         wait: event for which a server waits before the second half.
         address: of the server, such as ``http://127.0.0.1:4000``.
@@ -30,6 +31,7 @@ class Served:
     def __init__(self, files, commits=()):
         self.files, self.commits = dict(files), dict(commits)
         self.asked, self.cut, self.status, self.states = [], 0, None, None
+        self.sent_on_to = ""
         self.half_sent, self.wait = threading.Event(), None
         self.address = ""
 
@@ -52,7 +54,9 @@ class Handler(FolderHandler):
             code = ""
         else:
             content, headers, code = self.from_hub(f"{owner}/{name}", rest[0])
-        if content is None:
+        if content is not None and self.served.sent_on_to:
+            self.send_on(content, headers, path)
+        elif content is None:
             self.answer(404, b"", {"X-Error-Code": code} if code else {})
         else:
             self.send(content, headers)
@@ -73,6 +77,12 @@ class Handler(FolderHandler):
             return None, {}, "EntryNotFound"
         digest = served.states or hashlib.sha256(content).hexdigest()
         return content, {"X-Repo-Commit": commit, "ETag": f'"{digest}"'}, ""
+
+    def send_on(self, content, headers, path):
+        """Redirect to a server of large files, as hubs do."""
+        location = f"{self.served.sent_on_to}/{path}?X-Amz-Signature=5ecret"
+        linked = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": headers.pop("ETag")}
+        self.answer(302, b"", headers | linked | {"Location": location})
 
     def answer(self, status, content, headers=()):
         """Send an answer, or half of it."""

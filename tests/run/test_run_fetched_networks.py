@@ -127,6 +127,7 @@ def test_a_run_is_the_same_from_an_address_and_from_a_file(folder):
     say(f"submit --run local {inference('net.py', 'net.pt')} out.zarr")
     with serving(Served({"a/net.py": NETWORK, "b/net.pt": weights(1)})) as web:
         line = inference(f"{web.address}/a/net.py", f"{web.address}/b/net.pt")
+        line = line.replace("-model ", "-model=")
         assert "the run already existed" in say(f"submit --run local {line} out.zarr")
     assert [file.origin for file in RunDirectory("local").spec.steps[0].files] == ["", ""]
 

@@ -24,7 +24,7 @@ from chunkflow_py.errors import (
     VolumeUnreachableError,
 )
 from chunkflow_py.store import local_cache, open_store
-from chunkflow_py.store.fetched_files import fetch
+from chunkflow_py.store.fetched_files import fetch, shown_address
 from chunkflow_py.store.model_hub import HubFile
 from chunkflow_py.store.network_retry import RetryPolicy
 
@@ -329,6 +329,34 @@ def test_a_hub_whose_connection_breaks(hub, folder):
     hub.cut = 1
     assert fetch(f"{PINNED}/net.pt").path.read_bytes() == CONTENT
     assert len(entries(folder)) == 1
+
+
+def test_a_hub_that_redirects(hub, caplog):
+    """A large file comes from another server, whose signed address is never logged."""
+    caplog.set_level(logging.DEBUG)
+    path = f"{REPOSITORY}/resolve/{COMMIT}/net.pt"
+    with serving(Served({path: CONTENT})) as other:
+        hub.sent_on_to, other.cut = other.address, 1
+        assert fetch(f"{PINNED}/net.pt").path.read_bytes() == CONTENT
+        assert ("GET", path) in other.asked
+        hub.files[f"{REPOSITORY}/resolve/{COMMIT}/more.pt"] = CONTENT
+        with pytest.raises(
+            OptionError, match=r"has no model lab/membranes with .* more\.pt"
+        ) as caught:
+            fetch(f"{PINNED}/more.pt", retry_policy=QUICK)
+    shown = [each.getMessage() for each in caplog.records if each.levelno >= logging.INFO]
+    assert any("fetching" in line for line in shown)
+    assert "5ecret" not in str(caught.value) + "".join(shown)
+
+
+def test_an_address_that_is_shown_keeps_its_pin():
+    """It has no credentials, and can be given again."""
+    host = "host.example/net.pt"
+    assert shown_address(f"https://me:5ecret@{host}#sha256={DIGEST}") == (
+        f"https://{host}#sha256={DIGEST}"
+    )
+    assert shown_address(f"{PINNED}/net.pt") == f"{PINNED}/net.pt"
+    assert shown_address("net.pt") == "net.pt"
 
 
 def test_a_large_file_of_a_hub_is_not_fetched(hub, folder):

@@ -168,11 +168,13 @@ def _best_command(tuning: Tuning, best: Measurement, network: dict[str, Any]) ->
     """Return the inference command, with all options, that uses the settings of *best*."""
     import shlex
 
+    from chunkflow_py.store.fetched_files import shown_address
+
     candidate = best.candidate
     argv: list[Any] = ["inference", "--framework", network["framework"]]
     for option, name in (("--convnet-model", "model"), ("--convnet-weight-path", "weights")):
         if network[name] is not None:
-            argv += [option, network[name]]
+            argv += [option, shown_address(network[name])]
     argv += ["--trust-weights"] if network["trust_weights"] else []
     argv += ["--num-input-channels", network["num_input_channels"]]
     argv += ["--num-output-channels", network["num_output_channels"]]
