@@ -148,8 +148,7 @@ class HubFile:
             return path
 
         try:
-            with _quiet_library():
-                shutil.move(self._called(call, retry_policy), target)
+            shutil.move(self._called(call, retry_policy), target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         digest = found.etag or ""
@@ -157,7 +156,8 @@ class HubFile:
 
     def _called(self, call: Callable[[], Any], retry_policy: RetryPolicy) -> Any:
         try:
-            return retried(call, _understand, retry_policy, _hub())
+            with _quiet_library():
+                return retried(call, _understand, retry_policy, _hub())
         except CallFailedError as failed:
             self._fail(failed)
 
