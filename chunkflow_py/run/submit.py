@@ -467,5 +467,7 @@ def _without_path(value: Any, placeholders: dict[str, str]) -> Any:
         return value
     if value in placeholders:
         return placeholders[value]
+    if value[:1] == "-" and value[2:] in placeholders:  # -mnet.py
+        return f"{value[:2]}{placeholders[value[2:]]}"
     name, separator, path = value.partition("=")
     return f"{name}={placeholders[path]}" if separator and path in placeholders else value

@@ -120,16 +120,21 @@ def test_workers_download_nothing(folder, monkeypatch, kind):
     assert voxels("out.zarr").std() > 0
 
 
-def test_a_run_is_the_same_from_an_address_and_from_a_file(folder):
+@pytest.mark.parametrize("option", ["--convnet-model ", "--convnet-model=", "-m ", "-m"])
+def test_a_run_is_the_same_from_an_address_and_from_a_file(folder, option):
     """The hash of a step covers content and name of a file, not the place that it comes from."""
     (folder / "net.py").write_bytes(NETWORK)
     (folder / "net.pt").write_bytes(weights(1))
     say(f"submit --run local {inference('net.py', 'net.pt')} out.zarr")
     with serving(Served({"a/net.py": NETWORK, "b/net.pt": weights(1)})) as web:
         line = inference(f"{web.address}/a/net.py", f"{web.address}/b/net.pt")
-        line = line.replace("-model ", "-model=")
+        line = line.replace("--convnet-model ", option)
         assert "the run already existed" in say(f"submit --run local {line} out.zarr")
-    assert [file.origin for file in RunDirectory("local").spec.steps[0].files] == ["", ""]
+        say(f"submit --run fetched {line} out.zarr")
+    steps = [RunDirectory(run).spec.steps[0] for run in ("local", "fetched")]
+    assert steps[0].hash == steps[1].hash
+    assert [file.origin for file in steps[0].files] == ["", ""]
+    assert web.address not in " ".join(steps[1].arguments)
 
 
 def test_content_that_has_changed_is_another_run():
