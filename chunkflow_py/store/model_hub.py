@@ -10,11 +10,13 @@ import logging
 import os
 import re
 import shutil
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chunkflow_py.errors import (
+    ChunkflowError,
     OptionError,
     VolumeError,
     VolumeRefusedError,
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.network_retry import RetryPolicy
 
+logger = logging.getLogger(__name__)
+
 PUBLIC_HUB = "https://huggingface.co"
+PROGRESS_S = 10.0  # seconds between two log lines of a download
 FORM = "hf://owner/name@commit/file"
 
 _ADDRESS = re.compile(
@@ -139,11 +144,12 @@ class HubFile:
         with needs_extra("hub", "hf://"):
             from huggingface_hub import hf_hub_download
         folder = target.with_name(f"{target.name}.hub")
+        progress = _progress_class(self.address, most)
 
         def call() -> str:
             path: str = hf_hub_download(
                 self.repository, self.path, revision=self.revision, local_dir=folder,
-                endpoint=_hub(), library_name="chunkflow_py",
+                endpoint=_hub(), library_name="chunkflow_py", tqdm_class=progress,
             )  # fmt: skip
             return path
 
@@ -191,22 +197,44 @@ class HubFile:
         raise kind(msg) from None
 
 
+def _progress_class(address: str, most: int) -> Any:
+    """Return the class of progress bars of a download; it shows no bar, but logs progress.
+
+    Args:
+        address: address of the file.
+        most: largest accepted number of bytes; more end the download with an `OptionError`.
+    """
+    from tqdm.auto import tqdm
+
+    def start(bar: Any, *args: Any, **options: Any) -> None:
+        tqdm.__init__(bar, *args, **options | {"disable": True})
+        bar.received, bar.logged = options.get("initial") or 0, time.monotonic()
+        bar.size = options.get("total")
+
+    def update(bar: Any, count: float | None = 1) -> None:
+        bar.received += count or 0
+        if bar.received > most:
+            msg = f"{address} has more than the allowed {most} bytes"
+            raise OptionError(msg)
+        if time.monotonic() - bar.logged >= PROGRESS_S:
+            bar.logged = time.monotonic()
+            logger.info("fetching %s: %s of %s bytes", address, bar.received, bar.size or "?")
+
+    return type("DownloadProgress", (tqdm,), {"__init__": start, "update": update})
+
+
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Let huggingface_hub show no progress bars, and log only errors.
+    """Let huggingface_hub log only errors.
 
     Its warnings, and the requests that its HTTP library logs, show addresses with signatures.
-    `retried` logs calls that take long.
     """
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
     logs = [logging.getLogger(name) for name in ("huggingface_hub", "httpx2", "httpcore2")]
     levels = [log.level for log in logs]
     for log in logs:
         log.setLevel(logging.ERROR)
     try:
-        with disable_progress_bars():
-            yield
+        yield
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)
@@ -238,6 +266,8 @@ def _understand(error: Exception) -> Failure:
     """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
+    if isinstance(error, ChunkflowError):
+        raise error
     response = getattr(error, "response", None)
     if response is not None:
         status, code = int(response.status_code), response.headers.get("X-Error-Code", "")

@@ -23,7 +23,7 @@ from chunkflow_py.errors import (
     VolumeRefusedError,
     VolumeUnreachableError,
 )
-from chunkflow_py.store import local_cache, open_store
+from chunkflow_py.store import local_cache, model_hub, open_store
 from chunkflow_py.store.fetched_files import fetch, shown_address
 from chunkflow_py.store.model_hub import HubFile
 from chunkflow_py.store.network_retry import RetryPolicy
@@ -347,6 +347,27 @@ def test_a_hub_that_redirects(hub, caplog):
     shown = [each.getMessage() for each in caplog.records if each.levelno >= logging.INFO]
     assert any("fetching" in line for line in shown)
     assert "5ecret" not in str(caught.value) + "".join(shown)
+
+
+def test_a_hub_that_sends_more_than_it_states(hub, folder):
+    """The download ends at the largest accepted size, whatever the hub has stated."""
+    path = f"{REPOSITORY}/resolve/{COMMIT}/net.pt"
+    with serving(Served({path: CONTENT * 100})) as other:
+        hub.sent_on_to = other.address
+        with pytest.raises(OptionError, match=r"net\.pt has more than the allowed 7000 bytes"):
+            fetch(f"{PINNED}/net.pt", most=7000)
+        with pytest.raises(VolumeUnreachableError, match=r"net\.pt: the file did not arrive whole"):
+            fetch(f"{PINNED}/net.pt", retry_policy=QUICK)
+    assert entries(folder) == []
+
+
+def test_the_progress_of_a_download_is_logged(hub, caplog, monkeypatch, capfd):
+    """Lines of the log, not a bar, show how much has arrived."""
+    monkeypatch.setattr(model_hub, "PROGRESS_S", 0)
+    caplog.set_level(logging.INFO)
+    fetch(f"{PINNED}/net.pt")
+    assert f"fetching {PINNED}/net.pt: 7000 of 7000 bytes" in caplog.text
+    assert "%" not in capfd.readouterr().err
 
 
 def test_an_address_that_is_shown_keeps_its_pin():
