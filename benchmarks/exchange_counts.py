@@ -106,9 +106,8 @@ def measure_counts(folder: Path, case: dict[str, Any], contestant: str) -> dict[
     chunkflow("create-chunk", "--size", *size, "--pattern", "random", "save-volume", *made)
     pipeline = pipeline_of(case, image, f"zarr://{output}", how["workers"])
     estimate = planned(pipeline, how["workers"]) if how["exchange"] == "on" else {}
-    chunkflow(
-        "submit", "--run", str(run), "--exchange", how["exchange"], "--no-rehearse", *pipeline
-    )
+    options = ("--exchange", how["exchange"], "--workers", str(how["workers"]), "--no-rehearse")
+    chunkflow("submit", "--run", str(run), *options, *pipeline)
     workers = Workers(folder / "counts", str(run), "0" if how["kills"] else "auto")
     start = time.monotonic()
     with peak_of(run / "exchange") as peak, workers:

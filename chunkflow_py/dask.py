@@ -146,6 +146,12 @@ def inferencer_from(options: str) -> Inferencer:
         operator = command.main(shlex.split(options), prog_name="inference", standalone_mode=False)
     except click.ClickException as error:
         raise OptionError(error.format_message()) from error
+    if operator.before:
+        msg = (
+            "--resample changes the voxel size of chunks, which inference on a Dask array cannot; "
+            "resample the array before and after inference, or use a pipeline"
+        )
+        raise OptionError(msg)
     body: Inferencer = operator.body
     return body
 

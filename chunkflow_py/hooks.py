@@ -24,7 +24,7 @@ from chunkflow_py.core.outline import (
     Outline,
     boxes_between,
     coarser_nm,
-    shrunk_boxes,
+    scaled_boxes,
     turned_boxes,
 )
 from chunkflow_py.pipeline.effects import (
@@ -159,7 +159,7 @@ __all__ = [
     "moved_by",
     "places_read",
     "places_written",
-    "shrunk_boxes",
+    "scaled_boxes",
     "turned",
     "turned_back",
     "turned_boxes",

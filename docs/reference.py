@@ -35,6 +35,7 @@ ELSEWHERE = {
     "load-tensorstore": "volume.tensorstore_volume:loader_of",
     "load-volume": "volume:open_volume",
     "load-zarr": "volume:open_volume",
+    "resample": "pipeline.resampler:Resampler",
     "save-points": "core.points:Points",
     "save-precomputed": "volume.saver:VolumeSaver",
     "save-synapses": "core.synapses:Synapses",

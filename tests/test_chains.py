@@ -21,6 +21,7 @@ import gzip
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 from math import lcm
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,9 @@ def factor(rng: random.Random) -> str:
     )
 
 
+RATIOS = ("3/2 1 1", "1 1.5 2/3", "1/2 1 1", "2 3/2 1", "1 3/4 3/2", "1 2 2")
+
+
 def few(rng: random.Random, least: int, most: int, number: int = 3) -> str:
     """Return a short list of random numbers."""
     return " ".join(str(rng.randint(least, most)) for _ in range(number))
@@ -110,6 +114,12 @@ def few(rng: random.Random, least: int, most: int, number: int = 3) -> str:
 
 STEPS = {
     "downsample": Step(keep(*ANY), lambda r: f"downsample --factor {factor(r)}"),
+    "resample": Step(
+        keep(*IMAGES, *LABELS),
+        lambda r: (
+            f"resample --factor {r.choice(RATIOS)} --method {r.choice(['auto', 'nearest', 'mode'])}"
+        ),
+    ),
     "transpose": Step(
         keep(*ANY),
         lambda r: f"transpose --axes {r.choice(['zxy', 'yzx', 'yxz', 'xzy', 'xyz'])}",
@@ -399,6 +409,7 @@ class Chain:
     scale: int = 1
     moves: bool = False
     flat: bool = False
+    is_whole: bool = True  # whether all factors are whole, so that corners can move
 
 
 def draw(rng: random.Random, all_sources: list[dict[str, str]]) -> Chain:
@@ -411,19 +422,20 @@ def draw(rng: random.Random, all_sources: list[dict[str, str]]) -> Chain:
     for number in range(rng.randint(1, 5)):
         name = rng.choice(
             [n for n, s in STEPS.items() if state in s.takes and not s.ends
-             and (number == 0 or not s.first) and not (s.moves and chain.moves)
+             and (number == 0 or not s.first)
+             and not (s.moves and (chain.moves or not chain.is_whole))
                 and (n != "inference" or chain.scale < 4)  # a patch would be larger than the volume
                ]
             # what turns and scales voxels is what this is about
-            + ["downsample"] * 6 + ["transpose"] * 2
+            + ["downsample"] * 4 + ["resample"] * 3 + ["transpose"] * 2
         )  # fmt: skip
-        if name == "downsample" and chain.scale > 3:
+        if name in ("downsample", "resample") and chain.scale > 3:
             name = "transpose"
         add(chain, rng, name, state, sources)
         state = STEPS[name].takes[state]
     ends = {
         n: s for n, s in STEPS.items()
-        if s.ends and state in s.takes
+        if s.ends and state in s.takes and (chain.is_whole or not s.moves)
         # where faces have moved, there are gaps between tasks, or they share coarse voxels
         and not (chain.flat and s.takes[state] == "points")
         and (not chain.moves or s.takes[state] == "voxels")
@@ -446,6 +458,10 @@ def add(chain: Chain, rng: random.Random, name: str, state: str, sources: dict[s
     chain.flat |= step.flattens
     if name == "downsample":
         chain.scale *= lcm(*map(int, words.split()[-3:]))
+    elif name == "resample":
+        factors = [Fraction(each) for each in words.split()[2:5]]
+        chain.scale *= lcm(*(each.numerator for each in factors))
+        chain.is_whole &= all(each.denominator == 1 for each in factors)
 
 
 # --- running --------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def main() -> None:
     asked = job()
     with TemporaryDirectory(dir=asked["folder"]) as folder:
         run = f"{folder}/r"
-        options = ("--run", run, "--exchange", asked["exchange"], "--no-rehearse")
-        command_line("--quiet", "submit", *options, *asked["line"])
+        options = ("--run", run, "--exchange", asked["exchange"], "--workers", "1")
+        command_line("--quiet", "submit", *options, "--no-rehearse", *asked["line"])
         watched = partial(watched_line, folder)
         settings = WorkerSettings(processes=1, watches_notices=False)
         code, message = work(RunDirectory(run), WorkOptions(settings, "benchmark"), watched)

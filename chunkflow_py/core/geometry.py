@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import reduce
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
@@ -102,6 +103,129 @@ class Zyx(NamedTuple):
         """Return ``(z, y, x)``."""
         return f"({self.z}, {self.y}, {self.x})"
 
+
+class Scale(NamedTuple):
+    """The size of a voxel in other voxels, as exact fractions in zyx order.
+
+    ```
+    other voxels   |  0  |  1  |  2  |  3  |  4  |  5  |
+    scale 3/2      |   0    |   1    |   2    |   3    |      both are counted from the origin
+    ```
+    """
+
+    z: Fraction
+    y: Fraction
+    x: Fraction
+
+    @classmethod
+    def of(cls, values: Iterable[Fraction | int | str]) -> Scale:
+        """Return *values*, such as ``2`` or ``"3/2"``, as a scale.
+
+        Raises:
+            GeometryError: there are not exactly three positive fractions.
+        """
+        items = tuple(values)
+        try:
+            fractions = tuple(Fraction(value) for value in items)
+        except (OverflowError, TypeError, ValueError, ZeroDivisionError):
+            fractions = ()
+        if len(fractions) != 3 or min(fractions) <= 0:
+            msg = f"expected three positive fractions (z, y, x), got {items}"
+            raise GeometryError(msg)
+        return cls(*fractions)
+
+    @classmethod
+    def between(cls, coarse_nm: Sequence[float], fine_nm: Sequence[float]) -> Scale:
+        """Return the size of a voxel of *coarse_nm* in voxels of *fine_nm*.
+
+        Sizes are taken as the decimal numbers that they are printed as: 0.3 is 3/10.
+        """
+        pairs = zip(coarse_nm, fine_nm, strict=True)
+        return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
+
+    def __mul__(self, other: Iterable[Fraction | int]) -> Scale:  # type: ignore[override]
+        """Return the size of a voxel of this scale, if the other voxels have the scale *other*."""
+        return Scale.of(a * b for a, b in zip(self, other, strict=True))
+
+    @property
+    def inverse(self) -> Scale:
+        """The size of the other voxels in voxels of this scale."""
+        return Scale.of(1 / factor for factor in self)
+
+    def turned(self, order: Sequence[int]) -> Scale:
+        """Return the scale for permuted axes; *order* lists the old axes that become z, y, x."""
+        return Scale(*(self[axis] for axis in order))
+
+    def coarser(self, box: BoundingBox) -> BoundingBox:
+        """Return a box of the other voxels in voxels of this scale.
+
+        Along an axis with a whole factor, voxels that the box covers only partly are included, as
+        in `BoundingBox.coarser`. Along another axis, the result contains the voxels whose centres
+        are inside the box. So boxes that tile a volume become boxes that tile it.
+        """
+        spans = []
+        for start, stop, factor in zip(box.start, box.stop, self, strict=True):
+            if factor.denominator == 1:
+                spans.append((math.floor(start / factor), math.ceil(stop / factor)))
+            else:
+                half = Fraction(1, 2)
+                spans.append((math.ceil(start / factor - half), math.ceil(stop / factor - half)))
+        (z0, z1), (y0, y1), (x0, x1) = spans
+        return BoundingBox(Zyx(z0, y0, x0), Zyx(z1, y1, x1))
+
+    def finer(self, box: BoundingBox) -> BoundingBox:
+        """Return the smallest box of the other voxels that covers *box*, a box of this scale."""
+        starts = (math.floor(a * factor) for a, factor in zip(box.start, self, strict=True))
+        stops = (math.ceil(a * factor) for a, factor in zip(box.stop, self, strict=True))
+        return BoundingBox(Zyx(*starts), Zyx(*stops))
+
+    def inside(self, box: BoundingBox) -> BoundingBox:
+        """Return the voxels of this scale that *box*, a box of the other voxels, covers fully."""
+        starts = [math.ceil(a / factor) for a, factor in zip(box.start, self, strict=True)]
+        stops = [math.floor(a / factor) for a, factor in zip(box.stop, self, strict=True)]
+        return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
+
+    def owners(self, voxel: Zyx) -> Iterator[Zyx]:
+        """Yield the other voxels whose boxes become boxes with *voxel*; see `coarser`.
+
+        Along an axis with a whole factor, these are the last and the first that *voxel* covers.
+        Along another axis, it is the one that contains the centre of *voxel*.
+        """
+        half = Fraction(1, 2)
+        centre = [math.floor((a + half) * factor) for a, factor in zip(voxel, self, strict=True)]
+        covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
+        for corner in (covered.stop - 1, covered.start):
+            rows = zip(self, corner, centre, strict=True)
+            yield Zyx(*(at if factor.denominator == 1 else middle for factor, at, middle in rows))
+
+    def whole_offset(self, offset: Zyx) -> Zyx:
+        """Return *offset*, in voxels of this scale, in the other voxels.
+
+        Raises:
+            GeometryError: the offset is not a whole number of the other voxels.
+        """
+        moved = [a * factor for a, factor in zip(offset, self, strict=True)]
+        if any(value.denominator != 1 for value in moved):
+            needed = [factor.denominator for factor in self]
+            msg = (
+                f"an offset of {offset} (zyx) in voxels of {self} times the size of the voxels "
+                "that tasks are counted in is not a whole number of these; use multiples of "
+                f"{needed}, or move boxes before resampling"
+            )
+            raise GeometryError(msg)
+        return Zyx(*map(int, moved))
+
+    @property
+    def as_numbers(self) -> tuple[int | str, ...]:
+        """The factors in the form in which records store them: ``2`` or ``"3/2"``."""
+        return tuple(int(f) if f.denominator == 1 else str(f) for f in self)
+
+    def __str__(self) -> str:
+        """Return ``(z, y, x)``."""
+        return f"({self.z}, {self.y}, {self.x})"
+
+
+UNIT_SCALE = Scale(Fraction(1), Fraction(1), Fraction(1))
 
 _BOX = re.compile(r"(-?[0-9]+)-(-?[0-9]+)_(-?[0-9]+)-(-?[0-9]+)_(-?[0-9]+)-(-?[0-9]+)")
 _REGION = re.compile(r"(?:t([0-9]+)_)?(.*)", re.DOTALL)
@@ -262,8 +386,9 @@ def hull_of(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None
     """Return the smallest box around all *boxes*, or ``None`` if there are none."""
     if not boxes:
         return None
-    if isinstance(boxes, BoxGrid):
-        return boxes.bounds
+    bounds: BoundingBox | None = getattr(boxes, "bounds", None)
+    if bounds is not None:
+        return bounds
     return reduce(BoundingBox.hull, boxes)
 
 

@@ -28,6 +28,8 @@ from dataclasses import Field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from chunkflow_py.core.geometry import Scale
+
 if TYPE_CHECKING:
     from builtins import property as default_value
     from collections.abc import Callable, Iterator
@@ -225,9 +227,13 @@ class OperatorBase(HookBase, adds_hooks=True):
     # --- boxes ------------------------------------------------------------------------------------
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box needed for the output in *box*, in a volume with bounds *domain*."""
+        """Return the input box needed for the output in *box*, in a volume with bounds *domain*.
+
+        The output box is in voxels of the output; the input box and *domain* are in voxels of the
+        first input, which are smaller if the operator declares `shrinks_by`.
+        """
         del domain
-        return box
+        return box if self.shrinks_by is None else Scale.of(self.shrinks_by).finer(box)
 
     @default_value
     def face_offsets(self) -> tuple[Zyx, Zyx] | None:
@@ -244,7 +250,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return None
 
     @default_value
-    def shrinks_by(self) -> Zyx | None:
+    def shrinks_by(self) -> Zyx | Scale | None:
         """Size of an output voxel in voxels of the first input, zyx.
 
         The regions of tasks stay in voxels of the pipeline's input, because tasks are named after

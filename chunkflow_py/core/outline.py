@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from itertools import product
-from typing import TYPE_CHECKING
+from math import ceil
+from typing import TYPE_CHECKING, overload
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.core.geometry import UNIT_SCALE, BoundingBox, BoxGrid, Scale, Zyx, hull_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from fractions import Fraction
 
     from chunkflow_py.core.chunk import Voxels
     from chunkflow_py.volume.labelling import Labelling
@@ -54,7 +57,7 @@ class Outline:
     voxels: Voxels | None = None
     times: int | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
-    scale: Zyx = Zyx(1, 1, 1)
+    scale: Scale = UNIT_SCALE
     labelling: Labelling | None = None
     is_divided: bool = False
     saved_as: tuple[str, ...] = ()
@@ -107,20 +110,96 @@ def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
     return [box.between(low, high) for box in boxes]
 
 
-def shrunk_boxes(boxes: Boxes, factor: Zyx) -> Boxes:
-    """Return *boxes* in voxels that are *factor* times larger, rounded outward."""
-    if factor == (1, 1, 1):
+class ScaledBoxes(Sequence[BoundingBox]):
+    """Boxes in voxels of a scale that is not whole, computed when they are read.
+
+    Args:
+        boxes: boxes of all tasks, in voxels of the pipeline's input.
+        scale: size of a voxel in voxels of *boxes*.
+    """
+
+    def __init__(self, boxes: Boxes, scale: Scale) -> None:
+        """Store the arguments; ten million boxes of a grid take no memory."""
+        self.boxes, self.scale = boxes, scale
+
+    def __len__(self) -> int:
+        """Return the number of boxes."""
+        return len(self.boxes)
+
+    @overload
+    def __getitem__(self, index: int) -> BoundingBox: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[BoundingBox]: ...
+    def __getitem__(self, index: int | slice) -> BoundingBox | list[BoundingBox]:
+        """Return a box, or the boxes of a slice."""
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return self.scale.coarser(self.boxes[index])
+
+    @cached_property
+    def bounds(self) -> BoundingBox:
+        """The smallest box around all boxes."""
+        return self.scale.coarser(hull_of(self.boxes) or BoundingBox(Zyx(0, 0, 0), Zyx(0, 0, 0)))
+
+    @property
+    def largest(self) -> Zyx:
+        """Extent that no box exceeds, voxels, zyx."""
+        if isinstance(self.boxes, BoxGrid):
+            size = self.boxes.size
+        else:
+            size = reduce(Zyx.high, (box.size for box in self.boxes))
+        return largest_scaled(size, self.scale)
+
+    def unscaled(self, box: BoundingBox) -> BoundingBox | None:
+        """Return the box that becomes *box* in voxels of the scale; ``None`` if there is none."""
+        if not isinstance(self.boxes, BoxGrid):
+            return self._unscaled.get(box)
+        for point in self.scale.owners(box.start):
+            cell = self.boxes.cell_of(point)
+            if cell is not None and self.scale.coarser(found := self.boxes.box(cell)) == box:
+                return found
+        return None
+
+    @cached_property
+    def _unscaled(self) -> dict[BoundingBox, BoundingBox]:
+        return {self.scale.coarser(box): box for box in self.boxes}
+
+
+def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
+    """Return *boxes* in voxels of *scale*; see `Scale.coarser`.
+
+    The boxes of a grid stay a grid if they begin at voxels of the scale.
+    """
+    if scale == UNIT_SCALE:
         return boxes
-    if isinstance(boxes, BoxGrid) and not any((*(boxes.start % factor), *(boxes.stride % factor))):
-        clip = None if boxes.clip_stop is None else -(-boxes.clip_stop // factor)
-        start, size = boxes.start // factor, -(-boxes.size // factor)
-        return BoxGrid(start, size, boxes.stride // factor, boxes.count, clip)
-    return [box.coarser(factor) for box in boxes]
+    is_whole = all(factor.denominator == 1 for factor in scale)
+    if isinstance(boxes, BoxGrid):
+        places = [boxes.start, boxes.stride]
+        if not is_whole:  # otherwise rounding the ends outward keeps the boxes equal
+            places += [boxes.size, *([boxes.clip_stop] if boxes.clip_stop else [])]
+        if not any(
+            at % factor for place in places for at, factor in zip(place, scale, strict=True)
+        ):
+            first = scale.coarser(BoundingBox.from_size(boxes.start, boxes.size))
+            stride = [step / factor for step, factor in zip(boxes.stride, scale, strict=True)]
+            clip = None
+            if boxes.clip_stop is not None:
+                clip = scale.coarser(BoundingBox(boxes.start, boxes.clip_stop)).stop
+            return BoxGrid(first.start, first.size, Zyx(*map(int, stride)), boxes.count, clip)
+    return [scale.coarser(box) for box in boxes] if is_whole else ScaledBoxes(boxes, scale)
 
 
-def coarser_nm(size_nm: tuple[float, float, float], factor: Zyx) -> tuple[float, float, float]:
+def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
+    """Return the largest extent of a box of extent *size* in voxels of *scale*, wherever it is."""
+    rows = zip(size, scale, strict=True)
+    return Zyx(*(ceil(n / f) + (n % f != 0 or f.denominator > 1) for n, f in rows))
+
+
+def coarser_nm(
+    size_nm: tuple[float, float, float], factor: Iterable[Fraction | int]
+) -> tuple[float, float, float]:
     """Return the size of voxels that are *factor* times larger, nanometres, zyx."""
-    z, y, x = (nm * f for nm, f in zip(size_nm, factor, strict=True))
+    z, y, x = (float(nm * f) for nm, f in zip(size_nm, factor, strict=True))
     return z, y, x
 
 
@@ -133,6 +212,10 @@ class BoxIndex:
 
     def __init__(self, boxes: Boxes) -> None:
         """Sort the boxes of a list into cells as large as the largest box."""
+        self._scaled: tuple[ScaledBoxes, BoxIndex] | None = None
+        if isinstance(boxes, ScaledBoxes):
+            self._scaled = boxes, BoxIndex(boxes.boxes)
+            return
         self._boxes = boxes
         self._cells: dict[tuple[int, ...], list[int]] = {}
         self._numbers: dict[BoundingBox, int] = {}
@@ -148,6 +231,10 @@ class BoxIndex:
 
     def number(self, box: BoundingBox) -> int | None:
         """Return the position of *box*; ``None`` if it is not one of the boxes."""
+        if self._scaled is not None:
+            scaled, index = self._scaled
+            found = scaled.unscaled(box)
+            return None if found is None else index.number(found)
         boxes = self._boxes
         if not isinstance(boxes, BoxGrid):
             return self._numbers.get(box)
@@ -158,6 +245,14 @@ class BoxIndex:
 
     def touching(self, region: BoundingBox) -> Iterator[tuple[int, BoundingBox]]:
         """Yield the boxes that intersect *region*, each with its position."""
+        if self._scaled is not None:
+            scaled, index = self._scaled
+            # A box may gain up to one voxel by rounding.
+            for number, unscaled in index.touching(scaled.scale.finer(region.grow((1, 1, 1)))):
+                box = scaled.scale.coarser(unscaled)
+                if not box.intersection(region).is_empty:
+                    yield number, box
+            return
         boxes = self._boxes
         if not isinstance(boxes, BoxGrid):
             found = {n for cell in self._cells_of(region) for n in self._cells.get(cell, ())}

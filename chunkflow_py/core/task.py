@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import UNIT_SCALE, BoundingBox, Scale, Zyx
 from chunkflow_py.errors import MissingChunkError, OperatorError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Task:
     lease: Lease | None = None
     written: list[Stored] = field(default_factory=list)
     missing_blocks: int = 0
-    scale: Zyx = Zyx(1, 1, 1)
+    scale: Scale = UNIT_SCALE
 
     @property
     def bbox(self) -> BoundingBox | None:
@@ -67,12 +67,12 @@ class Task:
 
         The region stays in voxels of the pipeline's input, because it names the task.
         """
-        return None if self.region is None else self.region.bbox.coarser(self.scale)
+        return None if self.region is None else self.scale.coarser(self.region.bbox)
 
     @property
     def own_region(self) -> Region | None:
         """The region with `bbox` as its box, in voxels of the current operator's input."""
-        return self.region and self.region.with_box(self.region.bbox.coarser(self.scale))
+        return self.region and self.region.with_box(self.scale.coarser(self.region.bbox))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:
         """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`.
@@ -81,7 +81,8 @@ class Task:
             GeometryError: the box would contain no voxel.
         """
         if self.region is not None:
-            box = self.region.bbox.between(low * self.scale, high * self.scale)
+            offsets = map(self.scale.whole_offset, (low, high))
+            box = self.region.bbox.between(*offsets)
             self.region = self.region.with_box(box)
 
     @property

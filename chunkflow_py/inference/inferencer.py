@@ -302,8 +302,13 @@ class Inferencer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the `Outline` of all tasks, so that messages can name a margin for all of them."""
+        """Store the `Outline` of all tasks, and check the voxel size if it is known.
+
+        Messages name a margin that suits all tasks.
+        """
         self.placement.outline = outline
+        if self.model_voxel_size_nm is not None and outline.voxel_size_nm is not None:
+            check_voxel_size(self.model_voxel_size_nm, outline.voxel_size_nm)
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:

@@ -97,7 +97,7 @@ class OutputWriter:
                     part = slice(plane, plane + 1)
                     share = None if region.share is None else region.share[part]
                     means = region.sums[:, part].div_(region.weights[part])
-                    values, clamped = self._converted(means, share)
+                    values, clamped = converted(self._settings, means, share)
                     if not bool(self._in_range(values)):
                         raise NonFiniteError(_TOO_LARGE.format(region.box))
                     target[:, part] = values
@@ -106,7 +106,8 @@ class OutputWriter:
             return None
         finite = torch.isfinite(region.sums).all()
         # New memory: the next row overwrites the sums while the copy stream still reads the values.
-        values, clamped = self._converted(region.sums / region.weights, region.share)
+        means = region.sums / region.weights
+        values, clamped = converted(self._settings, means, region.share)
         state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: no error
         facts = torch.stack((state, clamped))
         values = values.contiguous()
@@ -172,33 +173,34 @@ class OutputWriter:
             logger.warning("%d output values outside [0, 1] were clamped to that range", clamped)
         self.clamped += clamped
 
-    def _converted(
-        self, values: torch.Tensor, share: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the means in the output dtype, (c, z, y, x), and the number of clamped values.
 
-        Args:
-            values: means, (c, z, y, x) float32; overwritten, and returned if no conversion is
-                needed.
-            share: see `BlendedRegion`.
-        """
-        settings = self._settings
-        clamped = values.new_zeros((), dtype=torch.int64)
-        if settings.activate == "after":
-            channels = tuple(part.channels for part in settings.outputs)
-            values = activated(values, settings.activation, channels, in_place=True)
-        if share is not None:  # a patch that was not run counts as an output of zero
-            values = values.mul_(share)
-        if settings.mask_myelin_threshold is not None:
-            keep = values[-1:] < settings.mask_myelin_threshold
-            values = values[:-1].mul_(keep)
-        if settings.output_dtype == "argmax":
-            values = values.argmax(0, keepdim=True)
-        elif settings.output_dtype == "uint8":
-            clamped = ((values < 0) | (values > 1)).sum()
-            # round() of torch rounds half to even.
-            values = values.clamp_(0, 1).mul_(255).round_()
-        return values.to(self._dtype), clamped
+def converted(
+    settings: EngineSettings, values: torch.Tensor, share: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return means in the output dtype, (c, z, y, x), and the number of clamped values.
+
+    Args:
+        settings: engine settings, which decide activation, mask and dtype of the output.
+        values: means, (c, z, y, x) float32; overwritten, and returned if no conversion is needed.
+        share: see `BlendedRegion`.
+    """
+    clamped = values.new_zeros((), dtype=torch.int64)
+    if settings.activate == "after":
+        channels = tuple(part.channels for part in settings.outputs)
+        values = activated(values, settings.activation, channels, in_place=True)
+    if share is not None:  # a patch that was not run counts as an output of zero
+        values = values.mul_(share)
+    if settings.mask_myelin_threshold is not None:
+        keep = values[-1:] < settings.mask_myelin_threshold
+        values = values[:-1].mul_(keep)
+    if settings.output_dtype == "argmax":
+        values = values.argmax(0, keepdim=True)
+    elif settings.output_dtype == "uint8":
+        clamped = ((values < 0) | (values > 1)).sum()
+        # round() of torch rounds half to even.
+        values = values.clamp_(0, 1).mul_(255).round_()
+    dtype: torch.dtype = getattr(torch, settings.stored_dtype)
+    return values.to(dtype), clamped
 
 
 def _parts(

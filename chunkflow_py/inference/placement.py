@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.outline import ScaledBoxes
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.inference.patch_grid import PatchGrid
 
@@ -123,7 +124,7 @@ class Placement:
             boxes = [
                 outline.boxes[min(k, len(outline.boxes) - 1)] for k in (0, len(outline.boxes) // 2)
             ]
-            if not isinstance(outline.boxes, BoxGrid):
+            if not isinstance(outline.boxes, BoxGrid | ScaledBoxes):
                 boxes = [max(outline.boxes, key=lambda box: box.voxels)]
         pairs = []
         for box in boxes:

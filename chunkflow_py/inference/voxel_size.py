@@ -86,8 +86,8 @@ def _remedy(
                 return f"load the data with --mip {level}"
         listed = ", ".join(f"mip {level} {_text(size)}" for level, size in levels)
         return (
-            f"no mip of the volume fits ({listed} nm); resample the data, or use a network that "
-            "was trained with one of these voxel sizes"
+            f"no mip of the volume fits ({listed} nm); add --resample linear, or use a network "
+            "that was trained with one of these voxel sizes"
         )
     for factors in _FACTORS:
         for steps in range(-_HALVINGS, _HALVINGS + 1):
@@ -102,7 +102,7 @@ def _remedy(
                 option = f"--mip {mip + steps}"
                 return f"load the data with {option}, if each mip doubles the voxel size {made}"
     return (
-        "no mip would fit if each mip doubles the voxel size; resample the data or use another "
+        "no mip would fit if each mip doubles the voxel size; add --resample linear, use another "
         "network, or correct --model-voxel-size-nm or the voxel size of the data (--voxel-size)"
     )
 

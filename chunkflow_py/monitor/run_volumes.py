@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.geometry import UNIT_SCALE, Scale, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.location import Location
@@ -41,7 +41,7 @@ class RunVolume:
     operator: str
     address: str
     mip: int
-    shrink: Zyx = Zyx(1, 1, 1)
+    shrink: Scale = UNIT_SCALE
 
     def open(self, mip: int | None = None) -> Volume:
         """Open the volume at its level `mip`, or at another level if *mip* is given.
@@ -58,10 +58,12 @@ def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
     If an operator reads or writes several levels of a volume, only the first is returned.
     """
     found, others = [], []
-    shrink = Zyx(1, 1, 1)
+    shrink = UNIT_SCALE
+    scales = {each.operator: Scale.of(each.scale) for each in stage.outputs}
     for operator, options in stage.options:
         if operator == _FACTOR_OF and not options.get("coarse_tasks"):
             shrink = shrink * Zyx.of(options.get("factor") or (1, 1, 1))
+        shrink = scales.get(operator, shrink)
         for role, key in (("input", "reads"), ("output", "writes")):
             seen: set[str] = set()
             for declared in options.get(key) or ():
@@ -77,7 +79,7 @@ def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
 
 
 def _place(
-    role: str, operator: str, declared: str, options: dict[str, Any], shrink: Zyx
+    role: str, operator: str, declared: str, options: dict[str, Any], shrink: Scale
 ) -> RunVolume | None:
     level = _LEVEL.fullmatch(declared)
     address, mip = (level["address"], int(level["mip"])) if level else (declared, 0)

@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Scale, Zyx
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.ops.options.volume_options import downsampling_mode_option, sparse_option
 from chunkflow_py.pipeline.operator import operator
@@ -69,8 +69,8 @@ class Downsampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box*, in fine voxels, grown to whole coarse voxels within *domain*."""
-        return box.aligned_outward(self.factor).intersection(domain)
+        """Return the fine voxels, within *domain*, of the coarse voxels in *box*."""
+        return Scale.of(self.factor).finer(box).intersection(domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:

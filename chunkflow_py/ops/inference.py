@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.network_options import (
     fetched_networks,
     network_options,
     patch_size_options,
 )
-from chunkflow_py.pipeline.operator import transform
+from chunkflow_py.pipeline.operator import Surrounded, transform
 from chunkflow_py.pipeline.params import (
     FLOATS,
     NAMES,
@@ -29,6 +30,9 @@ from chunkflow_py.pipeline.params import (
 from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.inference.engine_settings import EngineSettings
     from chunkflow_py.inference.inferencer import Inferencer
 
 
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
         ),
         "Input": (
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
-            "normalize_mean", "normalize_std", "model_voxel_size_nm",
+            "normalize_mean", "normalize_std", "model_voxel_size_nm", "resample",
         ),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
@@ -191,6 +195,12 @@ if TYPE_CHECKING:
     "the voxel size of the image differs by more than 10 %.",
 )
 @click.option(
+    "--resample",
+    type=click.Choice(["linear", "cubic"]),
+    help="Resample the image to --model-voxel-size-nm, and the output of the network back to the "
+    "voxels of the image, by this interpolation.",
+)
+@click.option(
     "--skip-empty-patches/--no-skip-empty-patches",
     default=False,
     show_default=True,
@@ -276,37 +286,102 @@ if TYPE_CHECKING:
     show_default=True,
     help="Run the network on 16 flips and transposes of each patch, and average the outputs.",
 )
-def command(**options: Any) -> Inferencer:
+def command(**options: Any) -> Inferencer | Surrounded:
     """Check the options, and return the operator, which loads the network when it starts."""
     from chunkflow_py.inference.command_options import (
         backend_arguments,
         engine_settings,
         with_package,
     )
-    from chunkflow_py.inference.inferencer import Inferencer
     from chunkflow_py.inference.network_source import check_network
-    from chunkflow_py.inference.placement import Placement
 
     local, fetched = fetched_networks(options)
-    completed = with_package(local)
+    completed = dict(with_package(local), fetched_files=fetched)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
     click.get_current_context().params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
+    if options["resample"] is not None:
+        return _resampled(completed, settings, network)
+    return _inferencer(completed, settings, network)
+
+
+def _inferencer(
+    options: Mapping[str, Any], settings: EngineSettings, network: dict[str, Any]
+) -> Inferencer:
+    from chunkflow_py.inference.inferencer import Inferencer
+    from chunkflow_py.inference.placement import Placement
+
     own = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid")
     return Inferencer(
         Placement(settings, **{key: options[key] for key in own}),
         network,
         patch_divisor=options["patch_divisor"],
-        model_voxel_size_nm=completed["model_voxel_size_nm"],
-        warn_of_dtype=settings.normalizer.method == "dtype"
-        and options["normalize"] is None
-        and "package" not in completed,
+        model_voxel_size_nm=options["model_voxel_size_nm"],
+        warn_of_dtype=_is_dtype_implied(options),
         statistics=options["normalize_statistics"],
-        fetched_files=fetched,
+        fetched_files=options["fetched_files"],
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
         origins=_origins(options["patch_mask"], options["patch_mask_mip"]),
     )
+
+
+def _resampled(
+    options: Mapping[str, Any], settings: EngineSettings, network: dict[str, Any]
+) -> Surrounded:
+    """Return the network with operators around it that resample its input and its output.
+
+    Raises:
+        OptionError: the voxel size of the network is not known, or an option does not work with
+            --resample.
+    """
+    from chunkflow_py.pipeline.resampled_network import resampling_around, settings_at_network_size
+
+    size_nm = options["model_voxel_size_nm"]
+    if size_nm is None:
+        msg = (
+            "--resample needs the voxel size that the network was trained with; give "
+            "--model-voxel-size-nm, in nanometres, zyx"
+        )
+        raise OptionError(msg)
+    unusable = {
+        "--grid chunk": options["grid"] == "chunk",
+        "--output-margin": any(options["output_margin"]),
+        "--output-crop-margin": options["output_crop_margin"] is not None,
+        "--patch-num": options["patch_num"] is not None,
+        "--mask-output-chunk": options["mask_output_chunk"],
+        "--activate after with --patch-mask": settings.activate == "after"
+        and options["patch_mask"] is not None,
+    }
+    for option, is_given in unusable.items():
+        if is_given:
+            msg = (
+                f"{option} cannot be combined with --resample; leave it out, or resample with the "
+                "operator resample before and after inference"
+            )
+            raise OptionError(msg)
+    params = click.get_current_context().params
+    source, outputs = params["input_name"], params["output_names"] or (params["output_name"],)
+    resampled = f"{source} at the voxel size of the network"
+    params["input_name"] = resampled
+    names = (source, resampled, tuple(outputs))
+    return Surrounded(
+        _inferencer(options, settings_at_network_size(settings), network),
+        partial(
+            resampling_around,
+            settings,
+            size_nm,
+            options["resample"],
+            names,
+            warn_of_dtype=_is_dtype_implied(options),
+        ),
+    )
+
+
+def _is_dtype_implied(options: Mapping[str, Any]) -> bool:
+    """Return whether integers are divided by the maximum of their type without being asked to."""
+    chosen = ("normalize", "normalize_mean", "normalize_std")
+    return "package" not in options and all(options[name] is None for name in chosen)
 
 
 def _origins(mask: str | None, mip: int) -> tuple[str, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Scale, Zyx
 from chunkflow_py.core.outline import Boxes, boxes_between, turned_boxes
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Voxels
     from chunkflow_py.core.operator_base import OperatorBase
 
-_Turned = TypeVar("_Turned", BoundingBox, Zyx)
+_Turned = TypeVar("_Turned", BoundingBox, Scale, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
@@ -42,18 +42,26 @@ def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 
 
-def moved_by(hooks: OperatorBase, scale: Zyx) -> tuple[Zyx, Zyx]:
+def scale_of(hooks: OperatorBase) -> Scale | None:
+    """Return the size of an output voxel in voxels of the first input, if it differs from 1."""
+    return None if hooks.shrinks_by is None else Scale.of(hooks.shrinks_by)
+
+
+def moved_by(hooks: OperatorBase, scale: Scale) -> tuple[Zyx, Zyx]:
     """Return the offsets that an operator adds to the start and the stop of a task's box.
 
     Args:
         hooks: hooks of the operator.
         scale: voxel size of the operator's first input, in voxels of the box, zyx.
+
+    Raises:
+        GeometryError: an offset is not a whole number of voxels of the box.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
-    return low * scale, high * scale
+    return scale.whole_offset(low), scale.whole_offset(high)
 
 
-def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Zyx) -> Boxes:
+def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Scale) -> Boxes:
     """Return the boxes that tasks have after an operator: moved, or with permuted axes.
 
     Args:

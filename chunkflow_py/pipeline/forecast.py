@@ -22,6 +22,7 @@ from chunkflow_py.core.host_memory import (
     describe_bytes,
     resident_bytes,
 )
+from chunkflow_py.core.outline import ScaledBoxes
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.overlap import stages_of
 
@@ -176,6 +177,8 @@ def largest_size(boxes: Boxes | None) -> Zyx | None:
     """Return the size of the largest of *boxes*; ``None`` without boxes."""
     if isinstance(boxes, BoxGrid):
         return boxes.size
+    if isinstance(boxes, ScaledBoxes):
+        return boxes.largest
     return max((box.size for box in boxes or ()), key=Zyx.product, default=None)
 
 

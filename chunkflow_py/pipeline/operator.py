@@ -89,6 +89,8 @@ class Operator:
         files: files that contain the command, by path as typed; each value is ``code``.
         code: descriptions of the code outside this package that the command runs.
         argv: name of the command, followed by its arguments as typed.
+        before: operators that a pipeline applies before this one; they belong to the same command.
+        after: operators that a pipeline applies after this one; they belong to the same command.
         hooks: hooks of the body; for a plain function, the defaults.
 
     Raises:
@@ -108,6 +110,8 @@ class Operator:
     files: dict[str, str] = field(default_factory=dict)
     code: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
+    before: tuple[Operator, ...] = ()
+    after: tuple[Operator, ...] = ()
     hooks: OperatorBase = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +127,19 @@ class Operator:
     def runs_code(self) -> tuple[str, ...]:
         """Descriptions of all code outside this package that the operator runs."""
         return self.code + self.hooks.code
+
+
+@dataclass(frozen=True)
+class Surrounded:
+    """What a command returns whose operator needs an operator before it and one after it.
+
+    Attributes:
+        body: object that is called for every task.
+        around: function (label of the operator) that returns the two other operators.
+    """
+
+    body: Any
+    around: Callable[[str], tuple[Operator, Operator]]
 
 
 @dataclass
@@ -204,6 +221,9 @@ class OperatorCommand(Command):
         if body is None:
             msg = f"command of {ctx.info_name} returned None; it must return an operator"
             raise ChunkflowError(msg)
+        around = None
+        if isinstance(body, Surrounded):
+            body, around = body.body, body.around
         named: dict[str, list[str]] = {"in": [], "out": []}
         for param in self.params:
             value = ctx.params.get(param.name or "")
@@ -218,6 +238,9 @@ class OperatorCommand(Command):
             msg = f"command of {ctx.info_name} returned an object whose hooks are wrong: {error}"
             raise ChunkflowError(msg) from error
         operator.options = options
+        if around is not None and isinstance(operator, Operator):
+            before, after = around(operator.name)
+            operator.before, operator.after = (before,), (after,)
         if isinstance(operator, Source) and operator.work is not None:
             operator.work.options = options
         return operator

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
 import click
@@ -141,6 +142,7 @@ class MarginType(click.ParamType[Any]):
 
 
 UNITS_NM = {"nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "mm": 1e6}
+_FRACTION = re.compile(r"[0-9]{1,9}(/0*[1-9][0-9]{0,8}|\.[0-9]{1,9})?")
 _LENGTH = re.compile(r"(?P<number>.+?)\s*(?P<unit>[A-Za-zµμÅ]*)")
 _USUAL_NM = (1.0, 1e7)  # voxels are rarely smaller or larger
 
@@ -169,6 +171,26 @@ class LengthType(click.ParamType[float]):
             self.fail(f"{value!r} is not a number above 0, such as 40 or 0.5um", param, ctx)
         # 0.0033 um are 3.3 nm, not 3.3000000000000003 nm
         return float(f"{length * UNITS_NM[unit]:.12g}") if unit else length
+
+
+class FractionType(click.ParamType[Fraction]):
+    """An exact positive fraction, such as 3/2, or a decimal number, such as 1.5."""
+
+    name = "fraction"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Fraction:
+        """Return the fraction."""
+        if isinstance(value, Fraction):
+            return value
+        fraction = Fraction(value) if _FRACTION.fullmatch(value) else Fraction(0)
+        if not fraction:
+            self.fail(f"{value!r} is not a number above 0, such as 2, 1.5 or 3/2", param, ctx)
+        return fraction
 
 
 class NumberType(click.ParamType[float]):

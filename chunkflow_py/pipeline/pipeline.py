@@ -13,13 +13,20 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import UNIT_SCALE, BoundingBox, Scale, Zyx
 from chunkflow_py.core.interrupts import Interrupted, marked_interrupts
-from chunkflow_py.core.outline import Outline, coarser_nm, shrunk_boxes
+from chunkflow_py.core.outline import (
+    Outline,
+    ScaledBoxes,
+    coarser_nm,
+    largest_scaled,
+    scaled_boxes,
+)
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import (
     AlignmentError,
@@ -35,6 +42,7 @@ from chunkflow_py.pipeline.checks import check_names, check_places, check_sizes,
 from chunkflow_py.pipeline.effects import (
     keeps_labels,
     moved_boxes,
+    scale_of,
     turned,
     turned_back,
     voxels_made,
@@ -60,6 +68,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# The box of the task that an operator processes in this thread, in voxels of the pipeline's input.
+# Its box in voxels of the operator is rounded, and cannot be converted back exactly.
+_region: ContextVar[BoundingBox | None] = ContextVar("region", default=None)
+
 
 class _Item(NamedTuple):
     """Properties of an item that are known before the first task."""
@@ -67,7 +79,7 @@ class _Item(NamedTuple):
     domain: BoundingBox | None = None
     times: int | None = None
     voxels: Voxels | None = None
-    scale: Zyx = Zyx(1, 1, 1)  # size of its voxel in voxels of the pipeline's input
+    scale: Scale = UNIT_SCALE  # size of its voxel in voxels of the pipeline's input
     voxel_size_nm: tuple[float, float, float] | None = None
     labelling: Labelling | None = None
 
@@ -101,9 +113,11 @@ class _Made:
     def resize(self, hooks: OperatorBase) -> None:
         """Apply the hooks that enlarge voxels or permute axes."""
         domain, size_nm, scale = self.item.domain, self.item.voxel_size_nm, self.item.scale
-        if (factor := hooks.shrinks_by) is not None:
-            domain = domain and domain.coarser(factor)
-            size_nm = size_nm and coarser_nm(size_nm, factor)
+        if (factor := scale_of(hooks)) is not None:
+            if not hooks.declares("bounds"):
+                domain = domain and factor.coarser(domain)
+            if not hooks.declares("known_voxel_size_nm"):
+                size_nm = size_nm and coarser_nm(size_nm, factor)
             scale = scale * factor
         self.item = self.item._replace(
             domain=domain, voxel_size_nm=size_nm, scale=turned(scale, hooks)
@@ -166,7 +180,9 @@ class Pipeline:
         listener: Listener | None = None,
     ) -> None:
         """Number the operators that share a name, and store the settings."""
-        self.operators = list(operators)
+        self.operators = [
+            each for operator in operators for each in (*operator.before, operator, *operator.after)
+        ]
         self.source = source
         self.ahead = ahead or 0
         self._asked_ahead = ahead
@@ -178,7 +194,8 @@ class Pipeline:
         self._voxels: dict[str, dict[str, Voxels | None]] = {}
         self._extents: dict[str, Zyx] = {}
         self.outlines: dict[str, Outline] = {}  # by operator; set by `check`
-        self._scales: list[tuple[Zyx, Zyx]] = []  # first input and output of each operator
+        self._boxes: list[Boxes | None] = []  # in voxels of each operator
+        self._scales: list[tuple[Scale, Scale]] = []  # first input and output of each operator
         seen: dict[str, int] = {}
         for operator in self.operators:
             seen[operator.name] = seen.get(operator.name, 0) + 1
@@ -208,11 +225,12 @@ class Pipeline:
         known: dict[str, _Item] = {}
         cut_outputs: list[AlignmentError] = []
         self._scales.clear()
+        self._boxes.clear()
         for operator in self.operators:
             hooks = operator.hooks
             item = next((known[name] for name in operator.inputs if name in known), _Item())
             outline = Outline(
-                boxes=boxes and shrunk_boxes(boxes, item.scale),
+                boxes=boxes and scaled_boxes(boxes, item.scale),
                 domain=item.domain,
                 has_tasks=has_tasks,
                 has_times=None if plan is None else bool(plan.time_points),
@@ -226,6 +244,7 @@ class Pipeline:
                 saved_as=self._saved_as(operator) if hooks.declares("labelling") else (),
             )
             self.outlines[operator.name] = outline
+            self._boxes.append(outline.boxes)
             with noting(problems):
                 check_sizes(
                     operator, {n: known.get(n, _Item()).voxel_size_nm for n in operator.inputs}
@@ -245,8 +264,10 @@ class Pipeline:
                 known[name] = made.item._replace(voxels=voxels.get(name))
             self._voxels[operator.name] = voxels
             domain = made.item.domain
-            if largest := largest_size(boxes) if has_tasks else domain and domain.size:
-                self._extents[operator.name] = largest
+            if has_tasks and (largest := largest_size(boxes)):
+                self._extents[operator.name] = largest_scaled(largest, made.item.scale)
+            elif domain is not None and not has_tasks:
+                self._extents[operator.name] = domain.size
             with noting(problems):
                 boxes = boxes and _boxes_after(operator, boxes, item.scale)
             has_tasks = has_tasks or hooks.set_bbox
@@ -298,29 +319,38 @@ class Pipeline:
         """
         need: dict[str, BoundingBox] = {}
         later = self.operators[index + 1 :]
-        unit = Zyx(1, 1, 1)
-        scales = self._scales[index + 1 :] or [(unit,) * 2] * len(later)
-        taken, made = self._scales[index] if self._scales else (unit, unit)
-        box = BoundingBox(box.start * taken, box.stop * taken)
-        boxes, frames = [box], [(domain, made)]
+        scales = self._scales[index + 1 :] or [(UNIT_SCALE,) * 2] * len(later)
+        taken, made = self._scales[index] if self._scales else (UNIT_SCALE, UNIT_SCALE)
+        region = _region.get()
+        boxes = self._boxes[index] if self._boxes else None
+        if region is None or taken.coarser(region) != box:
+            region = boxes.unscaled(box) if isinstance(boxes, ScaledBoxes) else None
+        box = taken.finer(box) if region is None else region
+        boxes, domains = [box], []
+        frame = domain, made
+        known = dict.fromkeys(self.operators[index].outputs, domain)
         for operator, (fine, _) in zip(later, scales, strict=True):
-            boxes += moved_boxes(boxes[-1:], operator.hooks, fine)
-            bounds, voxel = frames[-1]
-            frames.append((turned(bounds, operator.hooks), turned(voxel, operator.hooks)))
-        for operator, own, (bounds, voxel), (fine, scale) in zip(
-            reversed(later), reversed(boxes), reversed(frames[:-1]), reversed(scales), strict=False
-        ):
-            wanted = own.coarser(scale)
+            hooks = operator.hooks
+            boxes += moved_boxes(boxes[-1:], hooks, fine)
+            # An item from elsewhere is taken to cover the same volume.
+            bounds = next((known[name] for name in operator.inputs if name in known), None)
+            domains.append(bounds or (fine * frame[1].inverse).coarser(frame[0]))
+            frame = turned(frame[0], hooks), turned(frame[1], hooks)
+            if bounds is not None:
+                by, own_bounds = scale_of(hooks), hooks.bounds()
+                made_bounds = bounds if by is None else by.coarser(bounds)
+                made_bounds = own_bounds or turned(made_bounds, hooks)
+                known |= dict.fromkeys(operator.outputs, made_bounds)
+        rows = zip(later, boxes[1:], domains, scales, strict=True)
+        for operator, own, whole, (_, scale) in reversed(list(rows)):
+            wanted = scale.coarser(own)
             for name in operator.outputs:
                 wanted = wanted.hull(need.pop(name, wanted))
-            if (by := operator.hooks.shrinks_by) is not None:
-                wanted = BoundingBox(wanted.start * by, wanted.stop * by)
             wanted = turned_back(wanted, operator.hooks)
-            whole = bounds.coarser((fine // voxel).high(unit))
             wanted = operator.hooks.required_input(wanted, whole)
             for name in operator.inputs:
                 need[name] = need.get(name, wanted).hull(wanted)
-        result = box.coarser(made)
+        result = made.coarser(box)
         for name in self.operators[index].outputs:
             result = result.hull(need.get(name, result))
         return result.intersection(domain) if not result.intersection(domain).is_empty else result
@@ -506,13 +536,14 @@ class Pipeline:
     @contextmanager
     def _scaled(self, operator: Operator, task: Task) -> Iterator[None]:
         """Set the task's scale for *operator*, so that `Task.bbox` is in the operator's voxels."""
-        unit = Zyx(1, 1, 1)
         outline = self.outlines.get(operator.name)
-        task.scale = unit if outline is None else outline.scale
+        task.scale = UNIT_SCALE if outline is None else outline.scale
+        token = _region.set(None if task.region is None else task.region.bbox)
         try:
             yield
         finally:
-            task.scale = unit
+            _region.reset(token)
+            task.scale = UNIT_SCALE
 
     @contextmanager
     def _failing(self, operator: Operator, task: Task, start: float) -> Iterator[None]:
@@ -541,7 +572,7 @@ class Pipeline:
             self.listener.operator_finished(operator.name, task, seconds)
 
 
-def _boxes_after(operator: Operator, boxes: Boxes, scale: Zyx) -> Boxes:
+def _boxes_after(operator: Operator, boxes: Boxes, scale: Scale) -> Boxes:
     """Return the boxes that tasks have after *operator*; an error names the operator."""
     try:
         return moved_boxes(boxes, operator.hooks, scale)

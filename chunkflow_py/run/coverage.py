@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Scale, Zyx
 from chunkflow_py.core.task import BOX, Output
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.effects import moved_by
@@ -55,10 +55,10 @@ def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
         hooks = operator.hooks
         outline = pipeline.outlines[operator.name]
         domain = None if outline.domain is None else str(outline.domain)
-        scale = tuple(outline.scale)
+        scale = outline.scale.as_numbers
         for output in _outputs_of_operator(hooks):
             box_changes = tuple(moves), scale, domain, is_known
-            outputs.append(StepOutput(operator.name, output, *box_changes))  # type: ignore[arg-type]
+            outputs.append(StepOutput(operator.name, output, *box_changes))
         if hooks.order is not None:
             moves.append(("turn", tuple(hooks.order)))
         elif hooks.face_offsets is not None:
@@ -283,7 +283,7 @@ def _moved(output: StepOutput, box: BoundingBox) -> BoundingBox:
 
 def saved_box(output: StepOutput, region: Region) -> BoundingBox:
     """Return the box that a task saves, in voxels of the output volume."""
-    box = _moved(output, region.bbox).coarser(output.scale)
+    box = Scale.of(output.scale).coarser(_moved(output, region.bbox))
     if output.domain is not None:
         box = box.intersection(BoundingBox.parse(output.domain))
     return box.coarser(output.output.shrink)

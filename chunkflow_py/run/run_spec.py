@@ -44,6 +44,7 @@ NEWER = {
     ("inference", "normalize_mean"): None,
     ("inference", "normalize_std"): None,
     ("inference", "patch_precision"): "float32",
+    ("inference", "resample"): None,
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
     ("agglomerate", "affinity_offsets"): None,
@@ -100,7 +101,8 @@ class StepOutput:
             ``("move", low, high)`` adds *low* and *high* to the two corners of the box;
             ``("turn", order)`` reorders the axes of the box. Each of low, high and order has three
             numbers, zyx.
-        scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx.
+        scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx; a number that
+            is not whole is stored as text, such as ``"3/2"``.
         domain: bounds to which the chunk is clipped, as text; ``None`` if they are unknown.
         is_known: whether the saved box can be derived from the box of the task.
         documents: key and SHA-256 of each metadata document of the volume at submission.
@@ -109,7 +111,7 @@ class StepOutput:
     operator: str
     output: Output
     moves: tuple[tuple[Any, ...], ...] = ()
-    scale: tuple[int, int, int] = (1, 1, 1)
+    scale: tuple[int | str, ...] = (1, 1, 1)
     domain: str | None = None
     is_known: bool = True
     documents: tuple[tuple[str, str], ...] = ()

@@ -9,12 +9,12 @@ scaled    |-| |-| |-|             the moved boxes in voxels of the operator's in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.geometry import UNIT_SCALE, BoundingBox, BoxGrid, Region, Scale, Zyx
 from chunkflow_py.core.outline import boxes_between, turned_boxes
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.effects import moved_boxes, turned
@@ -42,7 +42,7 @@ class TaskBoxes:
     plan: Plan
     boxes: Boxes
     axes: Zyx = Zyx(0, 1, 2)
-    scale: Zyx = field(default=Zyx(1, 1, 1))
+    scale: Scale = UNIT_SCALE
 
     @classmethod
     def along(
@@ -64,7 +64,7 @@ class TaskBoxes:
                 boxes, axes = turned_boxes(boxes, numbers[0]), axes.turned(numbers[0])
             else:
                 boxes = boxes_between(boxes, Zyx.of(numbers[0]), Zyx.of(numbers[1]))
-        return cls(plan, boxes, axes, Zyx.of(output.scale) * Zyx.of(output.output.shrink))
+        return cls(plan, boxes, axes, Scale.of(output.scale) * output.output.shrink)
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
         """Return the number of the task that writes a voxel; ``None`` if no task writes it.
@@ -73,8 +73,7 @@ class TaskBoxes:
             voxel: position of the voxel, in voxels of the operator's input, zyx.
             time: time index of the voxel; tasks of a plan without times match every index.
         """
-        # A coarse voxel may be covered only partly by a task: try its last and its first corner.
-        for point in ((voxel + 1) * self.scale - 1, voxel * self.scale):
+        for point in self.scale.owners(voxel):
             for box in self._planned(point):
                 for when in {time, None} if self.plan.times is None else {time}:
                     try:
@@ -85,7 +84,7 @@ class TaskBoxes:
 
     def has(self, region: Region) -> bool:
         """Return whether any task has the region *region* when the task reaches the operator."""
-        number = self.number(region.bbox.start // self.scale, region.time)
+        number = self.number(self.scale.coarser(region.bbox).start, region.time)
         if number is None:
             return False
         task = self.plan.region(number)

@@ -97,8 +97,8 @@ class Cutout:
             )
             raise GeometryError(msg)
         if self.margin == "auto":
-            clipped = task.intersection(bounds)
-            needed = self._required(clipped, bounds) if self._required else clipped
+            # The whole task: other operators round its box, not the part inside the bounds.
+            needed = self._required(task, bounds) if self._required else task
         else:
             needed = task.grow(self.margin)
         return needed.intersection(bounds), bounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import islice, pairwise
 
 import numpy as np
@@ -9,7 +10,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.core.geometry import (
+    UNIT_SCALE,
+    BoundingBox,
+    BoxGrid,
+    Region,
+    Scale,
+    Zyx,
+    hull_of,
+)
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.testing.peak_memory import peak_of
 
@@ -334,3 +343,62 @@ def test_the_hull_of_many_boxes():
     assert hull_of(grid) == hull_of(list(grid)) == BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 12))
     assert hull_of(None) is None
     assert hull_of([]) is None
+
+
+ratios = st.tuples(*[st.fractions(min_value=Fraction(1, 8), max_value=8, max_denominator=8)] * 3)
+
+
+@given(ratios, st.lists(st.integers(-60, 60), min_size=4))
+def test_boxes_that_tile_a_volume_tile_it_in_other_voxels(factors, cuts):
+    """Along axes whose factor is not whole, each voxel is in exactly one box."""
+    scale, edges = Scale.of(factors), sorted(set(cuts))
+    for axis, factor in enumerate(scale):
+        if factor.denominator == 1:
+            continue
+        spans = []
+        for low, high in pairwise(edges):
+            box = scale.coarser(BoundingBox((low,) * 3, (high,) * 3))
+            spans.append((box.start[axis], box.stop[axis]))
+        assert all(first[1] == second[0] for first, second in pairwise(spans))
+
+
+@given(ratios, near_boxes)
+def test_an_owner_of_a_voxel_lies_in_the_box_that_becomes_its_box(factors, box):
+    """The owners of the first and of the last voxel of a box in other voxels are in the box."""
+    scale = Scale.of(factors)
+    coarse = scale.coarser(box)
+    # A smaller box may lie within one voxel, and contain neither its first nor its last part.
+    wide = zip(box.size, scale, strict=True)
+    assume(not coarse.is_empty and all(n >= f or f.denominator > 1 for n, f in wide))
+    for voxel in (coarse.start, coarse.stop - 1):
+        owners = list(scale.owners(voxel))
+        for axis in range(3):
+            places = [owner[axis] for owner in owners]
+            assert any(box.start[axis] <= place < box.stop[axis] for place in places)
+
+
+def test_scales():
+    """Sizes are decimal numbers, products and inverses exact, and text says what is wrong."""
+    scale = Scale.between((0.3, 40, 8), (0.1, 16, 8))
+    assert scale == Scale.of((3, "5/2", 1))
+    assert scale * scale.inverse == UNIT_SCALE
+    assert scale.as_numbers == (3, "5/2", 1)
+    assert Scale.of(scale.as_numbers) == scale
+    assert str(scale) == "(3, 5/2, 1)"
+    assert scale.turned((2, 0, 1)) == Scale.of((1, 3, "5/2"))
+    assert scale.whole_offset(Zyx(1, 2, 3)) == (3, 5, 3)
+    with pytest.raises(GeometryError, match="use multiples of"):
+        scale.whole_offset(Zyx(0, 1, 0))
+    for wrong in ((1, 1), (0, 1, 1), ("a", 1, 1), ("1/0", 1, 1)):
+        with pytest.raises(GeometryError, match="three positive fractions"):
+            Scale.of(wrong)
+
+
+def test_a_scale_covers_boxes():
+    """Boxes are covered in both directions; fully covered voxels are fewer."""
+    scale = Scale.of((1, 2, "3/2"))
+    fine = BoundingBox((0, 1, 1), (2, 5, 7))
+    assert scale.coarser(fine) == BoundingBox((0, 0, 1), (2, 3, 5))
+    assert scale.finer(BoundingBox((0, 0, 1), (2, 3, 5))) == BoundingBox((0, 0, 1), (2, 6, 8))
+    assert scale.inside(fine) == BoundingBox((0, 1, 1), (2, 2, 4))
+    assert scale.inside(BoundingBox((0, 1, 0), (1, 2, 1))).is_empty

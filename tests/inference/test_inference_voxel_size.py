@@ -55,7 +55,7 @@ def test_the_whole_sentence():
             (30, 4, 4),
             (40, 8, 8),
             1,
-            "no mip would fit if .*; resample the data",
+            "no mip would fit if .*; add --resample linear",
         ),
         ((40, 17, 17), (40, 4, 4), 0, "load the data with --mip 2"),
     ],

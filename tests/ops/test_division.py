@@ -31,7 +31,7 @@ EACH_VOXEL = {
 }  # fmt: skip
 ASKS_FOR_A_MARGIN = {
     "detect-duplicate-post", "detect-points", "detect-post-synapses", "detect-pre-synapses",
-    "gaussian-filter", "inference", "median-filter",
+    "gaussian-filter", "inference", "median-filter", "resample",
 }  # fmt: skip
 JOINED_LATER = {
     "connected-components",

@@ -67,10 +67,10 @@ def test_a_cut_coarse_voxel_is_told_once(caplog):
 
 
 def test_what_it_needs():
-    """For a box it needs all fine voxels of the coarse ones that the box touches."""
+    """For coarse voxels it needs all of their fine voxels inside of the volume."""
     domain = BoundingBox((0, 0, 0), (9, 9, 9))
     body = Downsampler(Zyx(2, 3, 4))
-    need = body.required_input(BoundingBox((1, 4, 5), (3, 6, 9)), domain)
+    need = body.required_input(BoundingBox((0, 1, 1), (2, 2, 3)), domain)
     assert need == BoundingBox((0, 3, 4), (4, 6, 9))
 
 

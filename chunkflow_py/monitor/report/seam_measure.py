@@ -210,12 +210,12 @@ def _ratio(across: float, inside: float) -> float | None:
 def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> BoundingBox | None:
     """Return the slab to read for a face; ``None`` if the volume does not contain the slab."""
     axis, shrink = face.axis, place.shrink
-    if face.place % shrink[axis]:
+    at = face.place / shrink[axis]
+    if at.denominator != 1:
         return None  # the face cuts through voxels of the volume
-    box = BoundingBox(-(-face.box.start // shrink), face.box.stop // shrink)
-    box = box.intersection(volume.bounds)
+    box = shrink.inside(face.box).intersection(volume.bounds)
     start, stop = [*box.start], [*box.stop]
-    middle = face.place // shrink[axis]
+    middle = int(at)
     for each in range(3):
         if each == axis:
             start[each], stop[each] = middle - REACH - 1, middle + REACH + 1

@@ -90,7 +90,7 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
     """
     try:
         volume = place.open()
-        whole = region.coarser(place.shrink).intersection(volume.bounds)
+        whole = place.shrink.coarser(region).intersection(volume.bounds)
         if whole.is_empty:
             problem = (
                 f"the tasks cover {region}, which has no voxel in common with the bounds of "
@@ -99,7 +99,8 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
             return VolumePlanes(place, problem=problem)
         shown, factor, mip = _level(place, volume, whole)
         box = whole.coarser(factor).intersection(shown.bounds)
-        middle = (point // place.shrink // factor).high(box.start).low(box.stop - 1)
+        at = place.shrink.coarser(BoundingBox.from_size(point, (1, 1, 1))).start
+        middle = (at // factor).high(box.start).low(box.stop - 1)
         window = BoundingBox(
             (middle - SIDE // 2).high(box.start), (middle + SIDE // 2).low(box.stop)
         )

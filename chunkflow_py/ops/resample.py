@@ -1,0 +1,58 @@
+r"""Interpolate a chunk, or vote on labels, at another voxel size.
+
+Example: chunkflow load-h5 --file-name em.h5 --voxel-size 8 8 8 \
+  resample --voxel-size 12 12 12 save-h5 --file-name coarse.h5
+
+Voxels are counted from the origin of the volume: voxel k of the result covers k·size to (k+1)·size.
+A voxel belongs to the task whose box contains its centre (with a whole factor, as downsample: to
+each task whose box it touches). With --expand-margin-size auto, tasks give the same bytes as the
+whole volume. For whole factors, downsample is faster, and weighs all voxels that it combines alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.core.geometry import Scale
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import FractionType, floats_option, input_option, output_option
+from chunkflow_py.pipeline.resampler import Resampler
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+@operator("compute")
+@input_option()
+@output_option()
+@floats_option("--voxel-size", help="Voxel size of the result, zyx, in nm or as 0.5um.")
+@click.option(
+    "--factor",
+    "-f",
+    nargs=3,
+    type=FractionType(),
+    metavar="Z Y X",
+    help="Size of a voxel of the result in voxels of the input, zyx, such as 3/2 or 0.5; instead "
+    "of --voxel-size.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["auto", "linear", "cubic", "nearest", "mode"]),
+    default="auto",
+    show_default=True,
+    help="linear, cubic: interpolate; where voxels become larger, also smooth. nearest: take the "
+    "voxel at the centre. mode: take the label that covers most of the voxel. auto: mode for "
+    "labels, else linear.",
+)
+def command(
+    input_name: str,
+    output_name: str,
+    voxel_size: tuple[float, float, float] | None,
+    factor: tuple[Fraction, ...] | None,
+    method: Any,
+) -> Resampler:
+    """Return the operator for these options."""
+    scale = None if factor is None else Scale.of(factor)
+    return Resampler(voxel_size, scale, method, input_name, output_name)

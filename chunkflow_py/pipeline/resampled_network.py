@@ -1,0 +1,318 @@
+"""Run a network at its own voxel size: resample the input, and the output back to its grid.
+
+```
+input           |  0  |  1  |  2  |  3  |  4  |  5  |         as loaded
+                      normalised, then resampled to the voxels of the network
+network         |    0    |    1    |    2    |    3 |        patches, blending
+                      resampled back, then activation and dtype
+output          |  0  |  1  |  2  |  3  |  4  |  5  |         the grid of the input
+```
+
+Interpolated values are not rounded to the dtype of the image. The blended float32 output is
+resampled, not the stored one: activation with ``--activate after``, conversion to uint8 and argmax
+are computed on the grid of the input. The network is an operator between two operators that change
+the voxel size: its tasks, patches and exchange are those of a pipeline that contains these
+operators.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from chunkflow_py.core.chunk import Chunk, Voxels
+from chunkflow_py.core.geometry import Scale
+from chunkflow_py.core.host_memory import OperatorMemory
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.core.resampling import Resampling
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.normalization import Normalizer, dtype_warning
+from chunkflow_py.pipeline.operator import Operator
+from chunkflow_py.pipeline.resampler import Resampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.outline import Outline
+    from chunkflow_py.core.resampling import Method
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.inference.engine_settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+
+def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
+    """Return the settings of the network, without what is computed after resampling.
+
+    Raises:
+        OptionError: the mask of myelin is requested, which is not resampled.
+    """
+    if settings.mask_myelin_threshold is not None:
+        msg = (
+            "--mask-myelin-threshold cannot be combined with --resample; leave it out, and apply "
+            "threshold and mask to the last channel"
+        )
+        raise OptionError(msg)
+    at_size = replace(settings, output_dtype="float32", normalizer=Normalizer("none"))
+    if settings.skip_empty and settings.normalizer.shift:
+        msg = (
+            "--skip-empty-patches looks for zeros, which --normalize changes before --resample; "
+            "leave --skip-empty-patches out, or use --patch-mask"
+        )
+        raise OptionError(msg)
+    if settings.activate == "before":
+        return at_size
+    if settings.skip_empty:
+        msg = (
+            "--skip-empty-patches sets patches to zero, which --activate after --resample would "
+            "change; use --activate before"
+        )
+        raise OptionError(msg)
+    return replace(at_size, activation="none", activate="before")
+
+
+@dataclass
+class InputGrid:
+    """The grid of the chunk before it was resampled.
+
+    Attributes:
+        domain: bounds of the volume, in voxels of the chunk; ``None`` if unknown.
+        voxel_size_nm: voxel size, nanometres, zyx; ``None`` if unknown.
+    """
+
+    domain: BoundingBox | None = None
+    voxel_size_nm: tuple[float, float, float] | None = None
+
+
+@dataclass
+class InputResampler(Resampler):
+    """Normalises the input of a network, and resamples it to the network's voxel size.
+
+    Attributes:
+        original: name under which the task holds the `InputGrid`.
+        settings: engine settings of the user: number of channels and normalisation.
+        warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
+            maximum of their type.
+    """
+
+    original: str = ""
+    settings: EngineSettings | None = None
+    warn_of_dtype: bool = False
+    keeps_voxels: bool = field(default=False, init=False, metadata=HOOK)
+    _grid: InputGrid = field(default_factory=InputGrid, init=False, repr=False)
+
+    @hook
+    def prepare(self, outline: Outline) -> None:
+        """Determine the factor from the voxel size of the input, and store the input's grid."""
+        self._grid = InputGrid(outline.domain, outline.voxel_size_nm)
+        super().prepare(outline)
+
+    @hook
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return the properties of the result for an input like *read*: float32."""
+        return read._replace(dtype="float32")
+
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for a chunk of extent *size*, with its normalised copy."""
+        needed = super().memory(size)
+        if needed is None or size is None or self.settings is None:
+            return needed
+        copy = 4 * self.settings.num_input_channels * size.product()
+        return replace(needed, work=needed.work + copy)
+
+    def grid(self) -> InputGrid:
+        """Return the grid of the input, as far as it is known before the first task."""
+        return self._grid
+
+    def __call__(self, task: Task) -> Task:
+        """Add the resampled chunk, and the grid of the input, to the task."""
+        chunk = task.chunk(self.input_name)
+        task[self.original] = InputGrid(chunk.domain, chunk.voxel_size_nm)
+        return super().__call__(task)
+
+    def _input(self, task: Task) -> Chunk:
+        """Return the normalised chunk."""
+        from chunkflow_py.inference.engine import as_channels
+
+        chunk = task.chunk(self.input_name)
+        if self.settings is None:
+            return chunk
+        if self.warn_of_dtype and (warning := dtype_warning(chunk.dtype)):
+            self.warn_of_dtype = False
+            logger.warning(warning)
+        source = as_channels(chunk.array, self.settings.num_input_channels)
+        values = np.empty(source.shape, np.float32)
+        self.settings.normalizer(source, values)
+        return chunk.with_array(values.reshape(chunk.shape), chunk.voxel_offset)
+
+
+@dataclass
+class OutputResampler(OperatorBase):
+    """Resamples the outputs of a network to the grid of the input, and converts them.
+
+    Attributes:
+        settings: engine settings of the user: activation and dtype of the result.
+        method: ``linear`` or ``cubic``.
+        names: names of the chunks, which are replaced; in the order of the outputs.
+        resampled: name of the resampled input, which is removed.
+        original: name under which the task holds the `InputGrid`, which is removed.
+        grid: function that returns the grid of the input, as far as it is known before the first
+            task.
+    """
+
+    settings: EngineSettings
+    method: Method
+    names: tuple[str, ...]
+    resampled: str
+    original: str
+    grid: Callable[[], InputGrid]
+    is_local: bool = field(default=True, init=False, metadata=HOOK)
+    _scale: Scale | None = field(default=None, init=False, repr=False)
+    _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
+        default=None, init=False, repr=False
+    )
+    _has_warned: bool = field(default=False, init=False, repr=False)
+
+    @hook
+    def prepare(self, outline: Outline) -> None:
+        """Determine the factor from the voxel sizes, if they are known."""
+        size_nm = self.grid().voxel_size_nm
+        if size_nm is not None and outline.voxel_size_nm is not None:
+            self._scale = Scale.between(size_nm, outline.voxel_size_nm)
+
+    @hook
+    def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Return the voxel size of the input, if it is known."""
+        return self.grid().voxel_size_nm
+
+    @hook
+    def bounds(self) -> BoundingBox | None:
+        """Return the bounds of the input, if they are known."""
+        return self.grid().domain
+
+    @property
+    @hook
+    def shrinks_by(self) -> Scale | None:
+        """Size of an input voxel in voxels of the network, if it is known."""
+        return self._scale
+
+    @property
+    @hook
+    def removes(self) -> tuple[str, ...]:
+        """Name of the resampled input."""
+        return (self.resampled,)
+
+    @hook
+    def voxels(self) -> dict[str, Voxels]:
+        """Return dtype, channels and kind of each output."""
+        return {
+            name: Voxels(each.stored_dtype, each.output_channels, each.kind, has_channel_axis=True)
+            for name, each in self._by_name().items()
+        }
+
+    @hook
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Store *required*, which maps a task's box to the box that later operators need."""
+        self._needed = required
+
+    @hook
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the output of the network that the result in *box* depends on."""
+        if self._scale is None:
+            return domain
+        return Resampling(self._scale, self.method).required_input(box, domain)
+
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for an output of the network of extent *size*."""
+        if size is None or self._scale is None:
+            return None
+        rows = zip(size, self._scale, strict=True)
+        result = type(size)(*(int(n / factor) + 2 for n, factor in rows))
+        # All channels in float32, and two steps of the interpolation of one channel.
+        channels = max(each.num_output_channels for each in self._by_name().values())
+        largest = size.high(result).product()
+        return OperatorMemory(result, work=(4 * channels + 8) * largest)
+
+    def __call__(self, task: Task) -> Task:
+        """Replace the outputs by outputs on the grid of the input."""
+        grid: InputGrid = task.items.pop(self.original)
+        del task.items[self.resampled]
+        for name, settings in self._by_name().items():
+            task[name] = self._on_grid(task.chunk(name), settings, grid, task.bbox)
+        return task
+
+    def _by_name(self) -> dict[str, EngineSettings]:
+        """Return the settings of each output, by the name of its chunk."""
+        settings = self.settings
+        if not settings.outputs:
+            return {self.names[0]: settings}
+        return {
+            output.name: replace(
+                settings,
+                outputs=(),
+                num_output_channels=output.channels,
+                output_kind=output.kind,
+            )
+            for output in settings.outputs
+        }
+
+    def _on_grid(
+        self, chunk: Chunk, settings: EngineSettings, grid: InputGrid, bbox: BoundingBox | None
+    ) -> Chunk:
+        import torch
+
+        from chunkflow_py.inference.output_writer import converted
+
+        size_nm = grid.voxel_size_nm or chunk.voxel_size_nm
+        resampling = Resampling(Scale.between(size_nm, chunk.voxel_size_nm), self.method)
+        domain = grid.domain or resampling.output_box(chunk.domain)
+        if bbox is not None:
+            target = (self._needed(bbox, domain) if self._needed else bbox).intersection(domain)
+        elif chunk.bbox == chunk.domain:
+            target = domain  # also voxels at the end whose centres lie beyond the network's voxels
+        else:
+            target = resampling.output_box(chunk.bbox).intersection(domain)
+        array = resampling(chunk.array, chunk.bbox, target, chunk.domain)
+        if settings.activate == "before" and settings.kind in ("probability", "affinity"):
+            array.clip(0, 1, out=array)  # cubic interpolation exceeds the range
+        values, clamped = converted(settings, torch.from_numpy(array))
+        if (count := int(clamped)) and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%d output values outside [0, 1] were clamped to that range", count)
+        return Chunk(values.numpy(), target.start, size_nm, settings.kind, domain)
+
+
+def resampling_around(
+    settings: EngineSettings,
+    voxel_size_nm: tuple[float | None, float | None, float | None],
+    method: Literal["linear", "cubic"],
+    names: tuple[str, str, tuple[str, ...]],
+    label: str,
+    *,
+    warn_of_dtype: bool = False,
+) -> tuple[Operator, Operator]:
+    """Return the operators that resample the input and the outputs of a network.
+
+    Args:
+        settings: engine settings of the user.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx.
+        method: ``linear`` or ``cubic``.
+        names: names of the chunk to process, of the resampled chunk, and of the outputs.
+        label: label of the network's operator.
+        warn_of_dtype: see `InputResampler`.
+    """
+    source, resampled, outputs = names
+    original = f"{source} before it was resampled"
+    before = InputResampler(voxel_size_nm, None, method, source, resampled)
+    before.original, before.settings, before.warn_of_dtype = original, settings, warn_of_dtype
+    after = OutputResampler(settings, method, outputs, resampled, original, before.grid)
+    return (
+        Operator(f"{label} (resample)", "compute", before, before, (source,), (resampled,)),
+        Operator(f"{label} (resample back)", "compute", after, after, outputs, outputs),
+    )
