@@ -815,7 +815,7 @@ def test_a_prefix_of_other_weights_is_an_error(write, tmp_path):
         create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
 
 
-NAMES = st.sampled_from(["module", "net", "model", "_orig_mod", "conv", "weight"])
+NAMES = st.sampled_from(["module", "net", "model", "_orig_mod", "conv", "weights"])
 PREFIXES = st.lists(st.sampled_from(["module", "net", "model", "_orig_mod"]), max_size=3)
 
 
