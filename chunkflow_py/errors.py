@@ -12,6 +12,7 @@ ChunkflowError
 │   └── VolumeUnreachableError (TransientError) the network or the store is down, or overloaded
 ├── ModelError (RuntimeError)           a network that cannot be loaded or run
 │   ├── NonFiniteError                  a network that returned NaN or infinity
+│   ├── WrongArithmeticError            a device or library that computes wrong values
 │   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
 ├── QueueError (OSError)                a queue that cannot be reached, or refuses a request
 │   ├── LeaseLostError                  a lost lease: another worker may execute the task
@@ -107,6 +108,10 @@ class ModelError(ChunkflowError, RuntimeError):
 
 class NonFiniteError(ModelError):
     """A network returned NaN or infinity."""
+
+
+class WrongArithmeticError(ModelError):
+    """A device, or the library that computes on it, returns wrong values."""
 
 
 class OutOfMemoryError(ModelError, MemoryError):

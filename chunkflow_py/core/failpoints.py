@@ -7,7 +7,8 @@ They have no effect unless a test sets one of these environment variables:
 | ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; comma-separated|
 |                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep forever;           |
 |                         | kill-all: SIGKILL, stop-all: SIGSTOP, both to the whole process group, |
-|                         | that is to a worker and its worker processes                           |
+|                         | that is to a worker and its worker processes; corrupt: wrong values,   |
+|                         | at the points that ask `corrupts`                                      |
 | ``CHUNKFLOW_UNSAFE``    | names of disabled safeguards, comma-separated                          |
 """
 
@@ -27,6 +28,7 @@ Point = Literal[
     "mid-write",
     "written-not-recorded",
     "recorded-not-acknowledged",
+    "convolution",
 ]
 Safeguard = Literal[
     "put-if-absent",
@@ -63,6 +65,11 @@ def reached(point: Point) -> None:
         time.sleep(60)
     msg = f"fail point {point}"
     raise FailPointError(msg)
+
+
+def corrupts(point: Point) -> bool:
+    """Return whether a test has set the action ``corrupt`` for *point*."""
+    return _points().get(point, ("", 0))[0] == "corrupt"
 
 
 def removed(safeguard: Safeguard) -> bool:

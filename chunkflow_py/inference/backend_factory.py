@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.affinity_layout import DEFAULT_LAYOUT, AffinityLayout
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.affinity_output import check_layout
 from chunkflow_py.inference.backends.compute_profile import device_of
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from chunkflow_py.core.affinity_layout import AffinityAt, ChannelOrder
     from chunkflow_py.inference.backends.backend_protocol import Backend
     from chunkflow_py.inference.backends.compute_profile import Dtype
     from chunkflow_py.inference.backends.network_backend import Core
@@ -53,6 +56,9 @@ def create_backend(
     spatial_dims: int = 3,
     outputs: tuple[str, ...] = (),
     output_channels: tuple[int, ...] = (),
+    affinity_order: ChannelOrder = "xyz",
+    affinity_at: AffinityAt = "target",
+    affinity_channels: tuple[int, ...] = (),
     window: NDArray[np.float32] | None = None,
     trust_weights: bool = False,
     in_memory: torch.nn.Module | None = None,
@@ -62,7 +68,7 @@ def create_backend(
 
     The framework ``universal`` runs Python code that defines ``PatchInferencer``. Any other model
     runs as ``pytorch``: a built-in network, a TorchScript or exported program, or Python code that
-    defines only ``InstantiatedModel``.
+    defines only ``InstantiatedModel``, or a model script of cellmap-flow.
 
     Python code of a model runs with all permissions of the user.
 
@@ -91,6 +97,10 @@ def create_backend(
         outputs: names of the outputs to join, in order: keys of the dict that the network
             returns, or positions in its tuple.
         output_channels: channels of each of *outputs*.
+        affinity_order: order of the channels of affinities that the network returns.
+        affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.
+        affinity_channels: first channel of each group of three affinities, which are converted to
+            the convention in which they are stored.
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies patches by it.
         trust_weights: unpickle any object in the weight file, which can run code.
         in_memory: the network itself, which is copied; *model* is then only its name.
@@ -106,10 +116,13 @@ def create_backend(
     _check_choice("backend", backend, BACKENDS)
     _check_choice("spatial-dims", spatial_dims, (3, 2))
     sizes = Zyx.of(input_patch_size), Zyx.of(output_patch_size)
+    layout = AffinityLayout(affinity_order, affinity_at)
+    check_layout(layout, affinity_channels, *sizes)
     if framework == "identity":
         from chunkflow_py.inference.backends.backend_protocol import Identity
 
         _check_torch(backend, "--framework identity")
+        _check_layout(layout, "--framework identity")
         return Identity(*sizes, num_output_channels, device_of(device))
     if model is None:
         msg = (
@@ -117,6 +130,7 @@ def create_backend(
             "--framework identity to test without one"
         )
         raise OptionError(msg)
+    from chunkflow_py.inference.backends.cellmap_script import CellmapScript, is_cellmap_script
     from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
     from chunkflow_py.inference.network_memory import network_memory
     from chunkflow_py.inference.network_source import NetworkSource
@@ -135,6 +149,8 @@ def create_backend(
         spatial_dims=spatial_dims,
         outputs=outputs,
         output_channels=output_channels,
+        affinity_layout=layout,
+        affinity_channels=affinity_channels,
     )
     if in_memory is None and PurePath(model).suffix in CONVERTED:
         _no_weights(weights, model)
@@ -144,11 +160,16 @@ def create_backend(
         model, weights, num_input_channels, num_output_channels, trust_weights, in_memory
     )
     module = source.run_file()
+    if module is not None and is_cellmap_script(module):
+        script = CellmapScript.of(module, model)
+        script.check(*sizes, num_output_channels)
+        finished = partial(finished, voxel_size_nm=script.voxel_size_nm)
     if framework == "universal":
         if module is not None and _is_inferencer(module):
             from chunkflow_py.inference.backends.universal_backend import Universal
 
             _check_torch(backend, f"PatchInferencer of {model}")
+            _check_layout(layout, f"PatchInferencer of {model}")
             if device not in {"auto", "cpu"} or dtype != "float32" or compile:
                 logger.warning(
                     "PatchInferencer of %s chooses its own device and dtype; --device, --dtype "
@@ -289,6 +310,10 @@ def _device_for(backend: str, name: str) -> torch.device:
 
 
 def _is_inferencer(module: ModuleType) -> bool:
+    from chunkflow_py.inference.backends.cellmap_script import is_cellmap_script
+
+    if is_cellmap_script(module):
+        return False
     pytorch = any(hasattr(module, name) for name in ("InstantiatedModel", "load_model"))
     return hasattr(module, "PatchInferencer") or not pytorch
 
@@ -296,6 +321,15 @@ def _is_inferencer(module: ModuleType) -> bool:
 def _check_torch(backend: str, what: str) -> None:
     if backend not in {"torch", "auto"}:
         msg = f"--backend {backend} cannot run {what}; choose torch, or leave --backend out"
+        raise OptionError(msg)
+
+
+def _check_layout(layout: AffinityLayout, what: str) -> None:
+    if layout != DEFAULT_LAYOUT:
+        msg = (
+            f"--affinity-order and --affinity-at cannot convert the output of {what}; leave them "
+            "out here, and give them to agglomerate or segment-affinity"
+        )
         raise OptionError(msg)
 
 

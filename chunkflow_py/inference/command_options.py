@@ -7,7 +7,9 @@ from dataclasses import fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.affinity_layout import AffinityLayout
 from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.affinity_output import check_layout
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.bioimage import is_package, read_package
 from chunkflow_py.inference.engine_settings import EngineSettings
@@ -29,6 +31,7 @@ _FROM_SETTINGS = {
     "num_output_channels",
     "batch_size",
     "output_channels",
+    "affinity_channels",
 }
 
 
@@ -89,7 +92,13 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         "keep_stride": options["grid"] == "padded",
         "skip_empty": options["skip_empty_patches"],
     }
-    return EngineSettings(**same_name | derived)
+    settings = EngineSettings(**same_name | derived)
+    layout = AffinityLayout(options["affinity_order"], options["affinity_at"])
+    patch = settings.geometry
+    check_layout(
+        layout, settings.affinity_channels, patch.input_patch_size, patch.output_patch_size
+    )
+    return settings
 
 
 def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:

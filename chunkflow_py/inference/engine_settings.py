@@ -171,6 +171,18 @@ class EngineSettings:
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
 
     @property
+    def affinity_channels(self) -> tuple[int, ...]:
+        """Number of the first channel of each output of affinities."""
+        if not self.outputs:
+            return (0,) if self.meaning == "affinity" else ()
+        first, found = 0, []
+        for output in self.outputs:
+            if output.kind == "affinity":
+                found.append(first)
+            first += output.channels
+        return tuple(found)
+
+    @property
     def output_channels(self) -> int:
         """Number of channels of the result, without the myelin map; 1 with ``argmax``."""
         return 1 if self.output_dtype == "argmax" else self._channels

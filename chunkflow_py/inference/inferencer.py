@@ -75,7 +75,7 @@ class Inferencer(OperatorBase):
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; images
-            that differ by more than 10 % are refused.
+            that differ by more than 10 % are refused (default: the one that the model declares).
         statistics: path of the statistics file of the normalisation, if there is one.
         fetched_files: path of the local copy of each file of the network that the user gave as an
             address: address as typed -> path.
@@ -218,7 +218,28 @@ class Inferencer(OperatorBase):
             if source is not None and self.network.get("backend") == "auto":
                 patches = sample(source, self.settings.batch_size)
             self.engine = Engine(self._backend(patches=patches), self.settings)
+            self._take_voxel_size(getattr(self.engine.backend, "voxel_size_nm", None))
         return self.engine
+
+    def _take_voxel_size(self, declared: tuple[float, float, float] | None) -> None:
+        """Use the voxel size that the model declares, unless the user gave the same.
+
+        Raises:
+            OptionError: the user gave another voxel size.
+        """
+        given = self.model_voxel_size_nm
+        if declared is None:
+            return
+        if given is None:
+            self.model_voxel_size_nm = declared
+            self._check_voxel_size()
+        elif tuple(given) != declared:
+            option, value = (" ".join(f"{v:g}" for v in size) for size in (given, declared))
+            msg = (
+                f"--model-voxel-size-nm is {option}, but model {self.network['model']} declares "
+                f"{value} (nm, zyx); leave --model-voxel-size-nm out"
+            )
+            raise OptionError(msg)
 
     def _backend(self, **changes: Any) -> Backend:
         settings = self.settings
@@ -229,6 +250,7 @@ class Inferencer(OperatorBase):
             "num_output_channels": settings.num_output_channels,
             "outputs": tuple(output.name for output in settings.outputs),
             "output_channels": tuple(output.channels for output in settings.outputs),
+            "affinity_channels": settings.affinity_channels,
             "batch_size": settings.batch_size,
             "window": settings.window,
         }
@@ -307,8 +329,13 @@ class Inferencer(OperatorBase):
         Messages name a margin that suits all tasks.
         """
         self.placement.outline = outline
-        if self.model_voxel_size_nm is not None and outline.voxel_size_nm is not None:
-            check_voxel_size(self.model_voxel_size_nm, outline.voxel_size_nm)
+        self._check_voxel_size()
+
+    def _check_voxel_size(self) -> None:
+        outline = self.placement.outline
+        data_nm = None if outline is None else outline.voxel_size_nm
+        if self.model_voxel_size_nm is not None and data_nm is not None:
+            check_voxel_size(self.model_voxel_size_nm, data_nm)
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
@@ -358,12 +385,12 @@ class Inferencer(OperatorBase):
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
         """Start a call and return its future; the next call may be started before this one ends."""
-        if self.model_voxel_size_nm is not None:
-            check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
         data = as_channels(chunk.array, self.settings.num_input_channels)
         source = PatchSource(data, chunk.bbox, grid, target, self.settings.normalizer)
         engine = self._loaded(source)
+        if self.model_voxel_size_nm is not None:
+            check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         self._explain(engine, grid, target, chunk)
         if self.report_precision:
             self.report_precision = False

@@ -16,6 +16,7 @@ import torch
 from chunkflow_py.core.older_names import NO_FILE
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.inference import models
+from chunkflow_py.inference.backends.cellmap_script import is_cellmap_script
 from chunkflow_py.inference.backends.model_files import (
     load_exported,
     load_torchscript,
@@ -123,7 +124,12 @@ class NetworkSource:
                 raise ModelError(msg)
             state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
             load_weights(network, state, path=self.weights, model=self.model)
-        elif module and isinstance(network, torch.nn.Module) and network.state_dict():
+        elif (
+            module
+            and not is_cellmap_script(module)
+            and isinstance(network, torch.nn.Module)
+            and network.state_dict()
+        ):
             logger.warning(
                 "without --convnet-weight-path, model %s runs with the weights that its own file "
                 "created",
@@ -194,7 +200,8 @@ class NetworkSource:
         return network
 
     def _instantiated(self, module: ModuleType) -> Any:
-        network = getattr(module, "InstantiatedModel", None)
+        name = "model" if is_cellmap_script(module) else "InstantiatedModel"
+        network = getattr(module, name, None)
         if network is None:
             other = (
                 ", but it defines PatchInferencer; use --framework universal"
@@ -205,8 +212,8 @@ class NetworkSource:
             raise ModelError(msg)
         if isinstance(network, type) or not callable(network):
             msg = (
-                f"InstantiatedModel of {self.model} is a {type(network).__name__}, not a network; "
-                "write InstantiatedModel = YourNetwork()"
+                f"{name} of {self.model} is a {type(network).__name__}, not a network; "
+                f"write {name} = YourNetwork()"
             )
             raise ModelError(msg)
         return network

@@ -36,9 +36,9 @@ from chunkflow_py.segmentation import MEAN_AFFINITY, score_code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chunkflow_py.core.affinity_layout import Offset
     from chunkflow_py.core.chunk import Chunk, Voxels
     from chunkflow_py.core.task import Task
-    from chunkflow_py.segmentation.labels.mutex_watershed import Offset
     from chunkflow_py.segmentation.labels.numbering import Numbering
     from chunkflow_py.volume.labelling import Labelling
 
@@ -266,7 +266,7 @@ def _offsets(text: str | None, settings: dict[str, Any]) -> tuple[Offset, ...]:
     Raises:
         OptionError: *text* is not a list of offsets, or contradicts --affinity-at.
     """
-    from chunkflow_py.segmentation.labels.mutex_watershed import parse_offsets
+    from chunkflow_py.core.affinity_layout import AffinityLayout, parse_offsets
 
     if text is not None:
         if settings["affinity_at"] != "target":
@@ -276,6 +276,5 @@ def _offsets(text: str | None, settings: dict[str, Any]) -> tuple[Offset, ...]:
             )
             raise OptionError(msg)
         return parse_offsets(text)
-    step = -1 if settings["affinity_at"] == "target" else 1
-    nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
-    return nearest[::-1] if settings["flip_channel"] else nearest
+    at = settings["affinity_at"]
+    return AffinityLayout("xyz" if settings["flip_channel"] else "zyx", at).offsets

@@ -36,10 +36,10 @@ from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
+    from chunkflow_py.core.affinity_layout import AffinityLayout
     from chunkflow_py.core.chunk import Voxels
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.task import Task
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
     from chunkflow_py.store.store_protocol import Access
     from chunkflow_py.volume.labelling import Labelling

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
         ),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
-            "output_channels", "activation", "activate", "patch_precision", "bump",
+            "output_channels", "affinity_order", "affinity_at", "activation", "activate",
+            "patch_precision", "bump",
         ),
         "Speed and memory": (
             "batch_size", "lower_batch", "device", "backend", "dtype", "compile", "tf32",
@@ -133,6 +134,21 @@ if TYPE_CHECKING:
     "--output-channels",
     type=NUMBERS,
     help="Number of channels of each of --output-names, such as 3,1.",
+)
+@click.option(
+    "--affinity-order",
+    type=click.Choice(["xyz", "zyx"]),
+    default="xyz",
+    show_default=True,
+    help="Order of the affinity channels of the network; they are stored as x, y, z.",
+)
+@click.option(
+    "--affinity-at",
+    type=click.Choice(["target", "source"]),
+    default="target",
+    show_default=True,
+    help="Voxel at which the network returns an affinity: the upper one of the two (target) or the "
+    "lower one (source); affinities are stored at the upper one.",
 )
 @click.option(
     "--activation",

@@ -35,9 +35,9 @@ from chunkflow_py.pipeline.params import ItemName, input_option
 from chunkflow_py.segmentation.agglomeration import graph_memory
 
 if TYPE_CHECKING:
+    from chunkflow_py.core.affinity_layout import AffinityLayout
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.task import Task
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
     from chunkflow_py.store.store_protocol import Access
 
 SECTION = "segment"

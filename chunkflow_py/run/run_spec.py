@@ -45,6 +45,8 @@ NEWER = {
     ("inference", "normalize_std"): None,
     ("inference", "patch_precision"): "float32",
     ("inference", "resample"): None,
+    ("inference", "affinity_order"): "xyz",
+    ("inference", "affinity_at"): "target",
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
     ("agglomerate", "affinity_offsets"): None,

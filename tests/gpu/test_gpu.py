@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -17,7 +18,9 @@ from rigs.engines import CASES, computed
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.inference.backend_factory import create_backend
-from chunkflow_py.inference.backends.compute_profile import profile_of
+from chunkflow_py.inference.backends import convolution_check
+from chunkflow_py.inference.backends.compute_profile import cuda_switches, profile_of
+from chunkflow_py.inference.backends.convolution_check import Convolution, error_of
 from chunkflow_py.inference.backends.torch_core import TorchCore
 from chunkflow_py.inference.device_streams import Device, Stopwatch
 from chunkflow_py.inference.memory_estimate import available_device_bytes
@@ -248,6 +251,58 @@ def test_the_profile_names_the_model_of_a_gpu_not_its_place() -> None:
     assert profile_of(last)["device"] == f"cuda {torch.cuda.get_device_name(last)}"
 
 
+# --- wrong convolutions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [(3, 3, 3), (1, 3, 3), (3, 1, 1), (5, 5, 5)])
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "TF32", "float32"])
+def test_convolutions_are_those_of_the_cpu(precision: str, kernel: tuple[int, ...]) -> None:
+    """Of any number of channels and in each layout, within the tolerance of the precision."""
+    dtype = torch.float32 if precision == "TF32" else getattr(torch, precision)
+    for channels in (8, 28, 64):
+        for last in (True, False):
+            one = Convolution.plain(channels, (16, 96, 80), kernel, dtype, channels_last=last)
+            with cuda_switches(tf32=precision == "TF32"):
+                assert error_of(one, torch.device("cuda:0")) <= one.tolerance()
+
+
+@pytest.mark.parametrize("more", [{}, {"cuda_graphs": False}, {"compile": True}])
+def test_the_first_batch_is_checked(
+    tmp_path: Path, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a graph, without one, and compiled: in the precision and layout of the network."""
+    monkeypatch.setattr(convolution_check, "_right", set())
+    backend = create_backend(
+        model=written(tmp_path), device="cuda", dtype="float16", **SIZES, **more
+    )
+    backend(batch().cuda())
+    (checked,) = [convolution for convolution, *_ in convolution_check._right]
+    assert (checked.dtype, checked.channels_last) == (torch.float16, True)
+    assert checked.kernel == (3, 8, 3, 3, 3)
+
+
+@pytest.mark.parametrize("options", [[], ["--dtype", "float16"], ["--tf32"]])
+def test_inference_on_a_gpu_that_computes_wrongly_stores_nothing(
+    tmp_path: Path, options: list[str]
+) -> None:
+    """In any precision it ends with one sentence, which names the version of cuDNN."""
+    command = [
+        sys.executable, "-m", "chunkflow_py", "create-chunk", "--size", "8", "32", "32",
+        "inference", "--framework", "pytorch", "--convnet-model", written(tmp_path),
+        "--input-patch-size", "4", "16", "16", "--output-patch-overlap", "0", "4", "4",
+        "--device", "cuda", *options, "save-h5", "--file-name", "out.h5",
+    ]  # fmt: skip
+    environment = os.environ | {"CHUNKFLOW_FAILPOINT": "convolution:corrupt"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "computes wrong values with PyTorch" in done.stderr
+    assert "and cuDNN " in done.stderr
+    assert not (tmp_path / "out.h5").exists()
+
+
 # --- memory, doctor ------------------------------------------------------------------------------
 
 
@@ -293,3 +348,4 @@ def test_gpu_is_told(tmp_path: Path) -> None:
     text = " ".join(each["text"] for each in json.loads(done.stdout)["findings"])
     assert "float16" in text
     assert "FLOP/s" in text
+    assert "are right with PyTorch" in text

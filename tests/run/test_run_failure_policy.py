@@ -44,6 +44,7 @@ CASES = [
     (MemoryError(), "resource", "memory"),
     (errors.OutOfMemoryError("a batch of 4 needs 9 GiB"), "resource", "memory"),
     (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "resource", "memory"),
+    (errors.WrongArithmeticError("cuda:0 computes wrong values"), "resource", "device"),
 ]
 
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from chunkflow_py import open_volume, write_volume
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.affinity_layout import AffinityLayout
 from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError
 from chunkflow_py.segmentation.agglomeration.contacts import contacts_of, mean_keys
 from chunkflow_py.segmentation.agglomeration.edge_affinities import (
-    AffinityLayout,
     as_edges,
     check_sums,
     least_edge,

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from chunkflow_py.cli.command_line import read_line
+from chunkflow_py.core.affinity_layout import AffinityLayout, parse_offsets
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops.agglomerate import mutex_segments
-from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout, as_edges
-from chunkflow_py.segmentation.labels.mutex_watershed import mutex_watershed, parse_offsets
+from chunkflow_py.segmentation.agglomeration.edge_affinities import as_edges
+from chunkflow_py.segmentation.labels.mutex_watershed import mutex_watershed
 
 pytest.importorskip("mwatershed")
 

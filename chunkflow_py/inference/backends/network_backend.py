@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from chunkflow_py.core.affinity_layout import DEFAULT_LAYOUT
 from chunkflow_py.core.allocator import apart_from_heap
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
+from chunkflow_py.inference.affinity_output import as_stored, check_whole
 from chunkflow_py.inference.backends.compute_profile import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from chunkflow_py.core.affinity_layout import AffinityLayout
     from chunkflow_py.inference.network_memory import NetworkMemory
 
 # Dtypes that the engine can multiply by the window without conversion.
@@ -51,8 +54,9 @@ class NetworkBackend:
     """A network that a core runs, between the hooks of its model file.
 
     ```
-    batch --> pre_process --> core --> post_process --> named outputs joined --> checked
+    batch --> pre_process --> core --> post_process --> named outputs joined --> checked -->
               (model file)             (model file)
+    affinities in the stored convention
     ```
 
     ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and
@@ -66,6 +70,8 @@ class NetworkBackend:
         device, weighted, divisor, profile: see `Backend`.
         shape: shape of every batch, (n, c, z, y, x).
         memory: measures the memory of the network; ``None`` if that is impossible.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx, if its file
+            declares it.
     """
 
     weighted = False
@@ -85,7 +91,10 @@ class NetworkBackend:
         spatial_dims: int = 3,
         outputs: tuple[str, ...] = (),
         output_channels: tuple[int, ...] = (),
+        affinity_layout: AffinityLayout = DEFAULT_LAYOUT,
+        affinity_channels: tuple[int, ...] = (),
         memory: Callable[[], NetworkMemory] | None = None,
+        voxel_size_nm: tuple[float, float, float] | None = None,
     ) -> None:
         """Wrap the network in its hooks and checks.
 
@@ -103,17 +112,22 @@ class NetworkBackend:
             outputs: names of the outputs to join, in order: keys of a dict that the network
                 returns, or positions in its tuple.
             output_channels: channels of each of *outputs*.
+            affinity_layout: convention of the affinities that the network returns.
+            affinity_channels: first channel of each group of affinities, in all outputs together.
             memory: measures the memory of the network.
+            voxel_size_nm: voxel size that the network was trained with, if its file declares it.
 
         Raises:
             ModelError: *divisor* is invalid.
         """
         self.memory, self._first = memory, True
+        self.voxel_size_nm = voxel_size_nm
         self.model, self.device, self.shape = model, device, shape
         self._core, self._flat = core, spatial_dims == 2
         self._sizes = (Zyx.of(shape[2:]), Zyx.of(output_patch_size))
         self._channels = num_output_channels
         self._outputs = dict(zip(outputs, output_channels, strict=True))
+        self._layout, self._affinities = affinity_layout, affinity_channels
         self._spread = ChannelSpreader(model, num_output_channels)
         self._pre = Hook.of(module, "pre_process", device)
         self._post = Hook.of(module, "post_process", device)
@@ -147,6 +161,9 @@ class NetworkBackend:
             if not self._outputs:
                 found = self._spread(found)
             self._check(tuple(found.shape), tuple(batch.shape))
+            if self._affinities:
+                check_whole(self.model, self._layout, Zyx.of(found.shape[2:]), self._sizes[0])
+                found = as_stored(found, self._layout, self._affinities)
             found = found.to(self.device)
             return found if found.dtype in _FLOATING else found.to(torch.float32)
 

@@ -16,6 +16,7 @@ from chunkflow_py.inference.backends.compute_profile import (
     check_dtype,
     cuda_switches,
 )
+from chunkflow_py.inference.backends.convolution_check import SeenConvolutions, check_convolutions
 from chunkflow_py.inference.backends.fold_batch_norm import fold_batch_norm
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class TorchCore:
     """A network of PyTorch in evaluation mode, called without gradients.
 
     ```
-    first batch:  compile the network (--compile) --> capture it (CUDA graph)
+    first batch:  compile the network (--compile) --> capture it (CUDA graph) --> check convolutions
     every batch:  copy --> channels last --> autocast --> network
     ```
 
@@ -44,6 +45,9 @@ class TorchCore:
       use the dtype, weights stay float32, and normalisation layers always compute in float32.
     - float32 does not use TF32 unless requested. cuDNN uses deterministic algorithms and does not
       benchmark them, so that results are reproducible.
+    - On CUDA, and in half precisions on the CPU, the largest convolutions of the first batch are
+      compared with exact results, because some versions of cuDNN compute wrong values; see
+      `convolution_check`.
 
     Attributes:
         profile: the core's part of the compute profile; see `Core`.
@@ -106,6 +110,7 @@ class TorchCore:
             _lay_out(network, self._layout)
         self._network: Callable[[Any], Any] = network
         self._ready = False
+        self._is_right = device.type == "cpu" and dtype == "float32"
         self._replay: _Replay | None = None
         self.profile = {
             "backend": "torch",
@@ -141,7 +146,7 @@ class TorchCore:
         if self._replay is not None and self._replay.takes(batch):
             return self._replay(batch)
         ready = self._placed(batch)
-        with self._arithmetic():
+        with self._arithmetic(), self._checked():
             return self._network(ready)
 
     def _placed(self, batch: Any) -> Any:
@@ -169,16 +174,35 @@ class TorchCore:
 
     # --- the first batch -----------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Check the convolutions of the network's first forward pass, which is in the block."""
+        if self._is_right:
+            yield
+            return
+        with SeenConvolutions() as seen:
+            yield
+        found = seen.largest.values()
+        if self.device.type == "cpu":
+            found = [each for each in found if each.dtype is not torch.float32]
+        check_convolutions(found, self.device, tf32=self._tf32)
+        self._is_right = True
+
     def _prepare(self, example: Any) -> None:
         """Compile and capture the network, if requested."""
         if self._program and self._dtype is not torch.float32:
             self._check_autocast(example)
+        if self._compile and not self._is_right:
+            # Convolutions inside a compiled network are not seen.
+            with self._arithmetic(), self._checked():
+                self._network(example.clone())
         if self._compile:
             self._compiled(example)
         if self._graphs and isinstance(example, torch.Tensor):
             with self._arithmetic():
                 # Outside the try: an error without a graph is an error of the network.
-                self._network(example.clone())
+                with self._checked():
+                    self._network(example.clone())
                 try:
                     self._replay = _Replay(self._network, example)
                 except (RuntimeError, ValueError, TypeError) as error:

@@ -10,7 +10,7 @@ from chunkflow_py.ops.options.volume_options import together
 from chunkflow_py.pipeline.params import Decorator, zyx_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
+    from chunkflow_py.core.affinity_layout import AffinityLayout
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
 
 FRACTION = click.FloatRange(0, 1)
@@ -84,7 +84,7 @@ def affinity_at_option() -> Decorator:
 
 def layout_from(options: dict[str, Any]) -> AffinityLayout:
     """Remove the `layout_options` from *options*, and return them."""
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
+    from chunkflow_py.core.affinity_layout import AffinityLayout
 
     return AffinityLayout(options.pop("affinity_order"), options.pop("affinity_at"))
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from chunkflow_py.inference.backends.convolution_check import Convolution
+
 LITTLE_MEMORY = 4_000_000_000  # needed by Python and a typical network with its patches
 LITTLE_DISK = 10_000_000_000
 NO_DISK = 1_000_000_000
@@ -42,6 +44,15 @@ _FEATURES = {
 _SIZE = 16, (16, 96, 96)
 _GPU_SIZE = 32, (32, 256, 256)
 _KERNEL = 27
+# the compared convolutions: channels, extent of the image and of the kernel (z, y, x)
+_COMPARED = (16, (8, 16, 16), (3, 3, 3))
+_GPU_COMPARED = (
+    (32, (32, 256, 256), (3, 3, 3)),
+    (32, (32, 256, 256), (1, 3, 3)),
+    (32, (32, 256, 256), (3, 1, 1)),
+    (16, (124, 1280, 720), (1, 3, 3)),  # wrong in bfloat16 with cuDNN 9.8 to 9.10
+)
+_SLOW_HALF = 1.5  # seconds in half precision per second in float32 that are worth a note
 LARGEST_ERROR = 1e-3  # relative; float32 with TF32 has at most 1e-3
 _SYS = Path("/sys")
 _NVIDIA = "0x10de"  # vendor on the PCI bus
@@ -273,6 +284,7 @@ def check_convolution() -> Iterator[Finding]:
     yield judge_convolution(
         "convolution", f"the CPU with {threads} thread(s)", flops / seconds, error
     )
+    yield from compare_precisions("convolution", torch.device("cpu"), ["bfloat16"])
 
 
 def judge_convolution(check: str, what: str, speed: float, error: float) -> Finding:
@@ -294,8 +306,96 @@ def judge_convolution(check: str, what: str, speed: float, error: float) -> Find
     return Finding(check, "ok", f"{what}: {unit}FLOP/s in 3x3x3 convolutions, float32")
 
 
-def time_convolution(device: torch.device) -> tuple[float, float, float]:
-    """Time a 3x3x3 convolution in float32 on a device.
+def compare_precisions(
+    check: str, device: torch.device, precisions: list[str]
+) -> Iterator[Finding]:
+    """Compare convolutions in several precisions on a device with exact results.
+
+    Args:
+        check: name of the check that the findings belong to.
+        device: device that computes the convolutions.
+        precisions: ``float16``, ``bfloat16`` or ``TF32``; the convolutions are those of networks
+            in this precision, so they use the memory format channels last.
+
+    Yields:
+        A problem for the first wrong convolution of each precision; if there is none, one finding
+        that names the precisions and the versions of the libraries.
+    """
+    import torch
+
+    from chunkflow_py.inference.backends.compute_profile import cuda_switches, describe_device
+    from chunkflow_py.inference.backends.convolution_check import (
+        Convolution,
+        describe_libraries,
+        error_within_memory,
+        remedy_for,
+        wrong_convolution,
+    )
+
+    name, right = describe_device(device), []
+    for precision in precisions:
+        tf32 = precision == "TF32"
+        dtype = torch.float32 if tf32 else getattr(torch, precision)
+        for case in _GPU_COMPARED if device.type == "cuda" else (_COMPARED,):
+            convolution = Convolution.plain(*case, dtype, channels_last=True)
+            if not _fits(convolution, device):
+                continue
+            with cuda_switches(tf32=tf32):
+                error = error_within_memory(convolution, device)
+            if not error <= convolution.tolerance():  # also NaN
+                text = wrong_convolution(name, convolution, error)
+                yield Finding(check, "problem", text, remedy_for(dtype, device, tf32=tf32))
+                break
+        else:
+            right.append(precision)
+    if right:
+        text = f"{name}: 3D convolutions in {', '.join(right)} are right with "
+        yield Finding(check, "ok", f"{text}{describe_libraries()}")
+
+
+def _fits(convolution: Convolution, device: torch.device) -> bool:
+    """Return whether a GPU surely has enough free memory for a convolution and its workspace."""
+    import torch
+
+    if device.type != "cuda":
+        return True
+    voxels = convolution.image[2] * convolution.image[3] * convolution.image[4]
+    needed = 4 * voxels * convolution.image[1] * convolution.dtype.itemsize
+    return bool(needed < torch.cuda.mem_get_info(device)[0])
+
+
+def judge_half_speed(
+    check: str, what: str, precision: str, seconds: float, float32_s: float
+) -> Finding | None:
+    """Return a note if a convolution is much slower in half precision than in float32.
+
+    Args:
+        check: name of the check that the finding belongs to.
+        what: device that computed the convolution, for the finding.
+        precision: ``float16`` or ``bfloat16``.
+        seconds: time of the convolution in this precision.
+        float32_s: time of the convolution in float32, in seconds.
+    """
+    from chunkflow_py.inference.backends.convolution_check import describe_libraries
+
+    if seconds <= _SLOW_HALF * float32_s:
+        return None
+    text = (
+        f"{what}: 3x3x3 convolutions in {precision} take {seconds / float32_s:.1f} times as long "
+        f"as in float32 with {describe_libraries()}"
+    )
+    remedy = (
+        "install another version of PyTorch, which brings another cuDNN, or use --dtype float32"
+    )
+    return Finding(check, "note", text, remedy)
+
+
+def time_convolution(device: torch.device, dtype: str = "float32") -> tuple[float, float, float]:
+    """Time a 3x3x3 convolution on a device.
+
+    Args:
+        device: device that computes the convolution.
+        dtype: ``float32``; or ``float16`` or ``bfloat16``, with the memory format channels last.
 
     Returns:
         Three numbers: the seconds of the fastest of three runs, the multiplications and additions
@@ -309,8 +409,14 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
 
     channels, size = _GPU_SIZE if device.type == "cuda" else _SIZE
     generator = torch.Generator().manual_seed(0)
-    image = torch.rand((1, channels, *size), generator=generator).to(device)
-    kernel = torch.rand((channels, channels, 3, 3, 3), generator=generator).to(device)
+    layout = torch.contiguous_format if dtype == "float32" else torch.channels_last_3d
+    shapes = (1, channels, *size), (channels, channels, 3, 3, 3)
+    image, kernel = (
+        torch.rand(shape, generator=generator).to(
+            device, getattr(torch, dtype), memory_format=layout
+        )
+        for shape in shapes
+    )
     convolve = torch.nn.functional.conv3d
     with torch.inference_mode():
         small = image[..., :6, :8, :8].contiguous()
@@ -452,10 +558,13 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     precisions = ["float32", "float16"]
     precisions += ["TF32"] if major >= 8 else []
     precisions += ["bfloat16"] if bfloat16_unit(device) == "cuda" else []
+    halves = [each for each in precisions if each in ("float16", "bfloat16")]
     try:
         free, total = torch.cuda.mem_get_info(device)
         with cuda_switches(tf32=False):  # the default of networks
             seconds, flops, error = time_convolution(device)
+            half_s = {each: time_convolution(device, each)[0] for each in halves}
+        compared = list(compare_precisions("gpu", device, precisions[1:]))
     except RuntimeError as refused:  # raised by CUDA, for example for lack of memory
         text = f"{name} cannot compute: {str(refused).splitlines()[0]}"
         yield Finding("gpu", "problem", text, "run nvidia-smi to see which processes use the GPU")
@@ -469,6 +578,9 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     else:
         yield Finding("gpu", "ok", text)
     yield judge_convolution("gpu", name, flops / seconds, error)
+    yield from compared
+    slow = (judge_half_speed("gpu", name, each, half_s[each], seconds) for each in halves)
+    yield from filter(None, slow)
 
 
 def _is_card(folder: Path) -> bool:

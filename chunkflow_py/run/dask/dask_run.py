@@ -486,7 +486,7 @@ class Dispatcher:
                 self._retry(sent.number, self._order.limits.delay_s)
 
     def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
-        """Apply the failure policy to a task that failed for lack of disk, memory or access."""
+        """Apply the failure policy to a task for whose failure the machine may be to blame."""
         decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
         match decision.action:
             case "count":

@@ -9,7 +9,7 @@
 | transient | the network, a store or the queue is still   | it is counted; the task is retried    |
 |           | down after retries                           | later                                 |
 | resource  | disk full, out of memory, no access to a     | it is not counted at first, because   |
-|           | store                                        | the machine may be at fault           |
+|           | store, a GPU that computes wrong values      | the machine may be at fault           |
 
 `FailurePolicy` considers all failures of one worker, and decides whether a failure counts against
 its task, and whether the worker pauses or stops. `AttemptLimits` sets the number of failures that
@@ -26,7 +26,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.core.plain_text import tail
-from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError, text_of
+from chunkflow_py.errors import (
+    OperatorError,
+    TransientError,
+    VolumeRefusedError,
+    WrongArithmeticError,
+    text_of,
+)
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store.store_address import public
 
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, FailureKind
 
-Shortage = Literal["disk", "memory", "access"]
+Shortage = Literal["disk", "memory", "access", "device"]
 
 LONGEST_TRACEBACK = 16_000  # characters
 LONGEST_RETRY_S = 300.0
@@ -79,7 +85,8 @@ class Fault:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: the cause, in one sentence.
         traceback: traceback of the exception, or the output of the process if it crashed.
-        shortage: the missing resource if the kind is ``resource``, else ``None``.
+        shortage: the missing resource if the kind is ``resource``, else ``None``; ``device``: one
+            that computes right values.
         breaks_process: whether the next task in the same process would also fail.
     """
 
@@ -139,6 +146,8 @@ def _shortage(chain: list[BaseException]) -> Shortage | None:
             return "disk"
         if isinstance(each, VolumeRefusedError):
             return "access"
+        if isinstance(each, WrongArithmeticError):
+            return "device"
         # Compare the name, so that torch need not be imported for torch.OutOfMemoryError.
         if isinstance(each, MemoryError) or type(each).__name__ == "OutOfMemoryError":
             return "memory"
@@ -304,6 +313,8 @@ class FailurePolicy:
                 blamed, problem = self._blame_memory(task), "too little memory"
             case "access":
                 blamed, problem = self._blame_access(task), "no access"
+            case "device":
+                blamed, problem = "worker", "a faulty device"
             case _:
                 if fault.kind == "transient":
                     self.back_off.network_failed(time.monotonic())

@@ -12,12 +12,12 @@ the six neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.affinity_layout import DEFAULT_LAYOUT, AffinityLayout
 from chunkflow_py.errors import ChunkError, OptionError
 
 if TYPE_CHECKING:
@@ -25,51 +25,12 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import BoundingBox
 
-ChannelOrder = Literal["xyz", "zyx"]
-AffinityAt = Literal["target", "source"]
-
 # (axis, whether the neighbour is the upper one), in ascending order of the edge's index.
 DIRECTIONS = ((0, False), (1, False), (2, False), (2, True), (1, True), (0, True))
 MOST_EDGES = 2**31 - 1  # edges of one contact; see `contacts.mean_keys`
 
 _SLACK = 1e-3  # tolerance around [0, 1], for rounding errors of blending
 _PLANES = 16  # planes that are converted together
-
-
-@dataclass(frozen=True)
-class AffinityLayout:
-    """Where the affinities of three channels are stored.
-
-    Attributes:
-        order: order of the channels.
-        at: voxel at which an affinity between two voxels is stored. With ``target``, this is the
-            upper voxel: the value at a voxel is the affinity to its lower neighbour. With
-            ``source``, this is the lower voxel.
-    """
-
-    order: ChannelOrder = "xyz"
-    at: AffinityAt = "target"
-
-    def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
-        """Return affinities at the upper voxels, channel k along axis k; a view if possible.
-
-        Args:
-            affinity: (3, z, y, x). If the values are stored at the lower voxels, the last plane
-                along the axis of each channel is dropped, and plane 0 of the result is 0. Both
-                planes belong to edges to voxels outside of the array.
-        """
-        ordered = affinity[::-1] if self.order == "xyz" else affinity
-        if self.at == "target":
-            return ordered
-        moved = np.zeros_like(ordered)
-        for axis in range(3):
-            upper = tuple(slice(1, None) if a == axis else slice(None) for a in range(3))
-            lower = tuple(slice(None, -1) if a == axis else slice(None) for a in range(3))
-            moved[axis][upper] = ordered[axis][lower]
-        return moved
-
-
-DEFAULT_LAYOUT = AffinityLayout()
 
 
 def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) -> NDArray[Any]:

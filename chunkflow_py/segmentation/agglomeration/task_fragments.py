@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chunkflow_py.core.affinity_layout import DEFAULT_LAYOUT, AffinityLayout
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError, OptionError, needs_extra
 from chunkflow_py.segmentation.agglomeration.contacts import Contacts
 from chunkflow_py.segmentation.agglomeration.edge_affinities import (
-    DEFAULT_LAYOUT,
-    AffinityLayout,
     as_edges,
     check_sums,
     least_edge,

@@ -22,10 +22,10 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from chunkflow_py.core.affinity_layout import AffinityLayout
 from chunkflow_py.core.map_scale import full_scale
 from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError, needs_extra
 from chunkflow_py.segmentation import MEAN_AFFINITY
-from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityLayout
 from chunkflow_py.segmentation.labels import waterz_process
 from chunkflow_py.segmentation.labels.components import renumber
 from chunkflow_py.segmentation.labels.fragments import seeded_fragments
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from chunkflow_py.core.affinity_layout import AffinityAt
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.segmentation.agglomeration.edge_affinities import AffinityAt
 
 logger = logging.getLogger(__name__)
 

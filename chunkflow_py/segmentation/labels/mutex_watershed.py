@@ -15,50 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.core.map_scale import full_scale
-from chunkflow_py.errors import ChunkError, OptionError, needs_extra
+from chunkflow_py.errors import ChunkError, needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-Offset = tuple[int, int, int]
+    from chunkflow_py.core.affinity_layout import Offset
 
-_MOST_OFFSETS = 64
 _SLACK = 1e-3  # tolerance around [0, 1], for rounding errors of blending
-
-
-def parse_offsets(text: str) -> tuple[Offset, ...]:
-    """Return the offsets in a text such as ``-1,0,0 0,-1,0 0,0,-1``: z, y, x in voxels.
-
-    Raises:
-        OptionError: the text is not a list of offsets, there are too many offsets, an offset is
-            zero, or two offsets are equal or opposite.
-    """
-    offsets: list[Offset] = []
-    try:
-        for word in text.split():
-            z, y, x = map(int, word.split(","))
-            offsets.append((z, y, x))
-    except ValueError:
-        offsets = []
-    if not offsets:
-        msg = (
-            f"--affinity-offsets {text!r} is not a list of offsets; write one offset z,y,x for "
-            "each channel, separated by spaces: '-1,0,0 0,-1,0 0,0,-1'"
-        )
-        raise OptionError(msg)
-    if len(offsets) > _MOST_OFFSETS:
-        msg = f"--affinity-offsets has {len(offsets)} offsets, but at most {_MOST_OFFSETS} work"
-        raise OptionError(msg)
-    if (0, 0, 0) in offsets:
-        msg = "--affinity-offsets contains 0,0,0, the offset of a voxel to itself; remove it"
-        raise OptionError(msg)
-    pairs = {max(offset, tuple(-each for each in offset)) for offset in offsets}
-    if len(pairs) < len(offsets):
-        msg = "two of the --affinity-offsets are equal or opposite; keep one of them"
-        raise OptionError(msg)
-    return tuple(offsets)
 
 
 def mutex_watershed(

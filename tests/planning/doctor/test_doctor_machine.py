@@ -8,15 +8,19 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.requirements import Requirement
+from torch.overrides import TorchFunctionMode
 
 from chunkflow_py.planning.doctor.machine_checks import (
     GpuSystem,
     check_processor,
     check_threads,
+    compare_precisions,
     gpu_system,
     judge_convolution,
     judge_gpus,
+    judge_half_speed,
 )
 from chunkflow_py.planning.doctor.package_checks import BRINGS
 
@@ -249,11 +253,53 @@ def test_fault_gpu_that_cannot_be_used(cuda, driver, card, level, said, tmp_path
 
 def test_convolution_is_timed_and_compared(doctor):
     """A convolution is timed, and a device that computes something else is a problem."""
-    (found,) = doctor("convolution", OMP_NUM_THREADS="1").findings
-    assert found["level"] == "ok"
-    assert "FLOP/s" in found["text"]
+    speed, precisions = doctor("convolution", OMP_NUM_THREADS="1").findings
+    assert speed["level"] == precisions["level"] == "ok"
+    assert "FLOP/s" in speed["text"]
+    assert "3D convolutions in bfloat16 are right with PyTorch" in precisions["text"]
     for error in (0.5, float("nan")):
         assert judge_convolution("gpu", "cuda:0", 1e12, error).level == "problem"
+
+
+def test_fault_wrong_convolution_in_one_precision(doctor):
+    """A device whose bfloat16 is wrong is a problem with versions and remedy; float32 is right."""
+    report = doctor("convolution", OMP_NUM_THREADS="1", CHUNKFLOW_FAILPOINT="convolution:corrupt")
+    problem = report.problem()
+    assert f"computes wrong values with PyTorch {metadata.version('torch')}" in problem
+    assert "(bfloat16, channels last)" in problem
+    assert "or use --dtype float32" in problem
+
+
+class WrongInFloat16(TorchFunctionMode):
+    """Computes 3D convolutions in float16 without their last plane, as a faulty library would."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Call *func*."""
+        result = func(*args, **(kwargs or {}))
+        if func is torch.nn.functional.conv3d and result.dtype is torch.float16:
+            result[..., -1] = 0
+        return result
+
+
+def test_each_precision_is_compared_by_itself():
+    """What is wrong is told of one precision, and the others are named as right."""
+    cpu, precisions = torch.device("cpu"), ["float16", "TF32", "bfloat16"]
+    (right,) = compare_precisions("gpu", cpu, precisions)
+    assert "convolutions in float16, TF32, bfloat16 are right" in right.text
+    with WrongInFloat16():
+        wrong, right = compare_precisions("gpu", cpu, precisions)
+    assert (wrong.level, right.level) == ("problem", "ok")
+    assert "(float16, channels last) has an error of" in wrong.text
+    assert "convolutions in TF32, bfloat16 are right" in right.text
+
+
+def test_slow_half_precision_is_told():
+    """A half precision that is slower than float32 by half is a note with the versions."""
+    assert judge_half_speed("gpu", "cuda:0", "float16", 0.015, 0.01) is None
+    found = judge_half_speed("gpu", "cuda:0", "float16", 0.04, 0.01)
+    assert found.level == "note"
+    assert "float16 take 4.0 times as long as in float32 with PyTorch" in found.text
+    assert "--dtype float32" in found.remedy
 
 
 def test_a_check_that_does_not_exist_is_refused(doctor):

@@ -1,0 +1,113 @@
+"""Conventions of affinities: order of the channels, voxel of each value, offsets of the partners.
+
+An affinity belongs to the edge between two voxels. This package stores the three affinities to
+nearest neighbours as `DEFAULT_LAYOUT`: channels x, y and z, each value at the upper voxel of its
+edge. Other tools store other channels first, or each value at the lower voxel:
+
+```
+voxels                       0 --a-- 1 --b-- 2        channel of an axis   at 0   1   2
+target: at the upper voxel                                                    .   a   b
+source: at the lower voxel                                                    a   b   .
+```
+
+Affinities to voxels farther away have an offset for each channel instead; see `parse_offsets`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ChannelOrder = Literal["xyz", "zyx"]
+AffinityAt = Literal["target", "source"]
+Offset = tuple[int, int, int]
+
+_MOST_OFFSETS = 64
+
+
+@dataclass(frozen=True)
+class AffinityLayout:
+    """Where the affinities of three channels are stored.
+
+    Attributes:
+        order: order of the channels.
+        at: voxel at which an affinity between two voxels is stored. With ``target``, this is the
+            upper voxel: the value at a voxel is the affinity to its lower neighbour. With
+            ``source``, this is the lower voxel.
+    """
+
+    order: ChannelOrder = "xyz"
+    at: AffinityAt = "target"
+
+    @property
+    def channels(self) -> tuple[int, int, int]:
+        """Numbers of the channels that belong to the axes z, y and x."""
+        return (2, 1, 0) if self.order == "xyz" else (0, 1, 2)
+
+    @property
+    def offsets(self) -> tuple[Offset, ...]:
+        """Offset of each channel from a voxel to its partner, z, y, x in voxels."""
+        step = -1 if self.at == "target" else 1
+        nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
+        return tuple(nearest[channel] for channel in self.channels)
+
+    def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
+        """Return affinities at the upper voxels, channel k along axis k; a view if possible.
+
+        Args:
+            affinity: (3, z, y, x). If the values are stored at the lower voxels, the last plane
+                along the axis of each channel is dropped, and plane 0 of the result is 0. Both
+                planes belong to edges to voxels outside of the array.
+        """
+        ordered = affinity[::-1] if self.order == "xyz" else affinity  # a view
+        if self.at == "target":
+            return ordered
+        moved = np.zeros_like(ordered)
+        for axis in range(3):
+            upper = tuple(slice(1, None) if a == axis else slice(None) for a in range(3))
+            lower = tuple(slice(None, -1) if a == axis else slice(None) for a in range(3))
+            moved[axis][upper] = ordered[axis][lower]
+        return moved
+
+
+DEFAULT_LAYOUT = AffinityLayout()
+
+
+def parse_offsets(text: str) -> tuple[Offset, ...]:
+    """Return the offsets in a text such as ``-1,0,0 0,-1,0 0,0,-1``: z, y, x in voxels.
+
+    Raises:
+        OptionError: the text is not a list of offsets, there are too many offsets, an offset is
+            zero, or two offsets are equal or opposite.
+    """
+    offsets: list[Offset] = []
+    try:
+        for word in text.split():
+            z, y, x = map(int, word.split(","))
+            offsets.append((z, y, x))
+    except ValueError:
+        offsets = []
+    if not offsets:
+        msg = (
+            f"--affinity-offsets {text!r} is not a list of offsets; write one offset z,y,x for "
+            "each channel, separated by spaces: '-1,0,0 0,-1,0 0,0,-1'"
+        )
+        raise OptionError(msg)
+    if len(offsets) > _MOST_OFFSETS:
+        msg = f"--affinity-offsets has {len(offsets)} offsets, but at most {_MOST_OFFSETS} work"
+        raise OptionError(msg)
+    if (0, 0, 0) in offsets:
+        msg = "--affinity-offsets contains 0,0,0, the offset of a voxel to itself; remove it"
+        raise OptionError(msg)
+    pairs = {max(offset, tuple(-each for each in offset)) for offset in offsets}
+    if len(pairs) < len(offsets):
+        msg = "two of the --affinity-offsets are equal or opposite; keep one of them"
+        raise OptionError(msg)
+    return tuple(offsets)

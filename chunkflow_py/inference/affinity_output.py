@@ -1,0 +1,124 @@
+"""Convert the affinities that a network returns to the convention in which they are stored.
+
+```
+network, at source      a   b   c   .      value at the lower voxel of each edge
+input patch           |---------------|
+stored, at target       .   a   b   c      value at the upper voxel: moved up by one voxel
+output patch              |-------|        complete, because the margin is at least one voxel
+```
+
+Values are moved within each patch, before the margin is cut off, so the stored voxels need no input
+beyond that of their patches, and blending and `--augment` see the stored convention only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.core.affinity_layout import DEFAULT_LAYOUT, AffinityLayout
+from chunkflow_py.errors import ModelError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from chunkflow_py.core.geometry import Zyx
+
+_STORE = (
+    "or store affinities at source, and give --affinity-at source to agglomerate or "
+    "segment-affinity instead"
+)
+
+
+def as_stored(
+    output: torch.Tensor, layout: AffinityLayout, first_channels: Iterable[int]
+) -> torch.Tensor:
+    """Return the output of a network with affinities in the stored convention.
+
+    Args:
+        output: (n, c, z, y, x); not changed.
+        layout: convention of the affinities in *output*.
+        first_channels: number of the first of the three channels of each group of affinities.
+
+    Returns:
+        (n, c, z, y, x): *output* itself if nothing is converted, else a copy. Values that were
+        stored at the lower voxel are moved up by one voxel along their axis; plane 0 of that axis,
+        which belongs to edges to voxels outside of the patch, is then 0.
+    """
+    if layout == DEFAULT_LAYOUT:
+        return output
+    stored = output.clone()
+    for first in first_channels:
+        for axis in range(3):
+            values = output[:, first + layout.channels[axis]]
+            target = stored[:, first + DEFAULT_LAYOUT.channels[axis]]
+            if layout.at == "target":
+                target.copy_(values)
+                continue
+            along, size = axis - 3, values.shape[axis - 3]
+            target.narrow(along, 0, 1).zero_()
+            target.narrow(along, 1, size - 1).copy_(values.narrow(along, 0, size - 1))
+    return stored
+
+
+def check_layout(
+    layout: AffinityLayout,
+    first_channels: Iterable[int],
+    input_patch_size: Zyx,
+    output_patch_size: Zyx,
+) -> None:
+    """Check that affinities in this convention can be converted.
+
+    Args:
+        layout: convention of the network.
+        first_channels: number of the first channel of each group of affinities.
+        input_patch_size: size of the input patch, voxels, zyx.
+        output_patch_size: size of the output patch, voxels, zyx.
+
+    Raises:
+        OptionError: the output contains no affinities, or has no margin from which values can be
+            moved into it.
+    """
+    if layout == DEFAULT_LAYOUT:
+        return
+    option = f"--affinity-order {layout.order}"
+    if layout.at != DEFAULT_LAYOUT.at:
+        option = f"--affinity-at {layout.at}"
+    if not tuple(first_channels):
+        msg = (
+            f"{option} converts affinities, but --output-kind says that the output contains none; "
+            f"give --output-kind affinity, or leave {option} out"
+        )
+        raise OptionError(msg)
+    margin = (input_patch_size - output_patch_size) // 2
+    if layout.at == "source" and min(margin) < 1:
+        most = (input_patch_size - 2).low(output_patch_size)
+        text = " ".join(map(str, most))
+        msg = (
+            f"--affinity-at source moves values by one voxel, but the margin between an input "
+            f"patch of {input_patch_size} and an output patch of {output_patch_size} is {margin} "
+            f"(zyx, voxels); give --output-patch-size {text}, {_STORE}"
+        )
+        raise OptionError(msg)
+
+
+def check_whole(model: str, layout: AffinityLayout, size: Zyx, input_patch_size: Zyx) -> None:
+    """Check that a network returns the margin, from which affinities at source are moved.
+
+    Args:
+        model: name or file of the network, for the message.
+        layout: convention of the network.
+        size: size of the patches that the network returned, voxels, zyx.
+        input_patch_size: size of the input patch, voxels, zyx.
+
+    Raises:
+        ModelError: the network returned smaller patches.
+    """
+    if layout.at == "source" and size != input_patch_size:
+        msg = (
+            f"--affinity-at source needs the margin of each patch, but model {model} returned "
+            f"patches of {size}, not of the input patch size {input_patch_size} (zyx, voxels); "
+            f"let it return the whole patch, {_STORE}"
+        )
+        raise ModelError(msg)

@@ -1,0 +1,390 @@
+"""Check that a device computes the convolutions of a network rightly.
+
+Some versions of cuDNN silently compute wrong 3D convolutions in half precision (pytorch#163539,
+cuDNN 9.8 to 9.10), in ways that depend on the kernel and on the size of the image. So the first
+batch of a network is watched, and its largest convolutions are computed again, in their own
+precision, memory layout and size, from images and kernels of numbers for which the exact result is
+known:
+
+```
+first batch --> SeenConvolutions --> the convolution with most multiplications, for each kernel size
+random k/64 --> device: that convolution, in its dtype ---+
+            --> CPU: float64, at a sample of voxels ------+--> largest error > tolerance: an error
+```
+
+The reference is computed on the CPU, without cuDNN and without the kernels of the device, and only
+at a sample of voxels that includes all corners, so it takes milliseconds. Values are multiples of
+1/64 in [-1, 1]. Every dtype holds them and their products exactly, and sums of up to 4096 products
+are exact in float32 in any order. A device that is in order therefore makes no error but that of
+rounding the result to the dtype, and `tolerance` needs no allowance for the network's values.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from chunkflow_py.core.failpoints import corrupts
+from chunkflow_py.errors import WrongArithmeticError
+from chunkflow_py.inference.backends.compute_profile import describe_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+logger = logging.getLogger(__name__)
+
+_STEPS = 64  # values are k / 64
+_PLACES = 32, 512  # fewest and most output voxels that are compared, beside the corners
+_CHANNELS = 64  # most output channels of a group that are compared
+_CPU_WORK = 1 << 26  # multiplications of the compared voxels, and of a convolution on the CPU
+_ROUNDINGS = 4
+# Unit roundoff: half the distance of 1 to the next number. Float32 may be computed by algorithms
+# whose errors are larger than those of a sum (FFT, Winograd), so it is judged like TF32.
+_UNIT = {torch.float32: 2.0**-11, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+_KINDS = ("conv2d", "conv3d", "convolution", "_convolution", "_convolution_mode")
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution: sizes, precision and memory layout, without values.
+
+    Attributes:
+        image: shape of the input, (n, c, z, y, x) or (n, c, y, x).
+        kernel: shape of the kernel, (channels out, channels in / groups, z, y, x) or without z.
+        stride: voxels, one number for each spatial axis.
+        padding: voxels on each side, one number for each spatial axis, or ``same``.
+        dilation: voxels, one number for each spatial axis.
+        groups: number of groups of channels.
+        dtype: dtype of the input.
+        channels_last: whether the channels of a voxel are neighbours in memory.
+    """
+
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    groups: int = 1
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = False
+
+    @classmethod
+    def plain(
+        cls,
+        channels: int,
+        size: tuple[int, ...],
+        kernel: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        channels_last: bool,
+    ) -> Convolution:
+        """Return a convolution of one image that changes neither channels nor size (odd kernel)."""
+        one = (1,) * len(size)
+        padding = tuple(k // 2 for k in kernel)
+        shapes = (1, channels, *size), (channels, channels, *kernel)
+        return cls(*shapes, one, padding, one, 1, dtype, channels_last)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Padding before the first voxel along each spatial axis."""
+        if isinstance(self.padding, tuple):
+            return self.padding
+        return tuple(d * (k - 1) // 2 for d, k in zip(self.dilation, self.kernel[2:], strict=True))
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Voxels of the output along each spatial axis."""
+        if not isinstance(self.padding, tuple):
+            return self.image[2:]
+        axes = zip(
+            self.image[2:], self.kernel[2:], self.stride, self.padding, self.dilation, strict=True
+        )
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
+
+    @property
+    def work(self) -> int:
+        """Number of multiplications."""
+        return self.image[0] * prod(self.output_size) * prod(self.kernel)
+
+    def tolerance(self) -> float:
+        """Return the largest error of a device that is in order.
+
+        In units of the largest value of the exact result, it is 4 u + K / 2^24, where u is the unit
+        roundoff of the dtype and K the number of products in a sum. The first term stands for at
+        most four roundings to the dtype: of image and kernel, where an algorithm transforms them,
+        of a partial sum, and of the result. The second term stands for K additions in float32. A
+        wrong sum has an error of about 1 in these units.
+        """
+        return _ROUNDINGS * _UNIT[self.dtype] + prod(self.kernel[1:]) * 2.0**-24
+
+    @property
+    def every(self) -> int:
+        """Step between the output channels that are compared, in each group."""
+        return -(-self.kernel[0] // self.groups // _CHANNELS)
+
+    def cropped(self, work: int) -> Convolution:
+        """Return the convolution of a smaller image, with at most *work* multiplications if any.
+
+        The batch is reduced to one image, then the longest axis is halved repeatedly, as long as
+        the kernel fits into the image.
+        """
+        smaller = self
+        while smaller.work > work:
+            if smaller.image[0] > 1:
+                smaller = replace(smaller, image=(1, *smaller.image[1:]))
+                continue
+            least = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel[2:], strict=True)]
+            size = list(smaller.image[2:])
+            free = [axis for axis, number in enumerate(size) if number // 2 >= least[axis]]
+            if not free:
+                break
+            size[max(free, key=size.__getitem__)] //= 2
+            smaller = replace(smaller, image=(*smaller.image[:2], *size))
+        return smaller
+
+    def __str__(self) -> str:
+        """Return size, channels, precision and layout, for a message."""
+        kernel, size = ("x".join(map(str, axes)) for axes in (self.kernel[2:], self.image[2:]))
+        layout = ", channels last" if self.channels_last else ""
+        dtype = str(self.dtype).removeprefix("torch.")
+        channels = f"{self.image[1]} to {self.kernel[0]} channels"
+        return f"{kernel} convolution from {channels} on {size} voxels ({dtype}{layout})"
+
+
+class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the convolutions inside the ``with`` block; transposed ones are left out.
+
+    Attributes:
+        largest: the convolution with most multiplications, by kernel size and dtype.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.largest: dict[Any, Convolution] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that this class does not need the compiler, whose import takes a second."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Record a convolution, and call *func*."""
+        name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
+        if name in _KINDS:
+            named = {each.name: each.default_value for each in func._schema.arguments}
+            named |= dict(zip(named, args, strict=False)) | (kwargs or {})
+            self._note(named)
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, named: dict[str, Any]) -> None:
+        image, kernel = named["input"], named["weight"]
+        axes = kernel.ndim - 2
+        if image.ndim != kernel.ndim or axes not in (2, 3) or named.get("transposed"):
+            return
+        padding = named["padding"]
+        seen = Convolution(
+            tuple(image.shape),
+            tuple(kernel.shape),
+            _each(named["stride"], axes),
+            "same" if padding == "same" else _each(0 if padding == "valid" else padding, axes),
+            _each(named["dilation"], axes),
+            named["groups"],
+            image.dtype,
+            any(
+                each.is_contiguous(memory_format=_layout(axes)) and not each.is_contiguous()
+                for each in (image, kernel)
+            ),
+        )
+        if seen.dtype not in _UNIT or min(seen.image) < 1:
+            return
+        key = (seen.kernel[2:], seen.dtype)
+        if key not in self.largest or seen.work > self.largest[key].work:
+            self.largest[key] = seen
+
+
+_right: set[tuple[Convolution, torch.device, bool]] = set()
+
+
+def check_convolutions(
+    convolutions: Iterable[Convolution], device: torch.device, *, tf32: bool = False
+) -> None:
+    """Compute convolutions on a device and compare them with the exact results.
+
+    Convolutions that this process has found to be right on the device are not computed again. Call
+    this function inside `compute_profile.cuda_switches`, whose settings it uses.
+
+    Args:
+        convolutions: convolutions to compute; on the CPU, of a smaller image.
+        device: device to check.
+        tf32: whether the settings of the process let CUDA multiply float32 as TF32.
+
+    Raises:
+        WrongArithmeticError: an error is larger than `Convolution.tolerance`.
+    """
+    for each in convolutions:
+        convolution = each.cropped(_CPU_WORK) if device.type == "cpu" else each
+        key = (convolution, device, tf32)
+        if key in _right:
+            continue
+        error, tolerance = error_within_memory(convolution, device), convolution.tolerance()
+        logger.debug("%s: error %.2g of at most %.2g", convolution, error, tolerance)
+        if not error <= tolerance:  # also NaN
+            raise WrongArithmeticError(
+                wrong_convolution(describe_device(device), convolution, error)
+                + f"; {remedy_for(convolution.dtype, device, tf32=tf32)}"
+            )
+        _right.add(key)
+
+
+def wrong_convolution(device: str, convolution: Convolution, error: float) -> str:
+    """Return a phrase that says what a device computes wrongly, with its libraries.
+
+    Args:
+        device: name of the device.
+        convolution: the convolution that it computed.
+        error: its error; see `error_of`.
+    """
+    return (
+        f"{device} computes wrong values with {describe_libraries()}: a {convolution} has an error "
+        f"of {error:.2g} of its largest value, but rounding explains at most "
+        f"{convolution.tolerance():.2g}"
+    )
+
+
+def remedy_for(dtype: torch.dtype, device: torch.device, *, tf32: bool = False) -> str:
+    """Return what a user can do about a device that computes wrong values in *dtype*."""
+    another = "install another version of PyTorch"
+    if device.type == "cuda":
+        another += ", which brings another cuDNN"
+    if dtype is not torch.float32:
+        return f"{another}, or use --dtype float32"
+    if tf32:
+        return f"{another}, or leave --tf32 out"
+    return f"{another}, or use another --device"
+
+
+def describe_libraries() -> str:
+    """Return the versions of PyTorch and, with CUDA, of cuDNN: ``PyTorch 2.9.0, cuDNN 9.10.2``."""
+    cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
+    number = cudnn_version() if torch.version.cuda else None
+    text = f"PyTorch {torch.__version__}"
+    return text if number is None else f"{text} and cuDNN {describe_cudnn(number)}"
+
+
+def describe_cudnn(number: int) -> str:
+    """Return a version of cuDNN as people write it: 91002 as ``9.10.2``, 8902 as ``8.9.2``."""
+    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+@torch.inference_mode()
+def error_of(convolution: Convolution, device: torch.device) -> float:
+    """Return the error of a convolution that a device computes.
+
+    Returns:
+        The largest absolute difference from the exact result at a sample of voxels, divided by the
+        largest absolute value of that result there; NaN if the device returns NaN.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    layout = _layout(len(convolution.stride))
+    if not convolution.channels_last:
+        layout = torch.contiguous_format
+    image, kernel = (
+        torch.empty(shape, dtype=convolution.dtype, device=device, memory_format=layout)
+        .random_(-_STEPS, _STEPS + 1, generator=generator)
+        .div_(_STEPS)
+        for shape in (convolution.image, convolution.kernel)
+    )
+    convolve: Any = getattr(torch.nn.functional, f"conv{len(convolution.stride)}d")
+    with torch.autocast(device.type, enabled=False):
+        output = convolve(
+            image,
+            kernel,
+            None,
+            convolution.stride,
+            convolution.padding,
+            convolution.dilation,
+            convolution.groups,
+        )
+    if corrupts("convolution"):
+        output[..., -1].neg_()
+    places = _places(convolution)
+    index = [axis.to(device) for axis in places]
+    result = output[(index[0], slice(None), *index[1:])].cpu().double()
+    result = result.reshape(len(result), convolution.groups, -1)[:, :, :: convolution.every]
+    expected = _expected(convolution, image, kernel, places)
+    return float((result - expected).abs().max() / expected.abs().max())
+
+
+def error_within_memory(convolution: Convolution, device: torch.device) -> float:
+    """Return `error_of` the convolution, or of a smaller one that fits into the device's memory.
+
+    Raises:
+        torch.OutOfMemoryError: not even the smallest image fits.
+    """
+    while True:
+        try:
+            return error_of(convolution, device)
+        except torch.OutOfMemoryError:
+            smaller = convolution.cropped(convolution.work // 2)
+            if smaller == convolution:
+                raise
+            convolution = smaller
+
+
+def _places(convolution: Convolution) -> list[torch.Tensor]:
+    """Return the output voxels to compare: for each axis but the channels, their positions."""
+    sizes = (convolution.image[0], *convolution.output_size)
+    fewest, most = _PLACES
+    number = min(most, max(fewest, _CPU_WORK * convolution.every // prod(convolution.kernel)))
+    generator = torch.Generator().manual_seed(1)
+    corners = torch.tensor(list(product(*((0, size - 1) for size in sizes))))
+    others = [torch.randint(size, (number,), generator=generator) for size in sizes]
+    return [torch.cat([corners[:, axis], other]) for axis, other in enumerate(others)]
+
+
+def _expected(
+    convolution: Convolution, image: torch.Tensor, kernel: torch.Tensor, places: list[torch.Tensor]
+) -> torch.Tensor:
+    """Return the exact result at *places*, (place, group, channel) float64 on the CPU."""
+    axes = len(convolution.stride)
+    inside = torch.ones((1,) * (axes + 1), dtype=torch.bool)
+    index: list[Any] = [places[0].view(-1, *(1,) * axes), slice(None)]
+    for axis in range(axes):
+        taps = torch.arange(convolution.kernel[2 + axis]) * convolution.dilation[axis]
+        first = places[1 + axis] * convolution.stride[axis] - convolution.before[axis]
+        position = (first[:, None] + taps).view(
+            -1, *(len(taps) if other == axis else 1 for other in range(axes))
+        )
+        size = convolution.image[2 + axis]
+        inside = inside & (position >= 0) & (position < size)
+        index.append(position.clamp(0, size - 1))
+    index = [each if isinstance(each, slice) else each.to(image.device) for each in index]
+    patches = image[tuple(index)].cpu().double() * inside[..., None]  # (place, taps…, channels)
+    groups, out = convolution.groups, convolution.kernel[0]
+    # (place, tap, group, channel) and (group, channel out, channel, tap)
+    inputs = patches.reshape(len(patches), -1, groups, convolution.image[1] // groups)
+    kernels = kernel.reshape(groups, out // groups, convolution.kernel[1], -1)
+    kernels = kernels[:, :: convolution.every]
+    return torch.einsum("ptgc,goct->pgo", inputs, kernels.cpu().double())
+
+
+def _layout(axes: int) -> torch.memory_format:
+    return torch.channels_last_3d if axes == 3 else torch.channels_last
+
+
+def _each(value: Any, axes: int) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, (list, tuple)) else (int(value),)
+    return values * axes if len(values) == 1 else values
