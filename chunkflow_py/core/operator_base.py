@@ -494,7 +494,12 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Files other than volumes that workers need: path as the user gives it -> code or data."""
+        """Files other than volumes that workers need, as the user gives them -> code or data."""
+        return {}
+
+    @default_value
+    def fetched_files(self) -> dict[str, str]:
+        """Path of the local copy of each needed file that is given as an address, by address."""
         return {}
 
     @default_value

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from chunkflow_py.inference.network_output import OutputKind
+    from chunkflow_py.inference.normalization import Method
 
 # Part of the engine settings; `Inferencer` passes these on to `create_backend` itself.
 _FROM_SETTINGS = {
@@ -116,15 +117,19 @@ def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalizer(options: Mapping[str, Any]) -> Normalizer:
-    package, statistics = options.get("package"), options["normalize_statistics"]
-    channels = options["num_input_channels"]
+    package, channels = options.get("package"), options["num_input_channels"]
+    statistics = options["normalize_statistics"]
+    mean, std = options["normalize_mean"], options["normalize_std"]
     if package is not None and options["normalize"] is None:
-        normalizer: Normalizer = package.normalization.normalizer(channels, statistics)
+        normalizer: Normalizer = package.normalization.normalizer(channels, statistics, mean, std)
         return normalizer
+    implied: Method = "dtype" if mean is None and std is None else "zscore"
     return create_normalizer(
-        options["normalize"] or "dtype",
+        options["normalize"] or implied,
         num_channels=channels,
         statistics=statistics,
+        mean=mean,
+        std=std,
         percentiles=options["normalize_percentiles"],
     )
 

@@ -38,6 +38,7 @@ from chunkflow_py.inference.patch_grid import divisor_warning
 from chunkflow_py.inference.patch_loader import PatchSource, sample
 from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes, too_small
 from chunkflow_py.inference.voxel_size import check_voxel_size
+from chunkflow_py.store.store_address import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,6 +77,8 @@ class Inferencer(OperatorBase):
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; images
             that differ by more than 10 % are refused (default: the one that the model declares).
         statistics: path of the statistics file of the normalisation, if there is one.
+        fetched_files: path of the local copy of each file of the network that the user gave as an
+            address: address as typed -> path.
         origins: addresses that are read besides the chunks; the pipeline must not write there.
         report_precision: log the compute profile with the first chunk. Unless PyTorch runs the
             network in plain float32, also log the error against PyTorch in float32.
@@ -91,6 +94,7 @@ class Inferencer(OperatorBase):
     warn_of_dtype: bool = False
     model_voxel_size_nm: tuple[float, float, float] | None = None
     statistics: str | None = None
+    fetched_files: dict[str, str] = field(default_factory=dict, metadata=HOOK)
     origins: tuple[str, ...] = field(default=(), metadata=HOOK)
     report_precision: bool = True
     on_progress: Callable[[int, int], None] | None = field(default=None, metadata=HOOK)
@@ -116,19 +120,25 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files that another machine needs: path as the user typed it -> ``code`` or ``data``.
+        """Files that another machine needs, as the user typed them -> ``code`` or ``data``.
 
         Raises:
             OptionError: the network consists of several files, of which a run can take only one.
         """
         read = {} if self.statistics is None else {self.statistics: "data"}
-        return network_files(self.network) | read
+        typed = {path: address for address, path in self.fetched_files.items()}
+        files = network_files(self.network)
+        return {typed.get(path, path): role for path, role in files.items()} | read
 
     @property
     @hook
     def code(self) -> tuple[str, ...]:
         """Files that are executed as code, each described for a warning."""
-        return network_code(self.network)
+        code = network_code(self.network)
+        for address, path in self.fetched_files.items():
+            shown = public(address.partition("#")[0])
+            code = tuple(phrase.replace(path, shown) for phrase in code)
+        return code
 
     @property
     @hook

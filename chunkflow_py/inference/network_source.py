@@ -23,6 +23,7 @@ from chunkflow_py.inference.backends.model_files import (
     load_weights,
     read_weights,
     run_model_file,
+    unwrapped,
 )
 from chunkflow_py.inference.bioimage import is_package, read_package
 from chunkflow_py.inference.models import is_built_in
@@ -176,7 +177,7 @@ class NetworkSource:
             )
             return network
         state, config = read_weights(self.weights, trust_weights=self.trust_weights)
-        network = models.create_model(self.model, *channels, state=state, config=config)
+        network = models.create_model(self.model, *channels, state=unwrapped(state), config=config)
         load_weights(network, state, path=self.weights, model=self.model)
         return network
 

@@ -8,8 +8,10 @@
 | `percentile` | (v - low[c]) / (high[c] - low[c]), unclipped | `percentiles`         |
 
 Statistics are those of the whole dataset, never of a chunk, so a voxel has the same value in every
-patch. The statistics file is JSON, with one entry for each channel of the image, in units of the
-stored voxels. Percentiles are interpolated linearly, and have keys from "0" to "100":
+patch. For `zscore`, the mean and the standard deviation of each channel can be given as numbers
+instead of a file. All statistics are in units of the stored voxels. The statistics file is JSON,
+with one entry for each channel of the image. Percentiles are interpolated linearly, and have keys
+from "0" to "100":
 
     {"version": 1,
      "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}]}
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 PERCENTILES = (1.0, 99.0)  # by default these become 0 and 1
 VERSION = 1  # of the statistics file
+_NUMBERS = "--normalize-mean and --normalize-std"
 _CHANNEL_KEYS = ("count", "mean", "std", "min", "max", "percentiles")
 
 Method = Literal["dtype", "none", "zscore", "percentile"]
@@ -90,6 +94,8 @@ def create_normalizer(
     *,
     num_channels: int = 1,
     statistics: str | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
     percentiles: tuple[float, float] = PERCENTILES,
     epsilon: float = 0.0,
     limits: tuple[float, float] | None = None,
@@ -101,20 +107,27 @@ def create_normalizer(
         method: normalisation method, as listed in the module's table.
         num_channels: number of channels of the image.
         statistics: path of the statistics file, for ``zscore`` and ``percentile``.
+        mean: for ``zscore``, mean of each channel, in units of the stored voxels; replaces the
+            file together with *std*.
+        std: for ``zscore``, standard deviation of each channel, in the same units.
         percentiles: the two percentiles that become 0 and 1, for ``percentile``.
         epsilon: number to add to every divisor.
         limits: clip normalised voxels to these two values (default: no clipping).
         joint: the network needs all channels normalised alike, so their statistics must be equal.
 
     Raises:
-        OptionError: the file is required but not given, or given but not used; it is not a
-            statistics file, has another number of channels than the image, or lacks a value; a
-            divisor is not positive.
+        OptionError: the statistics are required but not given, given but not used, or given both
+            as a file and as numbers; the file is not a statistics file, or lacks a value; the
+            number of channels is not that of the image; a divisor is not positive.
     """
     if method not in METHODS:
         msg = f"--normalize {method!r} is not one of {', '.join(METHODS)}"
         raise OptionError(msg)
-    if method in {"dtype", "none"}:
+    source: str | None = statistics
+    channels: tuple[ChannelStatistics, ...]
+    if mean is not None or std is not None:
+        source, channels = _NUMBERS, _given_statistics(method, statistics, mean, std)
+    elif method in {"dtype", "none"}:
         if statistics is not None:
             msg = (
                 f"--normalize {method} uses no statistics, but --normalize-statistics is "
@@ -122,32 +135,78 @@ def create_normalizer(
             )
             raise OptionError(msg)
         return Normalizer(method, limits=limits)
-    if statistics is None:
+    elif statistics is None:
+        numbers = f", or the numbers with {_NUMBERS}" if method == "zscore" else ""
         msg = (
             f"--normalize {method} needs statistics of the whole dataset; give a statistics file "
-            "with --normalize-statistics"
+            f"with --normalize-statistics{numbers}"
         )
         raise OptionError(msg)
-    channels = read_statistics(statistics)
+    else:
+        channels = read_statistics(statistics)
     if len(channels) != num_channels:
+        count, remedy = f"has statistics of {len(channels)}", "give a file for this image"
+        if source == _NUMBERS:
+            count = f"have statistics of {len(channels)}"
+            remedy = f"give {num_channels} of each, separated by commas"
         msg = (
-            f"{statistics} has statistics of {len(channels)} channels, but the image has "
-            f"{num_channels}; give a file for this image, or choose channels with --channels"
+            f"{source} {count} channels, but the image has "
+            f"{num_channels}; {remedy}, or choose channels with --channels"
         )
         raise OptionError(msg)
     pairs = []
     for index, channel in enumerate(channels):
-        where = f"channel {index} of {statistics}"
+        where = f"channel {index} of {source}"
         pair = channel.zscore(where) if method == "zscore" else channel.range(where, percentiles)
         pairs.append((pair[0], pair[1] + epsilon))
     if joint and len(set(pairs)) > 1:
         msg = (
-            f"the network needs all channels normalised together, but {statistics} has different "
-            "statistics for them; give every channel the statistics over all channels"
+            f"the network needs all channels normalised together, but the statistics in "
+            f"{source} differ; give every channel the statistics over all channels"
         )
         raise OptionError(msg)
     shifts, divisors = zip(*pairs, strict=True)
     return Normalizer(method, shifts, divisors, limits)
+
+
+def _given_statistics(
+    method: Method,
+    statistics: str | None,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+) -> tuple[ChannelStatistics, ...]:
+    """Return the statistics that the user gave as numbers.
+
+    Raises:
+        OptionError: the method does not use them, a statistics file is given too, one of the two
+            is missing, or they have different numbers of channels.
+    """
+    if method != "zscore":
+        option = "--normalize-std" if mean is None else "--normalize-mean"
+        msg = (
+            f"{option} is for --normalize zscore, but --normalize is {method}; use --normalize "
+            f"zscore, or leave {option} out"
+        )
+        raise OptionError(msg)
+    if mean is None or std is None:
+        given, lacking = "--normalize-mean", "--normalize-std"
+        if mean is None:
+            given, lacking = lacking, given
+        msg = f"{given} is given without {lacking}, but zscore needs both; add {lacking}"
+        raise OptionError(msg)
+    if statistics is not None:
+        msg = (
+            f"--normalize-statistics is {statistics}, but {_NUMBERS} are given too; leave the file "
+            "or the numbers out"
+        )
+        raise OptionError(msg)
+    if len(mean) != len(std):
+        msg = (
+            f"--normalize-mean has {len(mean)} numbers, but --normalize-std has {len(std)}; give "
+            "one of each for every channel of the image"
+        )
+        raise OptionError(msg)
+    return tuple(starmap(ChannelStatistics, zip(mean, std, strict=True)))
 
 
 def dtype_warning(dtype: DTypeLike, sample_max: int | None = None) -> str | None:

@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.ops.options.network_options import network_options, patch_size_options
+from chunkflow_py.ops.options.network_options import (
+    fetched_networks,
+    network_options,
+    patch_size_options,
+)
 from chunkflow_py.pipeline.operator import Surrounded, transform
-from chunkflow_py.pipeline.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
+from chunkflow_py.pipeline.params import (
+    FLOATS,
+    NAMES,
+    NUMBERS,
+    ItemNames,
+    floats_option,
+    zyx_option,
+)
 from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
@@ -35,7 +46,7 @@ if TYPE_CHECKING:
         ),
         "Input": (
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
-            "model_voxel_size_nm", "resample",
+            "normalize_mean", "normalize_std", "model_voxel_size_nm", "resample",
         ),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
@@ -181,6 +192,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="Percentiles that --normalize percentile maps to 0 and 1.",
 )
+@click.option(
+    "--normalize-mean",
+    type=FLOATS,
+    metavar="NUMBERS",
+    help="Mean of each channel, in units of the stored voxels, such as 131.2,97; with "
+    "--normalize-std, it replaces the statistics file of --normalize zscore, and implies zscore.",
+)
+@click.option(
+    "--normalize-std",
+    type=FLOATS,
+    metavar="NUMBERS",
+    help="Standard deviation of each channel, in units of the stored voxels.",
+)
 @floats_option(
     "--model-voxel-size-nm",
     help="Voxel size that the network was trained with, nanometres, zyx; stop with an error if "
@@ -287,7 +311,8 @@ def command(**options: Any) -> Inferencer | Surrounded:
     )
     from chunkflow_py.inference.network_source import check_network
 
-    completed = with_package(options)
+    local, fetched = fetched_networks(options)
+    completed = dict(with_package(local), fetched_files=fetched)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
     click.get_current_context().params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
@@ -309,8 +334,9 @@ def _inferencer(
         network,
         patch_divisor=options["patch_divisor"],
         model_voxel_size_nm=options["model_voxel_size_nm"],
-        warn_of_dtype=options["normalize"] is None and "package" not in options,
+        warn_of_dtype=_is_dtype_implied(options),
         statistics=options["normalize_statistics"],
+        fetched_files=options["fetched_files"],
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
         origins=_origins(options["patch_mask"], options["patch_mask_mip"]),
     )
@@ -363,9 +389,15 @@ def _resampled(
             size_nm,
             options["resample"],
             names,
-            warn_of_dtype=options["normalize"] is None and "package" not in options,
+            warn_of_dtype=_is_dtype_implied(options),
         ),
     )
+
+
+def _is_dtype_implied(options: Mapping[str, Any]) -> bool:
+    """Return whether integers are divided by the maximum of their type without being asked to."""
+    chosen = ("normalize", "normalize_mean", "normalize_std")
+    return "package" not in options and all(options[name] is None for name in chosen)
 
 
 def _origins(mask: str | None, mip: int) -> tuple[str, ...]:

@@ -246,6 +246,28 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
         return tuple(int(part) for part in parts)
 
 
+class FloatsType(click.ParamType[tuple[float, ...]]):
+    """Finite numbers separated by commas, in the given order."""
+
+    name = "floats"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[float, ...]:
+        """Split at commas."""
+        parts = value if isinstance(value, tuple) else str(value).split(",")
+        try:
+            numbers = tuple(float(part) for part in parts)
+        except ValueError:
+            numbers = (math.nan,)
+        if not all(math.isfinite(number) for number in numbers):
+            self.fail(f"{value!r} is not a list of numbers; write 131.2,24.9", param, ctx)
+        return numbers
+
+
 class ChannelsType(NumbersType):
     """Indices of channels, separated by commas."""
 
@@ -286,6 +308,7 @@ REGION = BoxType(Region)
 TIME_POINTS = TimePointsType()
 NAMES = NamesType()
 NUMBERS = NumbersType()
+FLOATS = FloatsType()
 
 
 def zyx_option(

@@ -41,6 +41,8 @@ NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_we
 # default yields the bytes of earlier versions. The hash does not cover such an option at its
 # default, so that the hashes of older specs do not change.
 NEWER = {
+    ("inference", "normalize_mean"): None,
+    ("inference", "normalize_std"): None,
     ("inference", "patch_precision"): "float32",
     ("inference", "resample"): None,
     ("inference", "affinity_order"): "xyz",
@@ -70,11 +72,14 @@ class File:
         name: name of the file, without its folder.
         sha256: SHA-256 of the content, 64 hexadecimal digits; workers reject any other content.
         role: ``code`` if a worker executes the file, else ``data``.
+        origin: address from which `submit` fetched the file, without credentials; empty for a file
+            of the submitter's machine. It is for information only: workers never use it.
     """
 
     name: str
     sha256: str
     role: str
+    origin: str = ""
 
     @property
     def key(self) -> str:
@@ -197,6 +202,9 @@ class Spec:
         for step in values["stages"]:
             del step["output_version"]
             step["words"] = step.pop("arguments")
+            for file in step["files"]:
+                if not file["origin"]:  # as in specs of versions that fetched no files
+                    del file["origin"]
             if self.is_older:
                 del step["outputs"]
         return _canonical(values) + b"\n"

@@ -24,6 +24,7 @@ from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
 from chunkflow_py.run.sending_order import set_sending_order, tasks_in_order
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
 from chunkflow_py.store.local_files import absolute
+from chunkflow_py.store.store_address import public
 from chunkflow_py.tasks.checkerboard import USUAL_WORKERS
 from chunkflow_py.volume.location import LEVEL, Location
 
@@ -401,7 +402,8 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
     files: dict[str, tuple[File, Path]] = {}
     for operator in operators:
         for typed, role in (operator.files | operator.hooks.needed_files).items():
-            path = Path(typed).expanduser()
+            fetched = operator.hooks.fetched_files.get(typed)
+            path = Path(fetched or typed).expanduser()
             if not path.is_file():
                 msg = (
                     f"{operator.name} needs {typed}, which is not a file on this machine; correct "
@@ -409,7 +411,8 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
                 )
                 raise OptionError(msg)
             content = path.read_bytes()
-            files[typed] = File(path.name, sha256_of(content), role), path
+            origin = public(typed.partition("#")[0]) if fetched else ""
+            files[typed] = File(path.name, sha256_of(content), role, origin), path
     return files
 
 
@@ -464,5 +467,7 @@ def _without_path(value: Any, placeholders: dict[str, str]) -> Any:
         return value
     if value in placeholders:
         return placeholders[value]
+    if value[:1] == "-" and value[2:] in placeholders:  # -mnet.py
+        return f"{value[:2]}{placeholders[value[2:]]}"
     name, separator, path = value.partition("=")
     return f"{name}={placeholders[path]}" if separator and path in placeholders else value

@@ -394,11 +394,9 @@ def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]
             raw = _Until(self.fp.detach(), connection, retry_policy.stall_s, end)
             self.fp = io.BufferedReader(raw)
 
-    class Plain(HTTPConnection):
-        response_class = Answer
-
+    class Checked:
         def _new_conn(self) -> socket.socket:
-            made = super()._new_conn()
+            made: socket.socket = super()._new_conn()  # type: ignore[misc]
             try:
                 connected(made)
             except BaseException:
@@ -406,9 +404,11 @@ def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]
                 raise
             return made
 
-    class Secure(HTTPSConnection):
+    class Plain(Checked, HTTPConnection):
         response_class = Answer
-        _new_conn = Plain._new_conn
+
+    class Secure(Checked, HTTPSConnection):
+        response_class = Answer
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain

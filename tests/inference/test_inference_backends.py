@@ -8,16 +8,19 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import device_of
-from chunkflow_py.inference.backends.model_files import run_model_file
+from chunkflow_py.inference.backends.model_files import load_weights, run_model_file
 from chunkflow_py.inference.network_source import NetworkSource, check_network, network_files
 from chunkflow_py.testing.backend_contract import BackendContract
 
@@ -810,6 +813,109 @@ def test_a_prefix_of_other_weights_is_an_error(write, tmp_path):
                tmp_path / "w.pt")  # fmt: skip
     with pytest.raises(ModelError, match="the model lacks net"):
         create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+
+
+NAMES = st.sampled_from(["module", "net", "model", "_orig_mod", "conv", "weights"])
+PREFIXES = st.lists(st.sampled_from(["module", "net", "model", "_orig_mod"]), max_size=3)
+
+
+def network_of(paths):
+    """Return a network with one convolution at each path, such as ``net.conv``."""
+    root = torch.nn.Module()
+    for number, path in enumerate(paths):
+        parent = root
+        for name in path[:-1]:
+            if name not in dict(parent.named_children()):
+                parent.add_module(name, torch.nn.Module())
+            parent = parent.get_submodule(name)
+        if path[-1] not in dict(parent.named_children()):
+            parent.add_module(path[-1], torch.nn.Conv3d(1, 2 + number, 1))
+    return root
+
+
+@given(
+    paths=st.lists(st.lists(NAMES, min_size=1, max_size=3), min_size=1, max_size=4),
+    prefix=PREFIXES,
+    outside=st.sets(st.sampled_from(["criterion.weight", "loss.net.scale", "ema"])),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_wrapper_is_taken_off(paths, prefix, outside):
+    """Weights are loaded from any nesting of wrappers, and other weights are refused or named.
+
+    This holds where layers of the network have the names of wrappers, too.
+    """
+    network, other = network_of(paths), network_of(paths)
+    start = "".join(f"{name}." for name in prefix)
+    state = {f"{start}{key}": value for key, value in other.state_dict().items()}
+    state |= {key: torch.zeros(1) for key in outside}
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    with capture_logs() as log:
+        if outside and not start:
+            with pytest.raises(ModelError, match="the model lacks "):
+                load_weights(network, state, path="w.pt", model="net.py")
+            other = before
+        else:
+            load_weights(network, state, path="w.pt", model="net.py")
+            other = other.state_dict()
+    assert all(torch.equal(value, other[key]) for key, value in network.state_dict().items())
+    assert [key for key in sorted(outside) if key not in log.getvalue()] == (
+        [] if start else sorted(outside)
+    )
+
+
+@contextmanager
+def capture_logs():
+    """Yield the text of the warnings of the module that reads weights."""
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    logger = logging.getLogger("chunkflow_py.inference.backends.model_files")
+    logger.addHandler(handler)
+    try:
+        yield text
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_checkpoint_of_lightning(write, tmp_path, caplog):
+    """The network is loaded from a module that also has a loss and an average of the weights.
+
+    A warning names the others; a weight of the network that is missing is an error.
+    """
+    path = write(NETWORK)
+    state = state_of(path)
+    named = {f"model.{key}": value for key, value in state.items()}
+    others = {"criterion.weight": torch.ones(3)} | {f"ema_model.{k}": v for k, v in state.items()}
+    torch.save({"state_dict": others | named, "hyper_parameters": {"lr": 0.1}}, tmp_path / "w.pt")
+    source = NetworkSource(path, str(tmp_path / "w.pt"))
+    loaded = source.load(source.run_file(), torch.device("cpu")).state_dict()
+    assert all(torch.equal(loaded[key], value) for key, value in state.items())
+    assert f"{len(others)} weights outside of the prefix 'model.' are not used" in caplog.text
+    assert "criterion.weight" in caplog.text
+    del named["model.conv.bias"]
+    torch.save({"state_dict": named | {"criterion.weight": torch.ones(3)}}, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match="the weights lack conv.weight"):
+        source.load(source.run_file(), torch.device("cpu"))
+
+
+def test_weights_that_are_there_twice(write, tmp_path):
+    """Nothing is chosen for the user where two copies fit."""
+    path = write(NETWORK)
+    state = state_of(path)
+    twice = {f"{name}.{key}": value for name in ("net", "model") for key, value in state.items()}
+    torch.save(twice, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match=r"2 times, with the prefixes net\., model\.; save one"):
+        create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+
+
+def test_a_part_of_a_larger_network_is_refused():
+    """A layer that fits is not taken out of the weights of another network."""
+    state = {
+        f"{layer}.{key}": value
+        for layer in ("head", "body")
+        for key, value in torch.nn.Conv3d(1, 2, 1).state_dict().items()
+    }
+    with pytest.raises(ModelError, match=r"the model lacks head\.weight"):
+        load_weights(torch.nn.Conv3d(1, 2, 1), state, path="w.pt", model="net.py")
 
 
 # --- the sizes that a network takes ---------------------------------------------------------------

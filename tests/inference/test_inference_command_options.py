@@ -53,6 +53,14 @@ def test_lists_that_do_not_belong_together_are_refused(words, said):
         engine_settings(options(*words))
 
 
+@pytest.mark.parametrize("method", [[], ["--normalize", "zscore"]])
+def test_mean_and_deviation_imply_zscore(method):
+    """Numbers without --normalize mean zscore: no other method uses them."""
+    given = [*method, "--normalize-mean", "131.2,-9", "--normalize-std", " 24.9,1e3"]
+    made = engine_settings(options(*given, "--num-input-channels", 2)).normalizer
+    assert (made.method, made.shift, made.divisor) == ("zscore", (131.2, -9), (24.9, 1000))
+
+
 def test_options_reach_the_backend_as_its_arguments():
     """Model, device and precision reach the backend under the names of its arguments."""
     given = options("--dtype", "float16", "--no-cuda-graphs", "--spatial-dims", 2, "-w", "w.pt")

@@ -121,11 +121,15 @@ def test_settings_are_inferred_from_weights(norm):
 
 
 @pytest.mark.parametrize("name", ["rsunet", "rsunet-isotropic"])
-def test_weights_are_enough(tmp_path, name):
+@pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
+def test_weights_are_enough(tmp_path, name, prefix):
     """A built-in name and a weight file give the network that was saved, to the byte."""
     settings = ISOTROPIC if name.endswith("isotropic") else {}
     made = network(1, 3, (3, 4), **settings)
-    torch.save({"state_dict": made.state_dict()}, tmp_path / "w.pt")
+    state = {f"{prefix}{key}": value for key, value in made.state_dict().items()}
+    if prefix:
+        state["criterion.weight"] = torch.ones(3)
+    torch.save({"state_dict": state}, tmp_path / "w.pt")
     backend = create_backend("universal", model=name, weights=str(tmp_path / "w.pt"), **SIZES)
     batch = torch.rand(2, 1, 4, 32, 32)
     with torch.inference_mode():

@@ -163,7 +163,9 @@ def test_channels_normalised_together(tmp_path):
 
 def test_a_file_where_there_should_be_one_and_where_not(tmp_path):
     """A method and its file belong together."""
-    with pytest.raises(OptionError, match="zscore needs statistics .* --normalize-stat"):
+    with pytest.raises(
+        OptionError, match="zscore needs statistics .* --normalize-stat.* --normalize-mean and"
+    ):
         create_normalizer("zscore")
     with pytest.raises(OptionError, match=r"gone\.json does not exist"):
         create_normalizer("percentile", statistics=str(tmp_path / "gone.json"))
@@ -171,6 +173,56 @@ def test_a_file_where_there_should_be_one_and_where_not(tmp_path):
         create_normalizer("dtype", statistics="a.json")
     with pytest.raises(OptionError, match="'minmax' is not one of dtype, none, zscore, percentile"):
         create_normalizer("minmax")
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    mean=st.tuples(*[st.floats(-1e4, 1e4)] * 2),
+    std=st.tuples(*[st.floats(1e-3, 1e4)] * 2),
+    epsilon=st.sampled_from([0.0, 0.5]),
+)
+@settings(max_examples=40, deadline=None)
+def test_numbers_do_what_a_file_with_these_numbers_does(
+    tmp_path_factory, dtype, mean, std, epsilon
+):
+    """Mean and standard deviation normalise to the same bytes from options and from a file."""
+    channels = [{"mean": m, "std": s} for m, s in zip(mean, std, strict=True)]
+    path = statistics_file(tmp_path_factory.mktemp("numbers"), *channels)
+    options = {"num_channels": 2, "epsilon": epsilon}
+    by_file = create_normalizer("zscore", statistics=path, **options)
+    by_numbers = create_normalizer("zscore", mean=mean, std=std, **options)
+    source = voxels(dtype)
+    assert normalized(by_numbers, source).tobytes() == normalized(by_file, source).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": (1.0,)}, "--normalize-mean is given without --normalize-std"),
+        ({"std": (1.0,)}, "--normalize-std is given without --normalize-mean"),
+        (
+            {"mean": (1.0,), "std": (2.0,), "statistics": "a.json"},
+            "--normalize-statistics is a.json, but --normalize-mean .* leave the file or the num",
+        ),
+        ({"mean": (1.0, 2.0), "std": (2.0,)}, "mean has 2 numbers, but --normalize-std has 1"),
+        (
+            {"mean": (1.0, 2.0), "std": (2.0, 2.0)},
+            "have statistics of 2 channels, but the image has 1; give 1 of each",
+        ),
+        ({"mean": (1.0,), "std": (0.0,)}, "channel 0 .* standard deviation of 0, .* be positive"),
+        ({"mean": (1.0,), "std": (-2.0,)}, "standard deviation of -2"),
+        ({"method": "dtype", "mean": (1.0,)}, "mean is for .* zscore, but --normalize is dtype"),
+        ({"method": "percentile", "std": (1.0,)}, "std is for .* zscore, .* leave --normalize-std"),
+        (
+            {"mean": (1.0, 2.0), "std": (2.0, 2.0), "num_channels": 2, "joint": True},
+            "normalised together, but the statistics in --normalize-mean and --normalize-std diff",
+        ),
+    ],
+)
+def test_numbers_that_cannot_be_used(options, message):
+    """Each contradiction is one sentence that names the options and what to change."""
+    with pytest.raises(OptionError, match=message):
+        create_normalizer(options.pop("method", "zscore"), **options)
 
 
 def test_the_warning_for_wide_integers():

@@ -164,6 +164,8 @@ def test_mean_and_deviation_come_from_a_file(tmp_path, version, step):
     mean, std = exact.mean((1, 2, 3), keepdims=True), exact.std((1, 2, 3), keepdims=True)
     found = seen(package, image, statistics_file(tmp_path, image))
     np.testing.assert_allclose(found, (exact - mean) / (std + 1e-6), rtol=1e-5, atol=1e-5)
+    given = normalization.normalizer(2, mean=tuple(mean.flat), std=tuple(std.flat))
+    assert given == normalization.normalizer(2, statistics_file(tmp_path, image))
 
 
 def test_percentiles_come_from_a_file(tmp_path):
@@ -206,6 +208,8 @@ def test_a_file_that_is_not_needed(tmp_path):
         match="needs no statistics .*; leave --normalize-statistics s.json",
     ):
         package.normalization.normalizer(2, "s.json")
+    with pytest.raises(OptionError, match="leave --normalize-mean and --normalize-std out"):
+        package.normalization.normalizer(2, mean=(1.0, 1.0), std=(1.0, 1.0))
 
 
 @pytest.mark.parametrize(

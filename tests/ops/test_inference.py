@@ -109,6 +109,11 @@ NAMED = ["--output-names", "a,b"]
         (["--normalize", "none", "--normalize-statistics", "s.json"], "or leave the file out"),
         (["--normalize-statistics", "s.json"], "use --normalize zscore or percentile"),
         (["--normalize", "zscore", "--normalize-statistics", "no.json"], "no.json does not exist"),
+        (["--normalize-mean", "1,x"], "'1,x' is not a list of numbers; write 131.2,24.9"),
+        (["--normalize-mean", "nan"], "'nan' is not a list of numbers"),
+        (["--normalize-mean", "1"], "--normalize-mean is given without --normalize-std"),
+        (["--normalize-mean", "1", "--normalize-std", "0"], "deviation of 0, .* must be positive"),
+        (["--normalize", "none", "--normalize-std", "1"], "std is for --normalize zscore, but"),
         (["--normalize", "mean"], "'mean' is not one of 'dtype', 'none', 'zscore', 'percentile'"),
         (["--grid", "padded", "--pad", "none"], "use --grid anchored, or --pad reflect"),
         (["--augment", "-s", 4, 8, 10], "square in plane; the input patch is 8 x 10"),
@@ -204,6 +209,9 @@ def test_zscore_with_a_statistics_file(folder):
     given = ["--normalize-statistics", "statistics.json", "-c", 1]
     found = run(*IDENTITY, "--normalize", "zscore", *given)
     np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-5)
+    numbers = ["--normalize-mean", image().mean(), "--normalize-std", image().std()]
+    by_numbers = run(*IDENTITY, "-c", 1, *numbers, save="numbers.h5")
+    np.testing.assert_allclose(by_numbers, found, atol=1e-6)
     low, high = np.percentile(image(), [1, 99])
     found = run(*IDENTITY, "--normalize", "percentile", *given, save="percentile.h5")
     np.testing.assert_allclose(found[0], (image() - low) / (high - low), atol=1e-5)

@@ -14,6 +14,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.pipeline.operator import OperatorCommand, Source
 from chunkflow_py.pipeline.params import (
     BBOX,
+    FLOATS,
     NUMBER,
     NUMBERS,
     ChannelsType,
@@ -51,6 +52,7 @@ box = click.option("--box", type=BBOX)
 names = click.option("--names", type=NamesType())
 channels = channels_option("-c")
 numbers = click.option("--numbers", "-n", type=NUMBERS)
+floats = click.option("--floats", "-f", type=FLOATS)
 size = zyx_option("--size", "-s", minimum=1)
 offset = zyx_option("--offset", "-t", default=(0, 0, 0))
 voxel_size = floats_option("--voxel-size", "-v")
@@ -65,6 +67,8 @@ margin = margin_option("--margin", "-e")
         (channels, ["-c", "2, 0"], (2, 0)),
         (numbers, ["-n", "3, 1"], (3, 1)),
         (numbers, ["-n", "12"], (12,)),
+        (floats, ["-f", "-3.5, 2,1e3"], (-3.5, 2.0, 1000.0)),
+        (floats, ["--floats=7"], (7.0,)),
         (size, ["--size", "1", "2", "3"], Zyx(1, 2, 3)),
         (size, [], None),
         (offset, ["-t", "-8", "-0", "-16"], Zyx(-8, 0, -16)),
@@ -100,6 +104,9 @@ def test_right_values(option: Any, args: list[str], value: object) -> None:
         (numbers, ["-n", "3,,1"], "'3,,1' is not a list of numbers above 0; write 3,1"),
         (numbers, ["-n", "3,-1"], "'3,-1' is not a list of numbers above 0; write 3,1"),
         (numbers, ["-n", "3,1.5"], "'3,1.5' is not a list of numbers above 0; write 3,1"),
+        (floats, ["-f", "1,,2"], "'1,,2' is not a list of numbers; write 131.2,24.9"),
+        (floats, ["-f", "1;2"], "'1;2' is not a list of numbers"),
+        (floats, ["-f", "1,inf"], "'1,inf' is not a list of numbers"),
         (size, ["-s", "1", "2", "0"], "0 is not in the range x>=1"),
         (size, ["-s", "1", "2"], "requires 3 arguments"),
         (size, ["-s", "1", "2", "3.5"], "'3.5' is not a valid integer"),
@@ -128,6 +135,7 @@ def test_types_take_their_own_values() -> None:
     assert NamesType().convert(("a",), None, None) == ("a",)
     assert ItemNames("in").convert("a,b", None, None) == ("a", "b")
     assert ChannelsType().convert((0,), None, None) == (0,)
+    assert FLOATS.convert((1, 2.5), None, None) == (1.0, 2.5)
     assert parse(margin_option("--margin", default=(1, 2, 3))) == Zyx(1, 2, 3)
 
 

@@ -81,6 +81,17 @@ def test_a_spec_is_read_as_it_was_written():
     assert found.step("infer").files[0].key == f"files/{'a' * 64}/net.py"
 
 
+def test_the_address_of_a_file_is_recorded_and_decides_nothing():
+    """It is in the spec, not in the hash; the spec of a run without addresses has no such key."""
+    local = File("net.py", "a" * 64, "code")
+    fetched = replace(local, origin="https://host/net.py")
+    one, other = (spec(steps=(stage(files=(file,)),)) for file in (local, fetched))
+    assert one.hash == other.hash
+    assert b"origin" not in one.content
+    assert Spec.parse(other.content).steps[0].files == (fetched,)
+    assert Spec.parse(other.content).content == other.content
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": "x"}', b"\xff", b'{"format"'])
 def test_what_is_no_spec_is_refused(content):
     """Other content raises one clear error."""

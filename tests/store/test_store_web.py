@@ -1,13 +1,21 @@
 """Tests of chunkflow_py.store.web_store."""
 
 import contextlib
+import datetime
 import functools
 import gzip
 import http.server
+import ssl
+import threading
 import time
 from dataclasses import replace
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from rigs import servers
@@ -65,6 +73,63 @@ def web(tmp_path, serve):
     (tmp_path / "em" / "info").write_bytes(b"0123456789")
     Files.asked.clear()
     return serve(functools.partial(Files, directory=tmp_path)).partition("://")[2], tmp_path
+
+
+@pytest.fixture
+def certificate(tmp_path, monkeypatch):
+    """Path of a certificate, with its key, of a server on loopback; this process trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(
+        made.public_bytes(Encoding.PEM)
+        + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    return path
+
+
+def test_an_encrypted_server(tmp_path, certificate, monkeypatch):
+    """A server of https:// is read; a server whose certificate nobody vouches for is refused."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    (tmp_path / "info").write_bytes(b"0123456789")
+    handler = functools.partial(Files, directory=tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # a client that does not trust it goes away
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            url = f"https://localhost:{server.server_port}"
+            assert open_store(url, retry_policy=QUICK).get("info") == b"0123456789"
+            monkeypatch.delenv("SSL_CERT_FILE")
+            with pytest.raises(VolumeError, match="the certificate is not accepted"):
+                open_store(url, retry_policy=QUICK).get("info")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_an_encrypted_server_that_is_not_there():
+    """A host that cannot be reached is one sentence."""
+    store = open_store("https://127.0.0.1:9", retry_policy=QUICK)
+    with pytest.raises(VolumeUnreachableError, match="no connection could be made"):
+        store.get("info")
 
 
 def test_web(web):

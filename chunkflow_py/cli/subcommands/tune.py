@@ -20,7 +20,11 @@ import click
 
 from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
-from chunkflow_py.ops.options.network_options import network_options, patch_size_options
+from chunkflow_py.ops.options.network_options import (
+    fetched_networks,
+    network_options,
+    patch_size_options,
+)
 from chunkflow_py.pipeline.params import zyx_option
 from chunkflow_py.pipeline.terminal import echo, option_headings
 
@@ -100,8 +104,9 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
     def act() -> None:
         from chunkflow_py.planning.tune import tune
 
+        local, _ = fetched_networks(options)
         tuning = tune(
-            network,
+            network | {"model": local["convnet_model"], "weights": local["convnet_weight_path"]},
             **{name: options[name] for name in sizes},
             memory_bytes=options["memory"],
             tolerance=options["tolerance"],
@@ -163,11 +168,13 @@ def _best_command(tuning: Tuning, best: Measurement, network: dict[str, Any]) ->
     """Return the inference command, with all options, that uses the settings of *best*."""
     import shlex
 
+    from chunkflow_py.store.fetched_files import shown_address
+
     candidate = best.candidate
     argv: list[Any] = ["inference", "--framework", network["framework"]]
     for option, name in (("--convnet-model", "model"), ("--convnet-weight-path", "weights")):
         if network[name] is not None:
-            argv += [option, network[name]]
+            argv += [option, shown_address(network[name])]
     argv += ["--trust-weights"] if network["trust_weights"] else []
     argv += ["--num-input-channels", network["num_input_channels"]]
     argv += ["--num-output-channels", network["num_output_channels"]]

@@ -29,6 +29,8 @@ _DAMAGED = "weight file {} is damaged, or was not written by torch.save; copy or
 _MAGIC = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle as PyTorch wrote before 1.6
 # Keys under which trainers store the state dict beside other data; nnU-Net uses the third.
 _HOLDERS = ("state_dict", "model_state_dict", "network_weights", "model")
+# Names under which wrappers keep a network: DataParallel, Lightning modules, torch.compile.
+_WRAPPERS = ("module", "net", "model", "_orig_mod")
 _TORCHSCRIPT = "{} is a TorchScript program, not weights; give it as --convnet-model"
 
 
@@ -42,8 +44,7 @@ def read_weights(
 
     Args:
         path: file in which ``torch.save`` stored a state dict, or a dict that contains a state dict
-            under a key of `_HOLDERS`, such as ``state_dict``. A prefix ``module.`` that all keys
-            share (from ``DataParallel``) is dropped.
+            under a key of `_HOLDERS`, such as ``state_dict``. Prefixes of keys are kept.
         trust_weights: unpickle any object in the file, which can run code.
 
     Returns:
@@ -96,7 +97,11 @@ def read_weights(
 def load_weights(
     network: torch.nn.Module, state: Mapping[str, torch.Tensor], *, path: str, model: str
 ) -> None:
-    """Load *state* into *network*; the names of the weights must match exactly.
+    """Load *state* into *network*; the names of the weights must match.
+
+    A prefix that a wrapper around the network has added, such as ``module.`` or ``model.``, is
+    dropped if the network lacks it. Weights outside of this prefix, such as those of a loss, are
+    not loaded, and a warning names them. All other names must match exactly.
 
     Args:
         network: network to change in place.
@@ -105,12 +110,19 @@ def load_weights(
         model: name or file of the network, for messages.
 
     Raises:
-        ModelError: keys or shapes differ; the message lists the first of each.
+        ModelError: keys or shapes differ, or several prefixes match; the message lists the first
+            of each.
     """
     own = network.state_dict()
-    state = _without_prefix(state, own)
-    # BatchNorm counts batches since PyTorch 0.4.1; nothing in evaluation mode depends on it.
-    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
+    prefix = _prefix(state, own, path)
+    outside = [key for key in state if not key.startswith(prefix)]
+    state = {k.removeprefix(prefix): value for k, value in state.items() if k.startswith(prefix)}
+    if outside:
+        logger.warning(
+            "weights %s: %d weights outside of the prefix %r are not used: %s",
+            path, len(outside), prefix, _first(outside),
+        )  # fmt: skip
+    missing = [key for key in own if key not in state and not _is_optional(key)]
     unexpected = [key for key in state if key not in own]
     shapes = [
         f"{key} is {tuple(state[key].shape)} in the weights, {tuple(own[key].shape)} in the model"
@@ -139,20 +151,74 @@ def load_weights(
         raise ModelError(msg) from error
 
 
-def _without_prefix(
-    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
-) -> Mapping[str, torch.Tensor]:
-    """Return *state* without prefixes that come from a wrapper around the network.
+def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of the network inside wrappers, by their names without the wrappers.
+
+    This is for networks that are made to fit their weights. `load_weights` checks all names.
+
+    Args:
+        state: weights by key, possibly with prefixes such as ``module.`` or ``model._orig_mod.``.
+    """
+    inner = dict(state)
+    while len(found := {key.split(".")[0] for key in inner} & {*_WRAPPERS}) == 1:
+        prefix = f"{found.pop()}."
+        shorter = {k.removeprefix(prefix): v for k, v in inner.items() if k.startswith(prefix)}
+        if not shorter:
+            break  # a weight has the name of a wrapper
+        inner = shorter
+    return inner
+
+
+def _prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], path: str) -> str:
+    """Return the prefix of *state* that a wrapper around the network has added; else an empty text.
 
     Lightning modules add ``net.`` or ``model.``, torch.compile adds ``_orig_mod.``.
+
+    Args:
+        state: weights by key.
+        own: weights of the network by key.
+        path: path of the weight file, for messages.
+
+    Raises:
+        ModelError: the weights of the network are stored under several prefixes.
     """
-    short = state
+    needed = [key for key in own if not _is_optional(key)]
+    if not needed or all(key in state for key in needed):
+        return ""
+    ending = f".{needed[0]}"
+    found = [key.removesuffix(needed[0]) for key in state if key.endswith(ending)]
+    found = [
+        prefix
+        for prefix in found
+        if all(f"{prefix}{key}" in state for key in needed)
+        # Beside a prefix that no wrapper has, other weights may be those of a larger network.
+        and {*prefix[:-1].split(".")} <= {*_WRAPPERS}
+    ]
+    if len(found) > 1:
+        msg = (
+            f"weights {path} contain the weights of the model {len(found)} times, with the "
+            f"prefixes {_first(found)}; save one of them with torch.save(net.state_dict())"
+        )
+        raise ModelError(msg)
+    return found[0] if found else _shared_prefix(state, own)
+
+
+def _shared_prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
+    """Return the prefix that all keys share, if the names of the network lack it."""
+    whole = ""
+    short = list(state)
     while short and not any(key in own for key in short):
-        prefix = f"{next(iter(short)).partition('.')[0]}."
+        prefix = f"{short[0].partition('.')[0]}."
         if not all(key.startswith(prefix) and key != prefix for key in short):
-            return state  # weights of another network: keep their names
-        short = {key.removeprefix(prefix): value for key, value in short.items()}
-    return short
+            return ""  # weights of another network: keep their names
+        short = [key.removeprefix(prefix) for key in short]
+        whole += prefix
+    return whole if short else ""
+
+
+def _is_optional(key: str) -> bool:
+    # BatchNorm counts batches since PyTorch 0.4.1; nothing in evaluation mode depends on it.
+    return key.endswith("num_batches_tracked")
 
 
 def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
@@ -171,8 +237,6 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
             + (f"{_first(others)} are not tensors" if others else "it is empty")
         )
         raise ModelError(msg)
-    if all(key.startswith("module.") for key in state):
-        state = {key.removeprefix("module."): value for key, value in state.items()}
     return state
 
 

@@ -72,26 +72,39 @@ class Normalization:
         """Whether a statistics file must be given."""
         return self.method in {"zscore", "percentile"} and not self.shift
 
-    def normalizer(self, num_channels: int, statistics: str | None = None) -> Normalizer:
+    def normalizer(
+        self,
+        num_channels: int,
+        statistics: str | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> Normalizer:
         """Return the normaliser of the network's input.
 
         Args:
             num_channels: number of channels of the image.
             statistics: path of the statistics file of the dataset, if one is needed.
+            mean: mean of each channel, which with *std* replaces the file for ``zscore``.
+            std: standard deviation of each channel.
 
         Raises:
-            OptionError: a statistics file is needed but not given, or given but not needed, or
-                lacks a value.
+            OptionError: statistics are needed but not given, or given but not needed, or lack a
+                value.
         """
         if not self.needs_statistics:
-            if statistics is not None:
+            given = {
+                f"--normalize-statistics {statistics}": statistics,
+                "--normalize-mean": mean,
+                "--normalize-std": std,
+            }
+            if options := [option for option, value in given.items() if value is not None]:
                 msg = (
                     f"model package {self.package} needs no statistics to normalise voxels; "
-                    f"leave --normalize-statistics {statistics} out"
+                    f"leave {' and '.join(options)} out"
                 )
                 raise OptionError(msg)
             return Normalizer(self.method, self.shift, self.divisor, self.limits)
-        if statistics is None:
+        if statistics is None and mean is None and std is None:
             low, high = self.percentiles
             what = f" with percentiles {low:g} and {high:g}" if self.method == "percentile" else ""
             msg = (
@@ -104,6 +117,8 @@ class Normalization:
             self.method,
             num_channels=num_channels,
             statistics=statistics,
+            mean=mean,
+            std=std,
             percentiles=self.percentiles,
             epsilon=self.epsilon,
             limits=self.limits,

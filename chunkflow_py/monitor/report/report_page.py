@@ -224,7 +224,7 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
         *(("other data", other) for other in report.others),
     ])  # fmt: skip
     head = ["file", "role", "SHA-256"]
-    yield table(head, ([f.name, f.role, tag("code", f.sha256)] for f in stage.files))
+    yield table(head, ([f.origin or f.name, f.role, tag("code", f.sha256)] for f in stage.files))
     if report.profile:
         yield tag("h4", "Compute profile")
         yield facts(sorted(report.profile.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,8 @@ from chunkflow_py.ops.options.volume_options import together
 from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from chunkflow_py.pipeline.params import Decorator
 
 
@@ -20,10 +22,13 @@ def network_options() -> Decorator:
             "--convnet-model",
             "-m",
             help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
-            "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet.",
+            "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet. A file "
+            "may be given as an address: hf://owner/name@commit/file, https://… or s3://….",
         ),
         click.option(
-            "--convnet-weight-path", "-w", help="Weights of the network: a file with a state_dict."
+            "--convnet-weight-path",
+            "-w",
+            help="Weights of the network: path or address of a file with a state_dict.",
         ),
         click.option(
             "--framework",
@@ -68,6 +73,29 @@ def network_options() -> Decorator:
             help="Device that runs the network: cpu, cuda, cuda:N, or auto (cuda if available).",
         ),
     )
+
+
+def fetched_networks(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fetch the files of a network that `network_options` give as addresses.
+
+    Args:
+        options: value of each option, keyed by its Python name.
+
+    Returns:
+        The options with the paths of local copies in place of addresses, and the path of each local
+        copy, keyed by the address as typed.
+
+    Raises:
+        ChunkflowError: an address is not valid, or its file cannot be fetched.
+    """
+    completed, fetched = dict(options), dict[str, str]()
+    for name in ("convnet_model", "convnet_weight_path"):
+        value = options[name]
+        if isinstance(value, str) and "://" in value:
+            from chunkflow_py.store.fetched_files import fetch
+
+            fetched[value] = completed[name] = str(fetch(value).path)
+    return completed, fetched
 
 
 def patch_size_options(*, required: bool) -> Decorator:

@@ -42,6 +42,7 @@ BRINGS = {
     "sqs": "queues of Amazon SQS",
     "openvino": "inference --backend openvino",
     "onnx": "inference --backend onnxruntime, and models of ONNX",
+    "hub": "addresses hf:// of networks",
     "bioimage": "model packages of the BioImage Model Zoo",
 }
 NOT_EXTRAS = "all", "dev", "testing", "docs"

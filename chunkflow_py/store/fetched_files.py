@@ -1,0 +1,240 @@
+"""Files at an address, fetched whole into a cache on this machine that processes share.
+
+| address                              | file                                                      |
+|--------------------------------------|-----------------------------------------------------------|
+| ``hf://owner/name@commit/path/file`` | of a model on the Hugging Face hub, or at ``HF_ENDPOINT`` |
+| ``https://host/path/file``           | of a web server; ``http://`` only for loopback            |
+| ``s3://bucket/key``, ``gs://…``      | of a bucket                                               |
+
+``#sha256=`` and 64 hexadecimal digits after an address pin the content. A pinned address is fetched
+once, and so is an address of a hub, because files of a commit never change. The content at another
+address may change, so each call fetches it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from chunkflow_py.errors import OptionError, VolumeError
+from chunkflow_py.store import local_cache, open_store
+from chunkflow_py.store.local_files import os_errors, write_whole
+from chunkflow_py.store.model_hub import HubFile
+from chunkflow_py.store.network_reach import is_loopback
+from chunkflow_py.store.network_retry import RetryPolicy
+from chunkflow_py.store.store_address import CONTROL, without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+LARGEST_BYTES = 4 * 1000**3
+"""Limit of the size of a file; a file of a web server or bucket is held in memory once."""
+
+SCHEMES = ("hf", "https", "http", "s3", "gs")
+_PIN = re.compile("sha256=([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class FetchedFile:
+    """A local copy of a file.
+
+    Attributes:
+        address: address of the file without credentials and pin.
+        path: path of the copy; the file has the name that it has at the address.
+        sha256: SHA-256 of the content, 64 hexadecimal digits.
+    """
+
+    address: str
+    path: Path
+    sha256: str
+
+
+def shown_address(text: str) -> str:
+    """Return an address of a file without credentials; a pin is kept."""
+    address, separator, pin = text.partition("#")
+    return f"{without_secrets(address)}{separator}{pin}"
+
+
+def fetch(
+    text: str, *, retry_policy: RetryPolicy | None = None, most: int = LARGEST_BYTES
+) -> FetchedFile:
+    """Return a local copy of the file at an address; fetch the file if necessary.
+
+    Args:
+        text: address of a file; see the docstring of this module.
+        retry_policy: deadlines and retries of requests (default: `RetryPolicy()`).
+        most: largest accepted size of the file, bytes.
+
+    Raises:
+        OptionError: *text* is not the address of a file, the file does not exist, its content is
+            not the pinned one, or the revision of a hub is not a commit.
+        VolumeError: the file cannot be fetched or stored, or is too large.
+        MissingExtraError: the library for this kind of address is not installed.
+    """
+    address, _, pin = text.partition("#")
+    shown = without_secrets(address)
+    if pin and not _PIN.fullmatch(pin):
+        msg = (
+            f"the part after # of {shown} must be sha256= and the 64 hexadecimal digits of the "
+            "SHA-256 of the file; correct it, or leave it out"
+        )
+        raise OptionError(msg)
+    pinned = pin.removeprefix("sha256=")
+    scheme = address.partition("://")[0]
+    if scheme not in SCHEMES:
+        msg = (
+            f"{shown} cannot be fetched: {scheme}:// is not one of "
+            f"{', '.join(f'{each}://' for each in SCHEMES)}; copy the file to this machine, and "
+            "give its path"
+        )
+        raise OptionError(msg)
+    retry_policy = retry_policy or RetryPolicy()
+    if scheme == "hf":
+        found = _fetched_from_hub(address, most, retry_policy)
+    else:
+        found = _fetched_from_store(address, pinned, most, retry_policy)
+    if pinned not in ("", found.sha256):
+        msg = (
+            f"{found.address} has the SHA-256 {found.sha256}, but the address is pinned to "
+            f"{pinned}; find out who changed the file, or correct the part after #"
+        )
+        raise OptionError(msg)
+    return found
+
+
+def _fetched_from_hub(address: str, most: int, retry_policy: RetryPolicy) -> FetchedFile:
+    file = HubFile.parse(address)
+    name = _file_name(file.path.rpartition("/")[2], address)
+    file.check_commit(retry_policy)
+    entry = _entry(file.address)
+    if found := _cached(entry, name, file.address):
+        return found
+
+    def write(target: Path) -> None:
+        logger.info("fetching %s", file.address)
+        stated = file.download(target, most, retry_policy)
+        digest = local_cache.sha256_of_file(target)
+        if stated not in (None, digest):
+            msg = (
+                f"{file.address} arrived with the SHA-256 {digest}, but the hub states {stated}; "
+                "try again"
+            )
+            raise VolumeError(msg)
+
+    return _stored(entry, name, file.address, write)
+
+
+def _fetched_from_store(
+    address: str, pinned: str, most: int, retry_policy: RetryPolicy
+) -> FetchedFile:
+    """Return a copy of a file of a web server or bucket."""
+    shown, is_web = without_secrets(address), address.startswith("http")
+    folder, _, last = address.rpartition("/")
+    if is_web:
+        _check_web(address, shown)
+        last = unquote(last)
+    if folder.endswith("/"):  # only a host or a bucket is given
+        msg = f"{shown} names no file; give the address of a file"
+        raise OptionError(msg)
+    name = _file_name(last, shown)
+    if pinned and (found := _cached(_entry(f"{name}#{pinned}"), name, shown)):
+        return found
+    logger.info("fetching %s", shown)
+    start = time.monotonic()
+    store = open_store(folder, retry_policy=retry_policy)
+    content = store.get(name, most)
+    if content is None:
+        msg = f"{shown} does not exist; correct the address"
+        if not is_web and next(iter(store.list(f"{name}/")), None) is not None:
+            msg = f"{shown} is a folder; give the address of a file"
+        raise OptionError(msg)
+    digest, seconds = hashlib.sha256(content).hexdigest(), time.monotonic() - start
+    logger.info("fetched %s: %d bytes in %.1f s, SHA-256 %s", shown, len(content), seconds, digest)
+    if not pinned:
+        logger.info(
+            "each command fetches this file again, because it may change; to avoid this, pin it: "
+            "add #sha256= and these 64 digits to the address"
+        )
+    entry = _entry(f"{name}#{digest}")
+    return _cached(entry, name, shown) or _stored(
+        entry, name, shown, lambda target: write_whole(target, content)
+    )
+
+
+def _check_web(address: str, shown: str) -> None:
+    """Check the address of a file on a web server.
+
+    Raises:
+        OptionError: it has a query, or its connection would not be encrypted.
+    """
+    if "?" in address:
+        msg = (
+            f"{shown} is given with a query (?…), which may contain a secret; leave the query out, "
+            "or fetch the file yourself and give its path"
+        )
+        raise OptionError(msg)
+    try:
+        host = urlsplit(address).hostname or ""
+    except ValueError:
+        host = ""
+    if address.startswith("http:") and not is_loopback(host):
+        msg = (
+            f"{shown} is not encrypted, so anybody on the way could replace the network; use "
+            "https://, or fetch the file yourself and give its path"
+        )
+        raise OptionError(msg)
+
+
+def _file_name(name: str, shown: str) -> str:
+    """Return *name* if it can be the name of a file in the cache.
+
+    Raises:
+        OptionError: it is empty, begins with a dot, contains a slash, or is used by the cache.
+    """
+    is_plain = "/" not in name and not CONTROL.search(name)
+    if name and name[0] != "." and is_plain and name != local_cache.CONTENTS:
+        return name
+    problem = f"ends in {name!r}, which cannot be the name of a model file"
+    if not name:
+        problem = "is the address of a folder"
+    msg = f"{shown} {problem}; give the address of a file"
+    raise OptionError(msg)
+
+
+def _entry(text: str) -> Path:
+    return local_cache.cache_folder("models") / hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cached(entry: Path, name: str, address: str) -> FetchedFile | None:
+    digest = local_cache.intact_files(entry).get(name)
+    if digest is None:
+        return None
+    local_cache.set_used(entry)
+    logger.debug("%s found in %s", address, entry)
+    return FetchedFile(address, entry / name, digest)
+
+
+def _stored(entry: Path, name: str, address: str, write: Callable[[Path], None]) -> FetchedFile:
+    """Make an entry of the cache with one file, which *write* writes, and return the file."""
+    scratch = local_cache.scratch_folder(entry)
+    try:
+        with os_errors("write", scratch):
+            write(scratch / name)
+            local_cache.seal(scratch)
+        local_cache.publish(scratch, entry)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    local_cache.drop_oldest(entry.parent)
+    if found := _cached(entry, name, address):
+        return found
+    msg = f"cannot store {address} in {entry}; set CHUNKFLOW_CACHE_DIR to a writable folder"
+    raise VolumeError(msg)
