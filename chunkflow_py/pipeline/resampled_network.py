@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from chunkflow_py.core.chunk import Chunk, Voxels
-from chunkflow_py.core.geometry import Scale
+from chunkflow_py.core.geometry import UNIT_SCALE, Scale
 from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.resampling import Resampling
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from chunkflow_py.core.resampling import Method
     from chunkflow_py.core.task import Task
     from chunkflow_py.inference.engine_settings import EngineSettings
+
+    Methods = Method | tuple[Method, Method, Method]
+    # Bounds and voxel size of a volume -> factor, methods for the image, methods for the outputs.
+    Rule = Callable[[BoundingBox, tuple[float, float, float]], tuple[Scale, Methods, Methods]]
 
 logger = logging.getLogger(__name__)
 
@@ -77,15 +81,19 @@ def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
 
 @dataclass
 class InputGrid:
-    """The grid of the chunk before it was resampled.
+    """The grid of the chunk before it was resampled, as far as it is known.
 
     Attributes:
         domain: bounds of the volume, in voxels of the chunk; ``None`` if unknown.
         voxel_size_nm: voxel size, nanometres, zyx; ``None`` if unknown.
+        scale: size of a voxel of the network in voxels of the chunk; ``None`` if unknown.
+        method: method that resamples outputs back to this grid.
     """
 
     domain: BoundingBox | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
+    scale: Scale | None = None
+    method: Methods = "linear"
 
 
 @dataclass
@@ -97,19 +105,37 @@ class InputResampler(Resampler):
         settings: engine settings of the user: number of channels and normalisation.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
+        rule: function that chooses factor and methods for a volume; by default, the voxel sizes
+            decide.
     """
 
     original: str = ""
     settings: EngineSettings | None = None
     warn_of_dtype: bool = False
+    rule: Rule | None = None
     keeps_voxels: bool = field(default=False, init=False, metadata=HOOK)
     _grid: InputGrid = field(default_factory=InputGrid, init=False, repr=False)
+    _back: Methods | None = field(default=None, init=False, repr=False)
 
     @hook
     def prepare(self, outline: Outline) -> None:
         """Determine the factor from the voxel size of the input, and store the input's grid."""
-        self._grid = InputGrid(outline.domain, outline.voxel_size_nm)
+        domain, size_nm = outline.domain, outline.voxel_size_nm
+        if self.rule is not None and domain is not None and size_nm is not None:
+            self._apply_rule(domain, size_nm)
+        elif self.rule is not None and outline.has_tasks:
+            msg = (
+                "the voxel size and the bounds of the image decide how it is resampled, but they "
+                "are not known before the first task; load the image with load-volume"
+            )
+            raise OptionError(msg)
         super().prepare(outline)
+        self._grid = InputGrid(domain, size_nm, self._scale, self._method_back)
+
+    def _apply_rule(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> None:
+        if self.rule is not None:
+            self.factor, self.method, self._method_back = self.rule(domain, size_nm)
+            self._scale = self.factor
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
@@ -129,11 +155,26 @@ class InputResampler(Resampler):
         """Return the grid of the input, as far as it is known before the first task."""
         return self._grid
 
+    @property
+    def _method_back(self) -> Methods:
+        return self._back or self.method  # type: ignore[return-value]
+
+    @_method_back.setter
+    def _method_back(self, method: Methods) -> None:
+        self._back = method
+
     def __call__(self, task: Task) -> Task:
         """Add the resampled chunk, and the grid of the input, to the task."""
-        chunk = task.chunk(self.input_name)
-        task[self.original] = InputGrid(chunk.domain, chunk.voxel_size_nm)
-        return super().__call__(task)
+        source = task.chunk(self.input_name)
+        self._apply_rule(source.domain, source.voxel_size_nm)
+        super().__call__(task)
+        scale = self.factor or Scale.between(
+            self._size_nm(source.voxel_size_nm), source.voxel_size_nm
+        )
+        task[self.original] = InputGrid(
+            source.domain, source.voxel_size_nm, scale, self._method_back
+        )
+        return task
 
     def _input(self, task: Task) -> Chunk:
         """Return the normalised chunk."""
@@ -157,7 +198,6 @@ class OutputResampler(OperatorBase):
 
     Attributes:
         settings: engine settings of the user: activation and dtype of the result.
-        method: ``linear`` or ``cubic``.
         names: names of the chunks, which are replaced; in the order of the outputs.
         resampled: name of the resampled input, which is removed.
         original: name under which the task holds the `InputGrid`, which is removed.
@@ -166,7 +206,6 @@ class OutputResampler(OperatorBase):
     """
 
     settings: EngineSettings
-    method: Method
     names: tuple[str, ...]
     resampled: str
     original: str
@@ -181,9 +220,9 @@ class OutputResampler(OperatorBase):
     @hook
     def prepare(self, outline: Outline) -> None:
         """Determine the factor from the voxel sizes, if they are known."""
-        size_nm = self.grid().voxel_size_nm
-        if size_nm is not None and outline.voxel_size_nm is not None:
-            self._scale = Scale.between(size_nm, outline.voxel_size_nm)
+        del outline
+        scale = self.grid().scale
+        self._scale = None if scale is None else scale.inverse
 
     @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
@@ -225,7 +264,7 @@ class OutputResampler(OperatorBase):
         """Return the output of the network that the result in *box* depends on."""
         if self._scale is None:
             return domain
-        return Resampling(self._scale, self.method).required_input(box, domain)
+        return Resampling(self._scale, self.grid().method).required_input(box, domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
@@ -270,7 +309,7 @@ class OutputResampler(OperatorBase):
         from chunkflow_py.inference.output_writer import converted
 
         size_nm = grid.voxel_size_nm or chunk.voxel_size_nm
-        resampling = Resampling(Scale.between(size_nm, chunk.voxel_size_nm), self.method)
+        resampling = Resampling((grid.scale or UNIT_SCALE).inverse, grid.method)
         domain = grid.domain or resampling.output_box(chunk.domain)
         if bbox is not None:
             target = (self._needed(bbox, domain) if self._needed else bbox).intersection(domain)
@@ -296,6 +335,7 @@ def resampling_around(
     label: str,
     *,
     warn_of_dtype: bool = False,
+    rule: Rule | None = None,
 ) -> tuple[Operator, Operator]:
     """Return the operators that resample the input and the outputs of a network.
 
@@ -306,12 +346,15 @@ def resampling_around(
         names: names of the chunk to process, of the resampled chunk, and of the outputs.
         label: label of the network's operator.
         warn_of_dtype: see `InputResampler`.
+        rule: see `InputResampler`; replaces *voxel_size_nm* and *method*.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"
-    before = InputResampler(voxel_size_nm, None, method, source, resampled)
+    size_nm, factor = (voxel_size_nm, None) if rule is None else (None, UNIT_SCALE)
+    before = InputResampler(size_nm, factor, method, source, resampled)
+    before.rule = rule
     before.original, before.settings, before.warn_of_dtype = original, settings, warn_of_dtype
-    after = OutputResampler(settings, method, outputs, resampled, original, before.grid)
+    after = OutputResampler(settings, outputs, resampled, original, before.grid)
     return (
         Operator(f"{label} (resample)", "compute", before, before, (source,), (resampled,)),
         Operator(f"{label} (resample back)", "compute", after, after, outputs, outputs),

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk, Voxels
     from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.outline import Outline
-    from chunkflow_py.core.resampling import Resampling
+    from chunkflow_py.core.resampling import Method, Resampling
     from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
 
-Choice = Literal["auto", "linear", "cubic", "nearest", "mode"]
+Choice = Literal["auto", "linear", "cubic", "hat", "spline", "nearest", "mode"]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Resampler(OperatorBase):
 
     voxel_size_nm: tuple[float | None, float | None, float | None] | None = None
     factor: Scale | None = None
-    method: Choice = "auto"
+    method: Choice | tuple[Method, Method, Method] = "auto"
     input_name: str = "chunk"
     output_name: str = "chunk"
     keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
