@@ -265,7 +265,7 @@ def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
     return slice(low, high), slice(low - start, high - start)
 
 
-Bump = Literal["wu", "zung", "gaussian", "nnunet", "linear", "constant"]
+Bump = Literal["wu", "zung", "gaussian", "linear", "constant"]
 BUMPS: tuple[Bump, ...] = get_args(Bump)
 
 
@@ -277,8 +277,6 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
     * ``wu``: exp(−Σ 1/(1−u²)), u = 2(i+1)/(n+1) − 1, rescaled linearly to [1, 1e6];
     * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum, at least 1e-6;
     * ``gaussian``: standard deviation n/8 around the centre, maximum 1, at least 1e-6;
-    * ``nnunet``: as ``gaussian``, but around voxel n // 2, cut off at n/2, and 0 is replaced by the
-      smallest weight above 0; the Gaussian filter of SciPy makes it for nnU-Net;
     * ``linear``: Π min(i+1, n−i), a tent, divided by its maximum;
     * ``constant``: 1.
 
@@ -287,7 +285,7 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
         bump: name of the window.
 
     Returns:
-        (z, y, x) float32, positive everywhere; all but ``nnunet`` are symmetric along each axis.
+        (z, y, x) float32, positive everywhere and symmetric along each axis.
 
     Raises:
         OptionError: *bump* is not the name of a window.
@@ -314,14 +312,6 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
         terms = [((np.arange(n) - (n - 1) / 2) / (n / 8)) ** 2 / 2 for n in size]
         exponent = _sum(terms)
         window = np.maximum(np.exp(exponent.min() - exponent), 1e-6)
-    elif bump == "nnunet":
-        # SciPy cuts the kernel off at 4 standard deviations, rounded to a voxel.
-        rows = [(np.arange(n) - n // 2, n / 8) for n in size]
-        terms = [
-            np.where(np.abs(d) <= int(4 * s + 0.5), d**2 / (2 * s * s), np.inf) for d, s in rows
-        ]
-        window = np.exp(-_sum(terms))
-        window[window == 0] = window[window > 0].min()
     elif bump == "linear":
         tents = [np.minimum(np.arange(n) + 1, n - np.arange(n)).astype(float) for n in size]
         window = tents[0][:, None, None] * tents[1][:, None] * tents[2]

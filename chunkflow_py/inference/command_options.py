@@ -90,7 +90,6 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         "normalizer": _normalizer(options),
         "output_kind": None if outputs or not kinds else kinds[0],
         "keep_stride": options["grid"] == "padded",
-        "spread": options["grid"] == "spread",
         "skip_empty": options["skip_empty_patches"],
     }
     settings = EngineSettings(**same_name | derived)

@@ -1,8 +1,7 @@
 """Patches cover every domain, in positions that depend on the domain alone."""
 
-import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
@@ -30,12 +29,9 @@ def grids(draw, pads=("reflect", "edge", "zero", "none")):
     geometry = draw(geometries())
     pad = draw(st.sampled_from(pads))
     keep = draw(st.booleans()) and pad != "none"
-    spread = draw(st.booleans()) and not keep
     least = geometry.input_patch_size if pad == "none" else Zyx(1, 1, 1)
     size = Zyx(*(draw(st.integers(low, low + 17)) for low in least))
-    return PatchGrid(
-        geometry, BoundingBox.from_size(draw(triples(-40, 40)), size), pad, keep, spread
-    )
+    return PatchGrid(geometry, BoundingBox.from_size(draw(triples(-40, 40)), size), pad, keep)
 
 
 @st.composite
@@ -53,45 +49,19 @@ def test_patches_cover_all_that_has_an_output(grid):
         size, first = grid.geometry.output_patch_size[axis], grid.cover.start[axis]
         reached = {v for start in starts for v in range(start, start + size)}
         assert reached >= set(range(first, grid.cover.stop[axis]))
-        is_small = grid.spread and size > grid.cover.size[axis]
-        assert starts[0] == (first - (size - grid.cover.size[axis]) // 2 if is_small else first)
+        assert starts[0] == first
         assert list(starts) == sorted(set(starts))
 
 
 @given(grids())
 def test_only_the_last_patch_leaves_the_stride(grid):
     """All patches but the last stand on start + k·stride; with keep_stride the last one too."""
-    assume(not grid.spread)
     for axis, starts in enumerate(grid.starts):
         stride = grid.geometry.stride[axis]
         body = starts if grid.keep_stride else starts[:-1]
         assert list(body) == [starts[0] + k * stride for k in range(len(body))]
         if not grid.keep_stride and len(starts) > 1:
             assert starts[-1] + grid.geometry.output_patch_size[axis] == grid.cover.stop[axis]
-
-
-def steps_of_nnunet(image_size, tile_size, tile_step_size=0.5):
-    """Return the starts along one axis that nnU-Net 2.8 computes (sliding_window_prediction.py)."""
-    count = int(np.ceil((image_size - tile_size) / (tile_size * tile_step_size))) + 1
-    largest = image_size - tile_size
-    step = largest / (count - 1) if count > 1 else 99999999999
-    return [int(np.round(step * k)) for k in range(count)]
-
-
-@given(st.integers(2, 40), st.integers(0, 200), st.integers(-9, 9))
-def test_spread_patches_start_where_those_of_nnunet_start(size, more, first):
-    """With an overlap of half a patch, rounded down, as --tile_step_size 0.5 has it."""
-    geometry = PatchGeometry.of(Zyx(size, size, size), None, Zyx(*(size // 2,) * 3))
-    domain = BoundingBox.from_size((first,) * 3, (size + more,) * 3)
-    grid = PatchGrid(geometry, domain, "zero", spread=True)
-    assert list(grid.starts[0]) == [first + k for k in steps_of_nnunet(size + more, size)]
-
-
-def test_a_grid_cannot_be_padded_and_spread():
-    """The two settings contradict each other."""
-    geometry = PatchGeometry.of((4, 4, 4), None, (2, 2, 2))
-    with pytest.raises(OptionError, match="choose one of them"):
-        PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (9, 9, 9)), "zero", True, True)
 
 
 @given(grids(), st.data())
