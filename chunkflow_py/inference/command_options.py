@@ -86,6 +86,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         "normalizer": _normalizer(options),
         "output_kind": None if outputs or not kinds else kinds[0],
         "keep_stride": options["grid"] == "padded",
+        "spread": options["grid"] == "spread",
         "skip_empty": options["skip_empty_patches"],
     }
     return EngineSettings(**same_name | derived)

@@ -186,19 +186,20 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bump",
-    type=click.Choice(["wu", "zung", "gaussian", "linear", "constant"]),
+    type=click.Choice(["wu", "zung", "gaussian", "linear", "constant", "nnunet"]),
     default="wu",
     show_default=True,
     help="Blending window (importance map in MONAI).",
 )
 @click.option(
     "--grid",
-    type=click.Choice(["auto", "anchored", "padded", "chunk"]),
+    type=click.Choice(["auto", "anchored", "padded", "spread", "chunk"]),
     default="auto",
     show_default=True,
     help="Origin of the patch grid. anchored: corner of the volume; padded: corner of the volume, "
-    "and the last patch may reach into the padding; chunk: corner of each chunk, as in chunkflow "
-    "1.x; auto: anchored if the chunk's margin suffices, else chunk with a warning.",
+    "and the last patch may reach into the padding; spread: patches are spread evenly over the "
+    "volume, as in nnU-Net; chunk: corner of each chunk, as in chunkflow 1.x; auto: anchored if "
+    "the chunk's margin suffices, else chunk with a warning.",
 )
 @click.option(
     "--pad",
