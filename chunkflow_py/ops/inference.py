@@ -33,6 +33,7 @@ if TYPE_CHECKING:
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
             "model_voxel_size_nm",
         ),
+        "nnU-Net": ("folds", "mirror"),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
             "output_channels", "activation", "activate", "patch_precision", "bump",
@@ -45,7 +46,19 @@ if TYPE_CHECKING:
     }
 )  # fmt: skip
 @network_options()
-@patch_size_options(required=True)
+@patch_size_options(required=False, default="that of an nnU-Net model, else required")
+@click.option(
+    "--folds",
+    type=NAMES,
+    help="Folds of an nnU-Net model to average, such as 0,1,2,3,4.  [default: all]",
+)
+@click.option(
+    "--mirror/--no-mirror",
+    default=True,
+    show_default=True,
+    help="Average an nnU-Net model over mirror images of each patch, along the axes of its "
+    "training.",
+)
 @click.option(
     "--batch-size",
     "-b",
@@ -264,14 +277,20 @@ def command(**options: Any) -> Inferencer:
     from chunkflow_py.inference.network_source import check_network
     from chunkflow_py.inference.placement import Placement
 
-    completed = with_package(options)
+    context = click.get_current_context()
+    if options["input_patch_size"] is None and options["framework"] != "nnunet":
+        (lacking,) = (p for p in context.command.params if p.name == "input_patch_size")
+        raise click.MissingParameter(ctx=context, param=lacking)
+    default = click.core.ParameterSource.DEFAULT
+    given = frozenset(name for name in options if context.get_parameter_source(name) != default)
+    completed = with_package(options, given)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
-    click.get_current_context().params["output_names"] = completed["output_names"]
+    context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
     own = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid")
     return Inferencer(
-        Placement(settings, **{key: options[key] for key in own}),
+        Placement(settings, **{key: completed[key] for key in own}),
         network,
         patch_divisor=options["patch_divisor"],
         model_voxel_size_nm=completed["model_voxel_size_nm"],

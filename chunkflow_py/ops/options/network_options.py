@@ -20,7 +20,8 @@ def network_options() -> Decorator:
             "--convnet-model",
             "-m",
             help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
-            "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet.",
+            "ONNX file, a BioImage Model Zoo package, a model of nnU-Net, or a built-in name such "
+            "as rsunet.",
         ),
         click.option(
             "--convnet-weight-path", "-w", help="Weights of the network: a file with a state_dict."
@@ -28,11 +29,11 @@ def network_options() -> Decorator:
         click.option(
             "--framework",
             "-f",
-            type=click.Choice(["universal", "identity", "pytorch"]),
+            type=click.Choice(["universal", "identity", "pytorch", "nnunet"]),
             default="universal",
             show_default=True,
             help="Kind of model: pytorch; universal (a file that defines PatchInferencer, or "
-            "pytorch); identity (no network, for tests).",
+            "pytorch); nnunet (a model of nnU-Net v2); identity (no network, for tests).",
         ),
         click.option(
             "--num-input-channels",
@@ -70,13 +71,14 @@ def network_options() -> Decorator:
     )
 
 
-def patch_size_options(*, required: bool) -> Decorator:
+def patch_size_options(*, required: bool, default: str = "") -> Decorator:
     """Declare the sizes and the overlap of the patches that the network processes.
 
     Args:
-        required: whether --input-patch-size must be given; if not, several sizes are tried.
+        required: whether --input-patch-size must be given.
+        default: what happens without --input-patch-size.
     """
-    default = "" if required else "  [default: try several, if the network allows it]"
+    default = f"  [default: {default}]" if default else ""
     return together(
         zyx_option(
             "--input-patch-size",
