@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     }
 )  # fmt: skip
 @network_options()
-@patch_size_options(required=False, default="that of an nnU-Net model, else required")
+@patch_size_options(required=True)
 @click.option(
     "--folds",
     type=NAMES,
@@ -278,9 +278,6 @@ def command(**options: Any) -> Inferencer:
     from chunkflow_py.inference.placement import Placement
 
     context = click.get_current_context()
-    if options["input_patch_size"] is None and options["framework"] != "nnunet":
-        (lacking,) = (p for p in context.command.params if p.name == "input_patch_size")
-        raise click.MissingParameter(ctx=context, param=lacking)
     default = click.core.ParameterSource.DEFAULT
     given = frozenset(name for name in options if context.get_parameter_source(name) != default)
     completed = with_package(options, given)

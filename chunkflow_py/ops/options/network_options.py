@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -71,21 +71,33 @@ def network_options() -> Decorator:
     )
 
 
-def patch_size_options(*, required: bool, default: str = "") -> Decorator:
+class PatchSizeOption(click.Option):
+    """A patch size that must be given, unless the network is a model of nnU-Net, which has one."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value; options that were given have been processed before missing ones."""
+        if ctx.params.get("framework") == "nnunet" and self.value_is_missing(value):
+            return None
+        return super().process_value(ctx, value)
+
+
+def patch_size_options(*, required: bool) -> Decorator:
     """Declare the sizes and the overlap of the patches that the network processes.
 
     Args:
-        required: whether --input-patch-size must be given.
-        default: what happens without --input-patch-size.
+        required: whether --input-patch-size must be given, except for a model of nnU-Net; if not,
+            several sizes are tried.
     """
-    default = f"  [default: {default}]" if default else ""
+    default = "" if required else "  [default: try several, if the network allows it]"
+    of_plans = "; not needed for a model of nnU-Net" if required else ""
     return together(
         zyx_option(
             "--input-patch-size",
             "-s",
+            cls=PatchSizeOption,
             required=required,
             minimum=1,
-            help=f"Size of the input patch of the network, voxels, zyx.{default}",
+            help=f"Size of the input patch of the network, voxels, zyx{of_plans}.{default}",
         ),
         zyx_option(
             "--output-patch-size",
