@@ -1,7 +1,7 @@
 # `make demo` and `make test` need a Debian or Ubuntu with make and Python 3.11 to 3.13 with venv,
 # and install the rest. `make help` lists all targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-models coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment gpu-check peers clean
+.PHONY: help demo quick test test-models coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment bench-models gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -83,6 +83,10 @@ bench-operators: peers ## each operator compared with chunkflow 1.2.0; ARGS=--qu
 
 bench-exchange: peers rigs ## the exchange of patches compared with large tasks and with none; ARGS=--quick
 	@$(BIN)/python benchmarks/exchange.py $(ARGS)
+
+bench-models: $(READY) ## networks of other formats compared with the packages that trained them; ARGS=--quick
+	@$(BIN)/python tests/rigs/build.py models
+	@$(BIN)/python benchmarks/models.py $(ARGS)
 
 bench-segment: $(READY) ## segment-affinity compared with waterz; ARGS=--quick
 	@$(BIN)/python benchmarks/segmentation.py $(ARGS)
