@@ -314,6 +314,35 @@ def test_weights_of_another_plan_are_refused(model):
         read_model(folder).load()
 
 
+@pytest.mark.parametrize("axes", [(0, 0), (2, 1), (3,), "zyx", (0.5,), 1])
+def test_mirror_axes_are_checked(model, axes):
+    """Each flip is computed once; a file cannot ask for more than the eight mirror images."""
+    model("plain")
+    write_model(read_model("plain", ["0"]), "model.zip")
+    shutil.rmtree("plain")
+    write_folder(Path("plain"), "plain", inference_allowed_mirroring_axes=axes)
+    with pytest.raises(ModelError, match=r"mirror.*in order"):
+        read_model("plain")
+    about = {"format": "chunkflow nnunet 1", "configuration": "3d_fullres", "mirror_axes": axes}
+    with zipfile.ZipFile("model.zip") as old, zipfile.ZipFile("bad.zip", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, json.dumps(about) if name == "nnunet.json" else old.read(name))
+    with pytest.raises(ModelError, match=r"mirrors along the axes .* in order"):
+        read_model("bad.zip")
+
+
+def test_a_patch_that_the_network_cannot_pool_is_refused_with_one_that_it_can(model):
+    """The divisor is the product of the strides, in the axes of the image."""
+    model("residual")
+    assert read_model("residual").plan.divisor == Zyx(4, 4, 4)
+    model("flat")
+    assert read_model("flat").plan.divisor == Zyx(2, 1, 2)
+    words = inference("residual", "residual", "--input-patch-size", 12, 18, 8)
+    code, text = say("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5")
+    assert code != 0
+    assert "--input-patch-size must be a multiple of (4, 4, 4), such as (12, 20, 8)" in text
+
+
 @pytest.mark.parametrize("name", ["os.system", "torch.nn.functional.relu", "torch.nn.Missing", 3])
 def test_plans_name_only_classes_of_torch(model, name):
     """A plan cannot make the program import or call anything else."""

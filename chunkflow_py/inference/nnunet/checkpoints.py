@@ -60,8 +60,10 @@ def read_checkpoint(stream: BinaryIO, name: str, *, trust_weights: bool = False)
         )
         raise ModelError(msg)
     mirror = found.get("inference_allowed_mirroring_axes") or ()
-    if not all(isinstance(axis, int) and 0 <= axis < 3 for axis in mirror):
-        msg = f"{name} has the mirroring axes {mirror!r}; they must be numbers from 0 to 2"
+    if not isinstance(mirror, list | tuple) or [*mirror] != sorted({*mirror} & {0, 1, 2}):
+        msg = (
+            f"{name} has the mirroring axes {mirror!r}; they must be numbers from 0 to 2, in order"
+        )
         raise ModelError(msg)
     return Checkpoint(
         _state(found.get("network_weights"), name),

@@ -14,6 +14,7 @@ from chunkflow_py.errors import ModelError, needs_extra
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.inference.nnunet.plans import Plan
 
 _CLASS = re.compile(r"torch\.nn\.(?:modules\.[a-z]+\.)?([A-Za-z0-9]+)")
@@ -33,6 +34,7 @@ class EnsembleNetwork(torch.nn.Module):
         networks: Iterable[torch.nn.Module],
         axes: tuple[int, int, int] = (0, 1, 2),
         *,
+        divisor: Zyx | None = None,
         mirror_axes: Sequence[int] = (),
         by_slice: bool = False,
     ) -> None:
@@ -41,12 +43,13 @@ class EnsembleNetwork(torch.nn.Module):
         Args:
             networks: network of each fold.
             axes: axis k of the networks is axis ``axes[k]`` of the image.
+            divisor: numbers of which patch sizes must be multiples, zyx.
             mirror_axes: axes of the networks along which patches are mirrored.
             by_slice: the networks are 2D: they take slices across the first of *axes*.
         """
         super().__init__()
         self.folds = torch.nn.ModuleList(networks)
-        self._axes, self._by_slice = axes, by_slice
+        self._axes, self._by_slice, self.divisor = axes, by_slice, divisor
         number = len(mirror_axes)
         # The order of the sum is that of nnU-Net.
         self._flips = [

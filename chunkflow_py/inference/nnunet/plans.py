@@ -134,6 +134,7 @@ class Plan:
         voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` across slices. ``None``
             if the unit is unknown, because the images were not read as medical images.
         channels: names of the input channels.
+        divisor: numbers of which patch sizes must be multiples, zyx: the product of all strides.
         output_channels: number of output channels.
         has_regions: whether the output channels are overlapping regions, not exclusive labels.
         architecture: name of the network's class.
@@ -148,6 +149,7 @@ class Plan:
     patch_size: Zyx
     voxel_size_nm: tuple[float | None, float | None, float | None] | None
     channels: tuple[str, ...]
+    divisor: Zyx
     output_channels: int
     has_regions: bool
     architecture: str
@@ -232,6 +234,7 @@ def _plan(
         Zyx.of(sizes.get(axis, 1) for axis in range(3)),
         (placed.get(0), placed.get(1), placed.get(2)) if unit else None,
         tuple(str(names[key]) for key in sorted(names, key=int)),
+        _divisor(arguments["strides"], axes[-len(patch) :]),
         output_channels,
         has_regions,
         architecture,
@@ -239,6 +242,14 @@ def _plan(
         imported,
         _normalization(path, plans, found, len(names)),
     )
+
+
+def _divisor(strides: Any, axes: tuple[int, ...]) -> Zyx:
+    """Return the product of the strides of all stages, in the axes of the image."""
+    steps = [[each] * len(axes) if isinstance(each, int) else list(each) for each in strides]
+    products = [math.prod(axis) for axis in zip(*steps, strict=True)]
+    placed = dict(zip(axes, products, strict=True))
+    return Zyx.of(int(placed.get(axis, 1)) for axis in range(3))
 
 
 def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class TrainedModel:
         network = EnsembleNetwork(
             networks,
             self.plan.axes,
+            divisor=self.plan.divisor,
             mirror_axes=self.mirror_axes if mirror else (),
             by_slice=self.plan.spatial_dims == 2,
         )
@@ -126,17 +127,19 @@ def read_model(
             )
             raise ModelError(msg)
         configuration, trainer = str(about.get("configuration")), str(about.get("trainer"))
-        mirror = tuple(about.get("mirror_axes") or ())
+        listed = about.get("mirror_axes")
+        mirror = tuple(listed) if isinstance(listed, list) else (None,)
     else:
         name = weights[chosen[0]]
         with files.open_weights(name) as stream:
             first = read_checkpoint(stream, f"{name} of model {path}", trust_weights=trust_weights)
         configuration, trainer, mirror = first.configuration, first.trainer, first.mirror_axes
     plan = read_plan(path, files.json(PLANS), files.json(DATASET), configuration)
-    if not all(type(axis) is int and 0 <= axis < plan.spatial_dims for axis in mirror):
+    allowed = range(plan.spatial_dims)
+    if [*mirror] != [axis for axis in allowed if axis in mirror]:
         msg = (
-            f"model {path} mirrors along the axes {mirror}, but its network has "
-            f"{plan.spatial_dims} axes"
+            f"model {path} mirrors along the axes {mirror}; they must be numbers of its "
+            f"{plan.spatial_dims} axes, in order and each once"
         )
         raise ModelError(msg)
     return TrainedModel(
