@@ -1,7 +1,7 @@
 # `make demo` and `make test` need a Debian or Ubuntu with make and Python 3.11 to 3.13 with venv,
 # and install the rest. `make help` lists all targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment gpu-check peers clean
+.PHONY: help demo quick test test-models coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment bench-models gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # one thread. tests/conftest.py puts long tests first; each process gets few tests at a time, so
 # that the long ones are spread over all processes.
 PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
-SHORT := not (drill and slow) and not long and not container
+SHORT := not (drill and slow) and not long and not container and not models
 quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
@@ -44,7 +44,11 @@ lint: $(READY) ## ruff, mypy --strict, and the import rules
 	@$(BIN)/lint-imports --no-cache
 
 drills: $(READY) rigs ## long tests: kill workers, cut connections, damage data; ARGS='-k NAME' selects
-	@$(BIN)/pytest $(PROCESSES) -rs -m 'drill or long' tests $(ARGS)
+	@$(BIN)/pytest $(PROCESSES) -rs -m '(drill or long) and not models' tests $(ARGS)
+
+test-models: $(READY) ## compare networks of other formats with the packages that trained them
+	@$(BIN)/python tests/rigs/build.py models
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -rs -m models tests
 
 image: $(READY) ## build the image and try it; needs buildah and debootstrap
 	@$(BIN)/pytest -rs -m container tests/deploy
@@ -80,6 +84,10 @@ bench-operators: peers ## each operator compared with chunkflow 1.2.0; ARGS=--qu
 bench-exchange: peers rigs ## the exchange of patches compared with large tasks and with none; ARGS=--quick
 	@$(BIN)/python benchmarks/exchange.py $(ARGS)
 
+bench-models: $(READY) ## networks of other formats compared with the packages that trained them; ARGS=--quick
+	@$(BIN)/python tests/rigs/build.py models
+	@$(BIN)/python benchmarks/models.py $(ARGS)
+
 bench-segment: $(READY) ## segment-affinity compared with waterz; ARGS=--quick
 	@$(BIN)/python benchmarks/segmentation.py $(ARGS)
 
@@ -96,12 +104,14 @@ clean: ## remove the virtual environment and all generated files
 # torch is installed first and alone, so that pip chooses the build for this machine. atomicwrites
 # exists only as source; without it, pip would silently choose an old neuroglancer. compileall uses
 # all cores, unlike pip, and skips files that are not valid Python, like pip. A broken environment is
-# created again; one whose pins changed is updated.
+# created again; one whose pins changed is updated. The U-Nets of dynamic-network-architectures need
+# nothing of what it depends on, such as torchvision.
 $(READY): pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(MAKE) --no-print-directory -B .venv/pyvenv.cfg
 	@echo "Installing into .venv (minutes, the first time)"
 	@$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-deps dynamic-network-architectures
 	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
 	@touch $@
 

@@ -64,7 +64,7 @@ NAVIGATION = {
         "dask-runs",
         "extending",
     ],
-    "Coming from": ["from-chunkflow", "from-igneous", "from-monai", "peers"],
+    "Coming from": ["from-chunkflow", "from-igneous", "from-monai", "from-nnunet", "peers"],
     "In depth": [
         "inference",
         "volumes",

@@ -59,6 +59,7 @@ def stored(folder):
         # What the two others promise together.
         pytest.param("anchored", "uint8", marks=pytest.mark.long),
         ("padded", "uint8"),
+        pytest.param("spread", "float32", marks=pytest.mark.long),
     ],
 )
 def test_one_task_8_tasks_and_27_tasks_write_the_same_files(raw, tmp_path, dtype, grid):

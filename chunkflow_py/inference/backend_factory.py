@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FRAMEWORKS = ("universal", "identity", "pytorch")
+FRAMEWORKS = ("universal", "identity", "pytorch", "nnunet")
 CONVERTED = (".onnx", ".xml")
 BACKENDS = ("torch", "openvino", "onnxruntime", "auto")
 
@@ -63,6 +63,8 @@ def create_backend(
     trust_weights: bool = False,
     in_memory: torch.nn.Module | None = None,
     patches: Sequence[torch.Tensor] = (),
+    folds: tuple[str, ...] | None = None,
+    mirror: bool = True,
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
@@ -73,7 +75,7 @@ def create_backend(
     Python code of a model runs with all permissions of the user.
 
     Args:
-        framework: kind of the model: ``universal``, ``identity`` or ``pytorch``.
+        framework: kind of the model: ``universal``, ``identity``, ``pytorch`` or ``nnunet``.
         input_patch_size: size of the input patch in voxels, zyx.
         output_patch_size: size of the output patch in voxels, zyx; equal to the
             input patch size, or smaller by an even number of voxels along each axis.
@@ -105,6 +107,8 @@ def create_backend(
         trust_weights: unpickle any object in the weight file, which can run code.
         in_memory: the network itself, which is copied; *model* is then only its name.
         patches: non-empty batches for ``auto`` to measure with (default: synthetic ones).
+        folds: for ``nnunet``, folds to average (default: all).
+        mirror: for ``nnunet``, average over mirror images along the axes of the training.
 
     Raises:
         OptionError: an option is invalid, or does not work with other options or on this machine.
@@ -152,10 +156,15 @@ def create_backend(
         affinity_layout=layout,
         affinity_channels=affinity_channels,
     )
-    if in_memory is None and PurePath(model).suffix in CONVERTED:
+    if framework != "nnunet" and in_memory is None and PurePath(model).suffix in CONVERTED:
         _no_weights(weights, model)
         converted = _from_file(model, made_for, backend, dtype, device)
         return finished(converted, device=_device_for(backend, device))
+    if framework == "nnunet" and in_memory is None:
+        from chunkflow_py.inference.nnunet import read_model
+
+        _no_weights(weights, model)
+        in_memory = read_model(model, folds, trust_weights=trust_weights).load(mirror=mirror)
     source = NetworkSource(
         model, weights, num_input_channels, num_output_channels, trust_weights, in_memory
     )

@@ -265,7 +265,7 @@ def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
     return slice(low, high), slice(low - start, high - start)
 
 
-Bump = Literal["wu", "zung", "gaussian", "linear", "constant"]
+Bump = Literal["wu", "zung", "gaussian", "linear", "constant", "nnunet"]
 BUMPS: tuple[Bump, ...] = get_args(Bump)
 
 
@@ -278,14 +278,16 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
     * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum, at least 1e-6;
     * ``gaussian``: standard deviation n/8 around the centre, maximum 1, at least 1e-6;
     * ``linear``: Π min(i+1, n−i), a tent, divided by its maximum;
-    * ``constant``: 1.
+    * ``constant``: 1;
+    * ``nnunet``: standard deviation n/8 around voxel n//2, maximum 10, as nnU-Net computes it.
 
     Args:
         size: size of the output patch in voxels, zyx.
         bump: name of the window.
 
     Returns:
-        (z, y, x) float32, positive everywhere and symmetric along each axis.
+        (z, y, x) float32, positive everywhere and symmetric along each axis; ``nnunet`` is only
+        symmetric along axes of odd size, because its centre is a voxel.
 
     Raises:
         OptionError: *bump* is not the name of a window.
@@ -312,6 +314,8 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
         terms = [((np.arange(n) - (n - 1) / 2) / (n / 8)) ** 2 / 2 for n in size]
         exponent = _sum(terms)
         window = np.maximum(np.exp(exponent.min() - exponent), 1e-6)
+    elif bump == "nnunet":
+        window = 10 * np.exp(-_sum([((np.arange(n) - n // 2) / (n / 8)) ** 2 / 2 for n in size]))
     elif bump == "linear":
         tents = [np.minimum(np.arange(n) + 1, n - np.arange(n)).astype(float) for n in size]
         window = tents[0][:, None, None] * tents[1][:, None] * tents[2]

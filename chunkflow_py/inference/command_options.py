@@ -35,17 +35,25 @@ _FROM_SETTINGS = {
 }
 
 
-def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Complete *options*, if ``convnet_model`` is a package of the BioImage Model Zoo.
+def with_package(
+    options: Mapping[str, Any], given: frozenset[str] = frozenset()
+) -> Mapping[str, Any]:
+    """Complete *options*, if ``convnet_model`` is a package, or a trained model of nnU-Net.
 
     The package decides the number of channels and of dimensions. It also decides the margin, the
     normalisation, the activation and the voxel size, unless the user chose them.
+
+    Args:
+        options: value of each option, keyed by its Python name.
+        given: names of the options that the user gave.
 
     Raises:
         ModelError: the package cannot be read, or needs an unsupported feature.
         OptionError: the network does not accept the patch or batch size.
     """
     model = options["convnet_model"]
+    if options["framework"] == "nnunet" and model is not None:
+        return _with_trained_model(options, given)
     if model is None or not is_package(model):
         return options
     package = read_package(model)
@@ -63,6 +71,58 @@ def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
         completed["output_channels"] = options["output_channels"] or package.output_channels
     package.check_sizes(size, completed["output_patch_size"], options["batch_size"])
     return completed
+
+
+def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Mapping[str, Any]:
+    """Complete *options* with what the predictor of nnU-Net does, unless the user chose otherwise.
+
+    Raises:
+        ModelError: the model cannot be read, or needs an unsupported feature.
+        OptionError: an option contradicts the model.
+    """
+    from chunkflow_py.inference.nnunet import read_model
+
+    model = read_model(
+        options["convnet_model"], options["folds"], trust_weights=options["trust_weights"]
+    )
+    plan = model.plan
+    for name, number in (
+        ("num_input_channels", len(plan.channels)),
+        ("num_output_channels", plan.output_channels),
+    ):
+        if name in given and options[name] != number:
+            option = name.replace("_", "-")
+            msg = (
+                f"--{option} is {options[name]}, but model {model.path} has {number} "
+                f"({', '.join(plan.channels)} as input); leave --{option} out"
+            )
+            raise OptionError(msg)
+    as_labels = options["output_dtype"] == "argmax"
+    if as_labels and plan.has_regions:
+        msg = (
+            f"the channels of model {model.path} are regions, which overlap, so --output-dtype "
+            "argmax would hide some of them; use --output-dtype uint8, and threshold each channel"
+        )
+        raise OptionError(msg)
+    logits = as_labels or options["output_kind"] == ("logit",)
+    size = options["input_patch_size"] or plan.patch_size
+    defaults = {
+        "input_patch_size": size,
+        "output_patch_size": size,
+        "output_patch_overlap": size // 2,
+        "grid": "spread",
+        "bump": "nnunet",
+        "pad": "zero",
+        "activation": "none" if logits else "sigmoid" if plan.has_regions else "softmax",
+        "activate": "before" if logits else "after",
+        "output_kind": ("logit",) if as_labels else ("probability",),
+        "model_voxel_size_nm": plan.voxel_size_nm,
+        "num_input_channels": len(plan.channels),
+        "num_output_channels": plan.output_channels,
+        "spatial_dims": "3",  # the network takes slices of 3D patches itself
+        "package": model,
+    }
+    return dict(options) | {key: value for key, value in defaults.items() if key not in given}
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
@@ -90,6 +150,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         "normalizer": _normalizer(options),
         "output_kind": None if outputs or not kinds else kinds[0],
         "keep_stride": options["grid"] == "padded",
+        "spread": options["grid"] == "spread",
         "skip_empty": options["skip_empty_patches"],
     }
     settings = EngineSettings(**same_name | derived)

@@ -42,6 +42,7 @@ class EngineSettings:
         pad: how input patches are padded outside the bounds of the volume.
         keep_stride: let the last patch along an axis reach into the padding, instead of moving it
             back (``--grid padded``).
+        spread: spread the patches evenly over the volume, as nnU-Net does (``--grid spread``).
         normalizer: normalisation of the voxels before they enter the network.
         output_dtype: ``float32``; ``float16``; ``uint8``: 255·p rounded half to even, after
             clamping p to [0, 1]; ``argmax``: index of the channel with the largest value, as a
@@ -73,6 +74,7 @@ class EngineSettings:
     bump: Bump = "wu"
     pad: Pad = "reflect"
     keep_stride: bool = False
+    spread: bool = False
     normalizer: Normalizer = field(default_factory=Normalizer)
     output_dtype: OutputDtype = "float32"
     output_kind: OutputKind | None = None
@@ -229,4 +231,4 @@ class EngineSettings:
 
     def grid(self, domain: BoundingBox) -> PatchGrid:
         """Return the grid of the patches that cover *domain*."""
-        return PatchGrid(self.geometry, domain, self.pad, self.keep_stride)
+        return PatchGrid(self.geometry, domain, self.pad, self.keep_stride, self.spread)

@@ -232,6 +232,8 @@ def check_network(network: dict[str, Any]) -> None:
     if network["framework"] != "identity" and model is None:
         msg = f"--framework {network['framework']} needs a network; give --convnet-model"
         raise OptionError(msg)
+    if network["framework"] == "nnunet":
+        return  # the model has been read
     files = {"--convnet-weight-path": weights}
     if model is not None and not is_built_in(model):
         files["--convnet-model"] = model
@@ -259,6 +261,8 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
     Raises:
         OptionError: the network consists of several files, but a run can store only one of them.
     """
+    if network.get("framework") == "nnunet":
+        return _trained_files(network["model"])
     found = {}
     model, weights = network.get("model"), network.get("weights")
     if model is not None and not is_built_in(model):
@@ -281,6 +285,19 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
     if weights is not None and (weights != NO_FILE or Path(weights).exists()):
         found[weights] = "code" if network.get("trust_weights") else "data"
     return found
+
+
+def _trained_files(model: str) -> dict[str, str]:
+    from chunkflow_py.inference.nnunet.trained_model import is_imported
+
+    if not is_imported(model):
+        msg = (
+            f"model {model} contains checkpoints, which are pickles, but a run stores only data; "
+            f"convert it once with chunkflow import-model {model} --output model.zip, and give "
+            "model.zip as --convnet-model"
+        )
+        raise OptionError(msg)
+    return {model: "data"}
 
 
 def network_code(network: dict[str, Any]) -> tuple[str, ...]:

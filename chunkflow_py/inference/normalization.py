@@ -59,12 +59,14 @@ class Normalizer:
         shift: number to subtract from each channel; empty with ``dtype`` and ``none``.
         divisor: number to divide each channel by; empty with ``dtype`` and ``none``.
         limits: smallest and largest value to pass to the network, or ``None`` not to clip.
+        channel_limits: the same for each channel; empty not to clip.
     """
 
     method: Method = "dtype"
     shift: tuple[float, ...] = ()
     divisor: tuple[float, ...] = ()
     limits: tuple[float, float] | None = None
+    channel_limits: tuple[tuple[float, float], ...] = ()
 
     def __call__(self, source: NDArray[Any], out: NDArray[np.float32]) -> None:
         """Write the normalised voxels of *source* to *out*, without a temporary array.
@@ -85,6 +87,8 @@ class Normalizer:
             np.divide(source, largest, out=out, casting="unsafe")
         else:
             np.copyto(out, source, casting="unsafe")
+        for target, limits in zip(out, self.channel_limits, strict=False):
+            np.clip(target, *limits, out=target)
         if self.limits is not None:
             np.clip(out, *self.limits, out=out)
 

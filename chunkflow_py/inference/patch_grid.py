@@ -9,6 +9,17 @@ input patch mmm|------------|mmm                          grown by m = (I − P)
 ```
 
 The positions do not depend on how the domain is divided into tasks, so neither does the output.
+
+``--grid spread`` is the grid of nnU-Net: the patches are spread evenly over the domain. They
+overlap by at least the given overlap, and the last patch ends where the domain ends:
+
+```
+domain       |----------------------------------------|
+output patch |oooooooooo|    |oooooooooo|                 start k at round(k·(size − P)/(n − 1))
+                     |oooooooooo|    |oooooooooo|...      n = ceil((size − P)/(P − overlap)) + 1
+small domain    |----|
+output patch |oooooooooo|                                 centred; padded on both sides
+```
 """
 
 from __future__ import annotations
@@ -139,12 +150,14 @@ class PatchGrid:
             the domain by one margin on each side.
         keep_stride: let the last patch reach into the padding instead of moving it back, so that
             all origins stay congruent modulo the network's pooling (``--grid padded``).
+        spread: spread the patches evenly over the domain (``--grid spread``).
     """
 
     geometry: PatchGeometry
     domain: BoundingBox
     pad: Pad = "reflect"
     keep_stride: bool = False
+    spread: bool = False
 
     def __post_init__(self) -> None:
         """Check that at least one patch fits.
@@ -152,7 +165,14 @@ class PatchGrid:
         Raises:
             GeometryError: the domain is empty; or with ``pad="none"``, it is smaller than a patch
                 or *keep_stride* is set.
+            OptionError: both *keep_stride* and *spread* are set.
         """
+        if self.keep_stride and self.spread:
+            msg = (
+                "a grid cannot both keep the stride (--grid padded) and spread the patches "
+                "(--grid spread); choose one of them"
+            )
+            raise OptionError(msg)
         if self.domain.is_empty:
             msg = f"domain {self.domain} contains no voxels; give a box that is not empty"
             raise GeometryError(msg)
@@ -181,6 +201,10 @@ class PatchGrid:
         for axis in range(3):
             first, last = self.cover.start[axis], self.cover.stop[axis]
             size, stride = self.geometry.output_patch_size[axis], self.geometry.stride[axis]
+            if self.spread:
+                overlap = self.geometry.output_patch_overlap[axis]
+                result.append(_spread_starts(first, last, size, overlap))
+                continue
             span = max(0, last - first - size)
             starts = [first + k * stride for k in range(-(-span // stride) + 1)]
             if len(starts) > 1 and not self.keep_stride:
@@ -344,6 +368,22 @@ class PatchGrid:
         return self.count(box).product() * patch / max(1, box.voxels)
 
 
+def _spread_starts(first: int, last: int, size: int, overlap: int) -> tuple[int, ...]:
+    """Return the starts of patches that are spread evenly over [first, last), as nnU-Net does.
+
+    The formula is that of ``compute_steps_for_sliding_window`` of nnU-Net 2.8. Its step is a
+    fraction of the patch: an overlap of half an odd patch, rounded down, stands for exactly half.
+    """
+    span = last - first - size
+    if span <= 0:
+        return (first - -span // 2,)
+    # In halves of a voxel, so that half an odd patch is an integer.
+    halves = size if overlap == size // 2 and size > 1 else 2 * (size - overlap)
+    steps = -(-2 * span // halves)
+    # Rounded half to even, as np.round does; the quotient is rounded before the product, as there.
+    return tuple(first + round(span / steps * k) for k in range(steps + 1))
+
+
 def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
     """Return a warning if patches are shifted by steps that are not multiples of *divisor*.
 
@@ -352,9 +392,10 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
         divisor: shifts to which the network is equivariant, voxels, zyx, or ``None`` if unknown.
 
     Returns:
-        The warning with its remedy, or ``None`` if there is nothing to warn about.
+        The warning with its remedy, or ``None`` if there is nothing to warn about. The shifts of
+        a grid that spreads its patches follow from the size of the domain; no option changes them.
     """
-    if divisor is None or not grid.breaks_congruence(divisor):
+    if divisor is None or grid.spread or not grid.breaks_congruence(divisor):
         return None
     stride = grid.geometry.stride
     if any(stride % divisor):

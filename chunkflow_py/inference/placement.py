@@ -1,4 +1,4 @@
-"""Place patches on a chunk and choose its output box: anchored, padded and legacy grids."""
+"""Place patches on a chunk and choose its output box: grids of the volume and of the chunk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GridMode = Literal["auto", "anchored", "padded", "chunk"]
+GridMode = Literal["auto", "anchored", "padded", "spread", "chunk"]
 
 
 @dataclass
@@ -35,7 +35,8 @@ class Placement:
     Attributes:
         settings: engine settings.
         grid: ``anchored``: starts at the corner of the domain; ``padded``: like ``anchored``, but
-            keeps the stride at the end of the domain; ``chunk``: starts at the corner of each
+            keeps the stride at the end of the domain; ``spread``: spreads the patches evenly over
+            the domain, as nnU-Net does; ``chunk``: starts at the corner of each
             chunk, as in chunkflow 1.x; ``auto``: ``anchored`` if the chunk contains the required
             input, else ``chunk`` with a warning.
         output_margin: voxels to compute beyond the task's box on each side, zyx.

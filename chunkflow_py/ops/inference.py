@@ -48,6 +48,7 @@ if TYPE_CHECKING:
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
             "normalize_mean", "normalize_std", "model_voxel_size_nm", "resample",
         ),
+        "nnU-Net": ("folds", "mirror"),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
             "output_channels", "affinity_order", "affinity_at", "activation", "activate",
@@ -62,6 +63,18 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @network_options()
 @patch_size_options(required=True)
+@click.option(
+    "--folds",
+    type=NAMES,
+    help="Folds of an nnU-Net model to average, such as 0,1,2,3,4.  [default: all]",
+)
+@click.option(
+    "--mirror/--no-mirror",
+    default=True,
+    show_default=True,
+    help="Average an nnU-Net model over mirror images of each patch, along the axes of its "
+    "training.",
+)
 @click.option(
     "--batch-size",
     "-b",
@@ -236,19 +249,20 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bump",
-    type=click.Choice(["wu", "zung", "gaussian", "linear", "constant"]),
+    type=click.Choice(["wu", "zung", "gaussian", "linear", "constant", "nnunet"]),
     default="wu",
     show_default=True,
     help="Blending window (importance map in MONAI).",
 )
 @click.option(
     "--grid",
-    type=click.Choice(["auto", "anchored", "padded", "chunk"]),
+    type=click.Choice(["auto", "anchored", "padded", "spread", "chunk"]),
     default="auto",
     show_default=True,
     help="Origin of the patch grid. anchored: corner of the volume; padded: corner of the volume, "
-    "and the last patch may reach into the padding; chunk: corner of each chunk, as in chunkflow "
-    "1.x; auto: anchored if the chunk's margin suffices, else chunk with a warning.",
+    "and the last patch may reach into the padding; spread: patches are spread evenly over the "
+    "volume, as in nnU-Net; chunk: corner of each chunk, as in chunkflow 1.x; auto: anchored if "
+    "the chunk's margin suffices, else chunk with a warning.",
 )
 @click.option(
     "--pad",
@@ -311,10 +325,13 @@ def command(**options: Any) -> Inferencer | Surrounded:
     )
     from chunkflow_py.inference.network_source import check_network
 
+    context = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    given = frozenset(name for name in options if context.get_parameter_source(name) != default)
     local, fetched = fetched_networks(options)
-    completed = dict(with_package(local), fetched_files=fetched)
+    completed = dict(with_package(local, given), fetched_files=fetched)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
-    click.get_current_context().params["output_names"] = completed["output_names"]
+    context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
     if options["resample"] is not None:

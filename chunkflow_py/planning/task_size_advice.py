@@ -161,6 +161,8 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
         boxes, domain = outline.boxes, outline.domain
         if placement is None or domain is None or not isinstance(boxes, BoxGrid):
             continue
+        if placement.settings.spread:
+            continue  # the distances of the patches follow from the volume
         stride = placement.settings.geometry.stride
         off = [(boxes.start - domain.start) % stride, boxes.stride % stride]
         axes = [

@@ -47,6 +47,8 @@ NEWER = {
     ("inference", "resample"): None,
     ("inference", "affinity_order"): "xyz",
     ("inference", "affinity_at"): "target",
+    ("inference", "folds"): None,
+    ("inference", "mirror"): True,
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
     ("agglomerate", "affinity_offsets"): None,

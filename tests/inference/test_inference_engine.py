@@ -68,7 +68,7 @@ def cases(draw, largest=10):
         batch_size=draw(st.integers(1, 4)),
         bump=draw(st.sampled_from(BUMPS)),
         pad=draw(st.sampled_from(["reflect", "edge", "zero"])),
-        keep_stride=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"keep_stride": True}, {"spread": True}])),
     )
     size = Zyx(*(draw(st.integers(1, 2 * n + 6)) for n in output))
     domain = BoundingBox.from_size(draw(triples(-30, 30)), size)

@@ -23,7 +23,11 @@ IDENTITY = {"framework": "identity", "device": "cpu"}
 def create(geometry=GEOMETRY, grid="auto", *, settings=None, own=None, **more):
     """Return an inferencer around the identity network, one channel."""
     setting = EngineSettings(
-        geometry, num_output_channels=1, keep_stride=grid == "padded", **(settings or {})
+        geometry,
+        num_output_channels=1,
+        keep_stride=grid == "padded",
+        spread=grid == "spread",
+        **(settings or {}),
     )
     return Inferencer(Placement(setting, grid=grid, **more), IDENTITY, **(own or {}))
 
@@ -34,7 +38,7 @@ def image(box=DOMAIN, domain=DOMAIN, seed=0):
     return Chunk(whole[box.slices(domain.start)], box.start, (40, 4, 4), "image", domain)
 
 
-@pytest.mark.parametrize("grid", ["auto", "anchored", "padded"])
+@pytest.mark.parametrize("grid", ["auto", "anchored", "padded", "spread"])
 def test_without_a_task_the_domain_is_returned(grid):
     """A chunk without a task box gives its whole domain, with voxel size and domain kept."""
     output = create(grid=grid)(image())
@@ -45,7 +49,7 @@ def test_without_a_task_the_domain_is_returned(grid):
     np.testing.assert_allclose(output.array[0], image().array / 255, atol=1e-6)
 
 
-@pytest.mark.parametrize("grid", ["auto", "anchored", "padded"])
+@pytest.mark.parametrize("grid", ["auto", "anchored", "padded", "spread"])
 def test_exactly_the_task_box_is_returned_from_exactly_the_required_input(grid):
     """Cut to what `required_input` says, the result is the task's box and nothing else."""
     task = BoundingBox.from_size((13, 27, 33), (5, 11, 20))
@@ -80,7 +84,7 @@ def test_too_small_a_margin_falls_back_with_one_warning_that_names_the_margin(ca
     assert "counted from the chunk" not in caplog.text
 
 
-@pytest.mark.parametrize("grid", ["anchored", "padded"])
+@pytest.mark.parametrize("grid", ["anchored", "padded", "spread"])
 def test_too_small_a_margin_is_an_error_where_the_grid_is_asked_for_by_name(grid):
     """--grid anchored never computes something else."""
     task = BoundingBox.from_size((13, 26, 36), (5, 13, 13))
@@ -263,7 +267,7 @@ def test_networks_in_folders_are_not_taken_along(tmp_path):
             network_files({"model": str(path)})
 
 
-@pytest.mark.parametrize("grid", ["anchored", "padded"])
+@pytest.mark.parametrize("grid", ["anchored", "padded", "spread"])
 @pytest.mark.parametrize("more", [Zyx(0, 0, 0), Zyx(2, 3, 1)])
 def test_the_margin_named_is_the_smallest_that_suits_all_tasks(grid, more):
     """With the margin of the message every task of the line runs; with one voxel less not all."""

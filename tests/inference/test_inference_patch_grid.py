@@ -1,5 +1,8 @@
 """Patches cover every domain, in positions that depend on the domain alone."""
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,9 +32,12 @@ def grids(draw, pads=("reflect", "edge", "zero", "none")):
     geometry = draw(geometries())
     pad = draw(st.sampled_from(pads))
     keep = draw(st.booleans()) and pad != "none"
+    spread = not keep and draw(st.booleans())
     least = geometry.input_patch_size if pad == "none" else Zyx(1, 1, 1)
     size = Zyx(*(draw(st.integers(low, low + 17)) for low in least))
-    return PatchGrid(geometry, BoundingBox.from_size(draw(triples(-40, 40)), size), pad, keep)
+    return PatchGrid(
+        geometry, BoundingBox.from_size(draw(triples(-40, 40)), size), pad, keep, spread
+    )
 
 
 @st.composite
@@ -49,13 +55,16 @@ def test_patches_cover_all_that_has_an_output(grid):
         size, first = grid.geometry.output_patch_size[axis], grid.cover.start[axis]
         reached = {v for start in starts for v in range(start, start + size)}
         assert reached >= set(range(first, grid.cover.stop[axis]))
-        assert starts[0] == first
+        short = max(0, size - (grid.cover.stop[axis] - first)) if grid.spread else 0
+        assert starts[0] == first - short // 2
         assert list(starts) == sorted(set(starts))
 
 
 @given(grids())
 def test_only_the_last_patch_leaves_the_stride(grid):
     """All patches but the last stand on start + k·stride; with keep_stride the last one too."""
+    if grid.spread:
+        return
     for axis, starts in enumerate(grid.starts):
         stride = grid.geometry.stride[axis]
         body = starts if grid.keep_stride else starts[:-1]
@@ -102,8 +111,6 @@ def test_without_padding_no_patch_reads_outside(grid):
 @given(st.integers(1, 6), st.integers(-20, 20))
 def test_reflection_repeats_as_numpy_pads(length, start):
     """The index map equals numpy.pad with mode reflect, many times over."""
-    import numpy as np
-
     geometry = PatchGeometry(Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(0, 0, 0))
     domain = BoundingBox.from_size((start, 0, 0), (length, 1, 1))
     index = PatchGrid(geometry, domain).source_indices(start - 15, start + length + 15, 0)
@@ -126,6 +133,54 @@ def test_the_padded_grid_keeps_origins_congruent():
     grid = PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (10, 11, 4)), keep_stride=True)
     assert grid.starts == ((0, 3, 6), (0, 3, 6, 9), (0,))
     assert not grid.breaks_congruence(Zyx(3, 3, 3))
+
+
+def steps_of_nnunet(image_size, tile_size, tile_step_size):
+    """Return what compute_steps_for_sliding_window of nnU-Net 2.8.1 computes, for one axis."""
+    target = tile_size * tile_step_size
+    number = int(np.ceil((image_size - tile_size) / target)) + 1
+    actual = (image_size - tile_size) / (number - 1) if number > 1 else 99999999999
+    return [int(np.round(actual * i)) for i in range(number)]
+
+
+@given(st.integers(2, 300), st.integers(0, 2000), st.sampled_from([0.5, 0.25, 0.75, 1.0]))
+def test_the_spread_grid_has_the_starts_of_nnunet(patch, more, step):
+    """For any size, patch and step: the same starts as nnU-Net, at half the patch even if odd."""
+    overlap = patch // 2 if step == 0.5 else patch - int(patch * step)
+    if (step != 0.5 and patch * step != patch - overlap) or overlap >= patch:
+        return  # a step that is no whole number of voxels has no overlap
+    geometry = PatchGeometry(*(Zyx(1, 1, n) for n in (patch, patch)), Zyx(0, 0, overlap))
+    grid = PatchGrid(geometry, BoundingBox.from_size((0, 0, 7), (1, 1, patch + more)), spread=True)
+    assert [start - 7 for start in grid.starts[2]] == steps_of_nnunet(patch + more, patch, step)
+
+
+@given(grids())
+def test_spread_patches_overlap_by_at_least_the_overlap(grid):
+    """Neighbours share at least --output-patch-overlap, the last patch ends with the domain."""
+    if not grid.spread:
+        return
+    for axis, starts in enumerate(grid.starts):
+        size, least = (
+            grid.geometry.output_patch_size[axis],
+            grid.geometry.output_patch_overlap[axis],
+        )
+        assert all(a + size - b >= least for a, b in pairwise(starts))
+        if len(starts) > 1:
+            assert starts[-1] + size == grid.cover.stop[axis]
+
+
+def test_a_spread_patch_larger_than_the_domain_is_centred():
+    """As nnU-Net pads: half of the lacking voxels before the domain, rounded down."""
+    geometry = PatchGeometry(Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(4, 4, 4))
+    grid = PatchGrid(geometry, BoundingBox.from_size((0, 10, 0), (3, 4, 9)), spread=True)
+    assert grid.starts == ((-2,), (8,), (0, 1))
+
+
+def test_a_grid_cannot_both_spread_and_keep_the_stride():
+    """The two contradict each other."""
+    geometry = PatchGeometry(Zyx(4, 4, 4), Zyx(4, 4, 4), Zyx(0, 0, 0))
+    with pytest.raises(OptionError, match=r"--grid padded.*--grid spread"):
+        PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (9, 9, 9)), "zero", True, True)
 
 
 def test_amplification_counts_the_network_voxels():

@@ -7,6 +7,7 @@ again, it does nothing; after a change of a pin, an environment is made anew.
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +28,13 @@ PINS = {
         ["--no-deps", "napari==0.9.2", "napari-ome-zarr==0.10.0"],
     ],
 }  # fmt: skip
+# Original packages of other formats of networks. They share the project's PyTorch and libraries.
+MODELS = {
+    "nnunet": [
+        ["--no-deps", "torchvision==0.28.0"],
+        ["nnunetv2==2.8.1", "dynamic-network-architectures==0.4.4", "torch==2.13.0"],
+    ],
+}
 NODE_PINS = ["fauxqs@2.4.1"]  # by npm
 
 
@@ -55,7 +63,7 @@ def server(name, variable=None):
 
 def build(name):
     """Make one environment unless it is there with these very pins."""
-    folder, calls = RIGS / name, PINS[name]
+    folder, calls = RIGS / name, (PINS | MODELS)[name]
     ready = folder / ".ready"
     npm = NODE_PINS if name == "node" else []
     wanted = "\n".join([sys.version, *(" ".join(call) for call in calls), *npm])
@@ -63,6 +71,9 @@ def build(name):
         return
     print(f"Making {folder} (a minute, once)", flush=True)  # noqa: T201 the only sign of life
     venv.create(folder, clear=True, with_pip=False)
+    if name in MODELS:
+        own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+        (own / "shared.pth").write_text(sysconfig.get_path("purelib"))
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
     for call in calls:
         subprocess.run([*pip, "install", "--quiet", "--no-compile", *call], check=True)
@@ -80,4 +91,4 @@ def build(name):
 
 if __name__ == "__main__":
     with ThreadPoolExecutor() as threads:  # each waits for what it downloads
-        list(threads.map(build, PINS))
+        list(threads.map(build, MODELS if sys.argv[1:] == ["models"] else PINS))

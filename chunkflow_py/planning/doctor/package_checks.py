@@ -44,6 +44,7 @@ BRINGS = {
     "onnx": "inference --backend onnxruntime, and models of ONNX",
     "hub": "addresses hf:// of networks",
     "bioimage": "model packages of the BioImage Model Zoo",
+    "nnunet": "models of nnU-Net",
 }
 NOT_EXTRAS = "all", "dev", "testing", "docs"
 

@@ -1,0 +1,400 @@
+"""Read plans.json and dataset.json of nnU-Net v2.
+
+Plans describe arrays whose axes are permuted: axis k of the plan is axis ``transpose_forward[k]``
+of the image (z, y, x). Everything that leaves this module is in the order z, y, x.
+
+| part of the plan                  | older plans               | newer plans       |
+|-----------------------------------|---------------------------|-------------------|
+| class of the network              | `UNet_class_name`         | `architecture`    |
+| features, kernels, strides        | keys of the configuration | `arch_kwargs`     |
+| intensities of the foreground     | `..._by_modality`         | `..._per_channel` |
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.inference.normalization import Normalizer, create_normalizer, read_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ARCHITECTURES = ("PlainConvUNet", "ResidualEncoderUNet")
+_SCHEMES = (
+    "CTNormalization", "ZScoreNormalization", "RescaleTo01Normalization", "RGBTo01Normalization",
+    "NoNormalization",
+)  # fmt: skip
+_FROM_IMAGE = ("ZScoreNormalization", "RescaleTo01Normalization")
+_SMALLEST = 1e-8  # smallest divisor of nnU-Net
+_MILLIMETRE = 1e6  # nanometres; readers of medical images use millimetres
+_IN_MILLIMETRES = ("SimpleITKIO", "NibabelIO", "NibabelIOWithReorient")
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Normalisation of the image, channel by channel.
+
+    Attributes:
+        path: path of the model, for messages.
+        schemes: name of the scheme of each channel.
+        intensities: for each channel, ``mean``, ``std``, ``percentile_00_5`` and
+            ``percentile_99_5`` of the foreground; empty for channels that need none.
+    """
+
+    path: str
+    schemes: tuple[str, ...]
+    intensities: tuple[dict[str, float], ...]
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether a channel is normalised with statistics of the whole image."""
+        return any(scheme in _FROM_IMAGE for scheme in self.schemes)
+
+    def normalizer(
+        self,
+        num_channels: int,
+        statistics: str | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> Normalizer:
+        """Return the normaliser of the network's input.
+
+        Args:
+            num_channels: number of channels of the image.
+            statistics: path of the statistics file of the image, if one is needed.
+            mean: mean of each channel, which with *std* replaces the file if all channels are
+                normalised by their mean and standard deviation.
+            std: standard deviation of each channel.
+
+        Raises:
+            OptionError: statistics are needed but not given, or given but not needed, or do not
+                fit.
+        """
+        if mean is not None or std is not None:
+            if {*self.schemes} != {"ZScoreNormalization"}:
+                msg = (
+                    f"model {self.path} normalises with {', '.join(sorted(set(self.schemes)))}, "
+                    "for which mean and standard deviation of the image do not suffice; leave "
+                    "--normalize-mean and --normalize-std out"
+                )
+                raise OptionError(msg)
+            return create_normalizer(
+                "zscore", num_channels=num_channels, statistics=statistics, mean=mean, std=std
+            )
+        if self.needs_statistics and statistics is None:
+            names = ", ".join(name for name in _FROM_IMAGE if name in self.schemes)
+            msg = (
+                f"model {self.path} normalises with {names}, which needs statistics of the whole "
+                "image, but a task has only a part of it; run compute-statistics over the image, "
+                "then chunkflow sum-statistics URL --output statistics.json, and give "
+                "--normalize-statistics statistics.json"
+            )
+            raise OptionError(msg)
+        if not self.needs_statistics and statistics is not None:
+            msg = (
+                f"model {self.path} needs no statistics of the image, because it normalises with "
+                f"{', '.join(sorted(set(self.schemes)))}; leave --normalize-statistics "
+                f"{statistics} out"
+            )
+            raise OptionError(msg)
+        channels = read_statistics(statistics) if statistics is not None else ()
+        if statistics is not None and len(channels) != num_channels:
+            msg = (
+                f"{statistics} has statistics of {len(channels)} channels, but model {self.path} "
+                f"takes {num_channels}; compute the statistics of this image"
+            )
+            raise OptionError(msg)
+        shift, divisor, limits = [], [], []
+        for index, scheme in enumerate(self.schemes):
+            low, high, pair = -math.inf, math.inf, (0.0, 1.0)
+            where = f"channel {index} of {statistics}"
+            if scheme == "CTNormalization":
+                found = self.intensities[index]
+                pair = found["mean"], max(found["std"], _SMALLEST)
+                low, high = (
+                    _normalised(found[key], *pair) for key in ("percentile_00_5", "percentile_99_5")
+                )
+            elif scheme == "ZScoreNormalization":
+                mean, std = channels[index].zscore(where)
+                pair = mean, max(std, _SMALLEST)
+            elif scheme == "RescaleTo01Normalization":
+                pair = channels[index].range(where, (0.0, 100.0))
+            elif scheme == "RGBTo01Normalization":
+                pair = 0.0, 255.0
+            shift.append(pair[0])
+            divisor.append(pair[1])
+            limits.append((low, high))
+        return Normalizer("zscore", tuple(shift), tuple(divisor), channel_limits=tuple(limits))
+
+
+def _normalised(value: float, shift: float, divisor: float) -> float:
+    """Return the normalised value, in float32 as nnU-Net computes it.
+
+    Clipping to this value after normalising equals clipping before it, because each step of the
+    arithmetic is monotone.
+    """
+    return float(np.float32((np.float32(value) - np.float32(shift)) / np.float32(divisor)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What nnU-Net planned for one configuration, in the axes of the image.
+
+    Attributes:
+        configuration: name of the configuration, such as ``3d_fullres``.
+        axes: ``transpose_forward``; axis k of the network is axis ``axes[k]`` of the image.
+        spatial_dims: 3, or 2 for a network of slices, which are cut across image axis ``axes[0]``.
+        patch_size: size of the patch, voxels, zyx; 1 across slices.
+        voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` across slices. ``None``
+            if the unit is unknown, because the images were not read as medical images.
+        channels: names of the input channels.
+        divisor: numbers of which patch sizes must be multiples, zyx: the product of all strides.
+        output_channels: number of output channels.
+        has_regions: whether the output channels are overlapping regions, not exclusive labels.
+        architecture: name of the network's class.
+        arguments: arguments of this class, as JSON values.
+        imported: names of those *arguments* that name a class of PyTorch.
+        normalization: normalisation of the image.
+    """
+
+    configuration: str
+    axes: tuple[int, int, int]
+    spatial_dims: Literal[2, 3]
+    patch_size: Zyx
+    voxel_size_nm: tuple[float | None, float | None, float | None] | None
+    channels: tuple[str, ...]
+    divisor: Zyx
+    output_channels: int
+    has_regions: bool
+    architecture: str
+    arguments: dict[str, Any]
+    imported: tuple[str, ...]
+    normalization: Normalization
+
+
+def read_plan(
+    path: str, plans: Mapping[str, Any], dataset: Mapping[str, Any], configuration: str
+) -> Plan:
+    """Return the plan of one configuration.
+
+    Args:
+        path: path of the model, for messages.
+        plans: content of ``plans.json``.
+        dataset: content of ``dataset.json``.
+        configuration: name of the configuration.
+
+    Raises:
+        ModelError: the plans have an unknown format, need an unsupported feature, or do not fit
+            the dataset; the message names the field.
+    """
+    try:
+        return _plan(path, plans, dataset, configuration)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, ModelError):
+            raise
+        msg = (
+            f"plans.json or dataset.json of model {path} lacks a part, or has an unknown version "
+            f"({type(error).__name__}: {error}); this version reads models of nnU-Net v2"
+        )
+        raise ModelError(msg) from error
+
+
+def _plan(
+    path: str, plans: Mapping[str, Any], dataset: Mapping[str, Any], configuration: str
+) -> Plan:
+    if not isinstance(plans.get("configurations"), dict) or "transpose_forward" not in plans:
+        msg = (
+            f"plans.json of model {path} has an unknown version: it lacks 'configurations' or "
+            "'transpose_forward', which plans of nnU-Net v2 have; convert or retrain the model "
+            "with nnU-Net v2"
+        )
+        raise ModelError(msg)
+    found = _inherited(path, plans["configurations"], configuration)
+    if found.get("previous_stage"):
+        msg = (
+            f"configuration {configuration} of model {path} is a cascade, which reads the labels "
+            f"of {found['previous_stage']}; use a model of another configuration"
+        )
+        raise ModelError(msg)
+    preprocessor = found.get("preprocessor_name", "DefaultPreprocessor")
+    if preprocessor != "DefaultPreprocessor":
+        msg = (
+            f"configuration {configuration} of model {path} uses the preprocessor {preprocessor}, "
+            "but only DefaultPreprocessor is supported"
+        )
+        raise ModelError(msg)
+    axes = tuple(int(axis) for axis in plans["transpose_forward"])
+    patch = [int(size) for size in found["patch_size"]]
+    if sorted(axes) != [0, 1, 2] or len(patch) not in {2, 3} or min(patch) < 1:
+        msg = (
+            f"plans.json of model {path} has transpose_forward {list(axes)} and patch_size {patch},"
+            " but they must be an order of 0, 1, 2 and two or three positive sizes"
+        )
+        raise ModelError(msg)
+    names = dataset.get("channel_names", dataset.get("modality"))
+    if not isinstance(names, dict) or not names:
+        msg = f"dataset.json of model {path} has no channel_names; add them"
+        raise ModelError(msg)
+    output_channels, has_regions = _labels(path, dataset)
+    architecture, arguments, imported = _architecture(path, found, len(patch))
+    unit = str(plans.get("image_reader_writer")) in _IN_MILLIMETRES
+    spacing = [float(value) * _MILLIMETRE for value in found["spacing"]]
+    placed: dict[int, float] = dict(zip(axes[-len(patch) :], spacing, strict=True))
+    sizes = dict(zip(axes[-len(patch) :], patch, strict=True))
+    return Plan(
+        configuration,
+        (axes[0], axes[1], axes[2]),
+        3 if len(patch) == 3 else 2,
+        Zyx.of(sizes.get(axis, 1) for axis in range(3)),
+        (placed.get(0), placed.get(1), placed.get(2)) if unit else None,
+        tuple(str(names[key]) for key in sorted(names, key=int)),
+        _divisor(arguments["strides"], axes[-len(patch) :]),
+        output_channels,
+        has_regions,
+        architecture,
+        arguments,
+        imported,
+        _normalization(path, plans, found, len(names)),
+    )
+
+
+def _divisor(strides: Any, axes: tuple[int, ...]) -> Zyx:
+    """Return the product of the strides of all stages, in the axes of the image."""
+    steps = [[each] * len(axes) if isinstance(each, int) else list(each) for each in strides]
+    products = [math.prod(axis) for axis in zip(*steps, strict=True)]
+    placed = dict(zip(axes, products, strict=True))
+    return Zyx.of(int(placed.get(axis, 1)) for axis in range(3))
+
+
+def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a configuration with the values of those that it inherits from."""
+    chain: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    current: Any = name
+    while current is not None:
+        if current not in every or current in seen:
+            msg = (
+                f"plans.json of model {path} has no configuration {current!r} that could be read; "
+                f"it has {', '.join(sorted(every))}"
+            )
+            raise ModelError(msg)
+        seen.add(current)
+        chain.append(every[current])
+        current = every[current].get("inherits_from")
+    return {key: value for each in reversed(chain) for key, value in each.items()}
+
+
+def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return the number of output channels, and whether they are regions."""
+    labels = {name: value for name, value in dataset["labels"].items() if name != "ignore"}
+    if labels.get("background") != 0:
+        msg = f"dataset.json of model {path} must have the label background, with the number 0"
+        raise ModelError(msg)
+    if any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
+        regions = [value for value in labels.values() if value not in (0, [0])]
+        return len(regions), True
+    numbers = {int(value[0] if isinstance(value, list) else value) for value in labels.values()}
+    return len(numbers), False
+
+
+def _architecture(
+    path: str, found: dict[str, Any], dims: int
+) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    if "architecture" in found:
+        described = found["architecture"]
+        name = str(described["network_class_name"]).rpartition(".")[2]
+        arguments = dict(described["arch_kwargs"])
+        imported = tuple(described["_kw_requires_import"])
+    elif "UNet_class_name" in found:
+        name = str(found["UNet_class_name"])
+        arguments, imported = _older_arguments(found, name, dims)
+    else:
+        msg = (
+            f"plans.json of model {path} has an unknown version: its configuration has neither "
+            "'architecture' nor 'UNet_class_name'; this version reads models of nnU-Net v2"
+        )
+        raise ModelError(msg)
+    if name not in ARCHITECTURES:
+        msg = (
+            f"model {path} is a {name}, but only {' and '.join(ARCHITECTURES)} are supported; "
+            "export the network with torch.export, and give it as --framework pytorch"
+        )
+        raise ModelError(msg)
+    return name, arguments, imported
+
+
+def _older_arguments(
+    found: dict[str, Any], name: str, dims: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the arguments of a network from older plans, as nnU-Net derives them."""
+    stages = len(found["n_conv_per_stage_encoder"])
+    blocks = "n_conv_per_stage" if name == "PlainConvUNet" else "n_blocks_per_stage"
+    first, most = found["UNet_base_num_features"], found["unet_max_num_features"]
+    arguments = {
+        "n_stages": stages,
+        "features_per_stage": [min(first * 2**stage, most) for stage in range(stages)],
+        "conv_op": f"torch.nn.Conv{dims}d",
+        "kernel_sizes": found["conv_kernel_sizes"],
+        "strides": found["pool_op_kernel_sizes"],
+        blocks: found["n_conv_per_stage_encoder"],
+        "n_conv_per_stage_decoder": found["n_conv_per_stage_decoder"],
+        "conv_bias": True,
+        "norm_op": f"torch.nn.InstanceNorm{dims}d",
+        "norm_op_kwargs": {"eps": 1e-05, "affine": True},
+        "dropout_op": None,
+        "dropout_op_kwargs": None,
+        "nonlin": "torch.nn.LeakyReLU",
+        "nonlin_kwargs": {"inplace": True},
+    }
+    return arguments, ("conv_op", "norm_op", "dropout_op", "nonlin")
+
+
+def _normalization(
+    path: str, plans: Mapping[str, Any], found: dict[str, Any], channels: int
+) -> Normalization:
+    schemes = tuple(str(name) for name in found["normalization_schemes"])
+    if len(schemes) != channels:
+        msg = (
+            f"plans.json of model {path} normalises {len(schemes)} channels, but dataset.json has "
+            f"{channels}; both must be of the same training"
+        )
+        raise ModelError(msg)
+    masks = found.get("use_mask_for_norm", [False] * channels)
+    for scheme, masked in zip(schemes, masks, strict=True):
+        if scheme not in _SCHEMES:
+            msg = (
+                f"model {path} normalises with {scheme}, but only {', '.join(_SCHEMES)} are "
+                "supported; give --normalize, if one of its methods does the same"
+            )
+            raise ModelError(msg)
+        if masked and scheme == "ZScoreNormalization":
+            msg = (
+                f"model {path} normalises with {scheme} inside a mask of non-zero voxels "
+                "(use_mask_for_norm), which is not supported; normalise the image before "
+                "inference, and set use_mask_for_norm to false and the scheme to NoNormalization "
+                "in a copy of plans.json"
+            )
+            raise ModelError(msg)
+    key = "foreground_intensity_properties_per_channel"
+    every = plans.get(key, plans.get("foreground_intensity_properties_by_modality", {}))
+    intensities: list[dict[str, float]] = []
+    for index, scheme in enumerate(schemes):
+        needed = ("mean", "std", "percentile_00_5", "percentile_99_5")
+        here = every.get(str(index), {}) if scheme == "CTNormalization" else {}
+        if scheme == "CTNormalization" and any(
+            not isinstance(here.get(name), int | float) or not math.isfinite(here[name])
+            for name in needed
+        ):
+            msg = (
+                f"plans.json of model {path} normalises channel {index} with {scheme}, but "
+                f"{key} lacks one of {', '.join(needed)} for it"
+            )
+            raise ModelError(msg)
+        intensities.append({name: float(here[name]) for name in needed if name in here})
+    return Normalization(path, schemes, tuple(intensities))

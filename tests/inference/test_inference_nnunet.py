@@ -1,0 +1,409 @@
+"""Models of nnU-Net v2: the outputs of nnU-Net itself, from data only, for any tasks.
+
+The outputs of nnU-Net are stored in tests/data/nnunet; tests/rigs/nnunet_oracle.py made them.
+`make test-models` computes them again with the original package, and repeats these tests.
+"""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+pytest.importorskip("dynamic_network_architectures", reason="needs the extra nnunet")
+
+from nnunet_models import CASES, STORED, image_of, write_folder
+from rigs.build import RIGS
+
+from chunkflow_py.cli.main import cli, main
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.network_source import network_code, network_files
+from chunkflow_py.inference.nnunet import read_model, write_model
+from chunkflow_py.inference.nnunet.plans import read_plan
+from chunkflow_py.inference.normalization import statistics_of
+
+NANOMETRES = 1e6  # per millimetre, the unit of the plans
+ORACLE = RIGS / "nnunet" / "bin" / "python"
+
+
+@pytest.fixture(scope="session", params=["stored", pytest.param("again", marks=pytest.mark.models)])
+def outputs(request, tmp_path_factory):
+    """Return a function (case) -> logits and labels of nnU-Net, stored or computed again."""
+    folder = STORED
+    if request.param == "again":
+        folder = tmp_path_factory.mktemp("oracle")
+        script = Path(__file__).parents[1] / "rigs" / "nnunet_oracle.py"
+        subprocess.run([ORACLE, script, folder], check=True)
+
+    def read(case):
+        with np.load(folder / f"{case}.npz") as found:
+            return found["logits"], found["labels"]
+
+    return read
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """Return a function (case) that writes model folder, image and statistics into the cwd."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(case):
+        write_folder(Path(case), case)
+        image = image_of(case)
+        with h5py.File("image.h5", "w") as file:
+            file["main"], file["voxel_size"] = image, (NANOMETRES,) * 3
+        Path("statistics.json").write_text(json.dumps(statistics_of([image])))
+        return case
+
+    return write
+
+
+def line(*words):
+    """Run a command line; return its exit code."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return stop.value.code
+
+
+def say(*words):
+    """Run a command line in this process; return its exit code and what it printed."""
+    found = CliRunner().invoke(cli, [str(word) for word in words])
+    return found.exit_code, found.output
+
+
+def inference(case, model, *more):
+    """Return the arguments of inference, with statistics where the plans need them."""
+    statistics = [] if case == "plain" else ["--normalize-statistics", "statistics.json"]
+    return ["inference", "--framework", "nnunet", "--convnet-model", model, *statistics,
+            "--device", "cpu", *more]  # fmt: skip
+
+
+def result(path="out.h5"):
+    """Return the voxels of a file."""
+    with h5py.File(path) as file:
+        return file["main"][:]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logits_are_those_of_nnunet_in_float32(case, model, outputs):
+    """From the folder through import-model: within 1e-5 of nnU-Net's own code in float32."""
+    folder = model(case)
+    assert line("import-model", folder, "--output", "model.zip") == 0
+    more = inference(case, "model.zip", "--output-kind", "logit")
+    assert line("load-h5", "-f", "image.h5", *more, "save-h5", "-f", "out.h5") == 0
+    logits, _ = outputs(case)
+    found = result()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-5)
+    assert np.abs(logits).max() > 1  # random weights, not zeros
+
+
+@pytest.mark.parametrize("case", ["plain", "flat"])
+def test_the_labels_are_those_of_nnunet_but_for_ties_in_float16(case, model, outputs):
+    """Labels equal those of the unchanged nnU-Net, except where its float16 sums nearly tie."""
+    model(case)
+    more = inference(case, case, "--output-dtype", "argmax")
+    assert line("load-h5", "-f", "image.h5", *more, "save-h5", "-f", "out.h5") == 0
+    logits, labels = outputs(case)
+    found = result().reshape(labels.shape)
+    top = np.sort(logits, axis=0)
+    differ = found != labels
+    print(f"{case}: {differ.sum()} of {differ.size} labels differ, all at ties in float16")  # noqa: T201
+    assert ((top[-1] - top[-2])[differ] < 2e-2).all()  # sums of float16 have 11 bits
+    assert differ.mean() < 0.01
+    assert len(np.unique(found)) > 1
+
+
+@pytest.mark.parametrize(("case", "size"), [("plain", (7, 9, 13)), ("residual", (5, 7, 11)),
+                                            ("flat", (8, 3, 9))])  # fmt: skip
+def test_tasks_write_the_bytes_of_one_task(case, size, model):
+    """8 tasks and more, cut off the patch grid, equal the whole image to the byte."""
+    model(case)
+    write_model(read_model(case), "model.zip")
+    more = inference(case, "model.zip", "--output-kind", "logit")
+    assert line("load-h5", "-f", "image.h5", *more, "save-h5", "-f", "whole.h5") == 0
+    whole = result("whole.h5")
+    domain = BoundingBox.from_size((0, 0, 0), CASES[case]["size"])
+    boxes = list(BoxGrid.covering(domain, Zyx(*size), respect_stop=True))
+    assert len(boxes) >= 8
+    for number, box in enumerate(boxes):
+        words = ["create-bbox", "-s", *box.start, "-p", *box.stop, "load-h5", "-f", "image.h5",
+                 "--expand-margin-size", "auto", *more,
+                 "save-h5", "-f", f"{number}.h5"]  # fmt: skip
+        assert line(*words) == 0
+        part = whole[(slice(None), *box.slices())]
+        assert result(f"{number}.h5").tobytes() == part.tobytes()
+
+
+def test_probabilities_are_softmax_or_sigmoid_of_the_blended_logits(model, outputs):
+    """The default output: softmax for labels, sigmoid for regions, after blending."""
+    for case in ("plain", "residual"):
+        model(case)
+        words = inference(case, case, "--folds", ",".join(CASES[case]["folds"]))
+        assert line("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5") == 0
+        logits = torch.from_numpy(outputs(case)[0])
+        wanted = logits.softmax(0) if case == "plain" else logits.sigmoid()
+        np.testing.assert_allclose(result(), wanted.numpy(), rtol=0, atol=1e-5)
+
+
+def test_folds_and_mirror_images_change_the_result(model):
+    """--folds 1 and --no-mirror run what they say: the bare network on a patch."""
+    model("plain")
+    found = read_model("plain", ["1"])
+    batch = torch.from_numpy(np.random.RandomState(3).rand(1, 2, 8, 12, 16).astype(np.float32))
+    bare = found.load(mirror=False)
+    assert len(bare.folds) == 1
+    torch.testing.assert_close(bare(batch), bare.folds[0](batch), rtol=0, atol=0)
+    mirrored = found.load()(batch)
+    assert not torch.allclose(mirrored, bare(batch), atol=1e-3)
+    flipped = found.load()(batch.flip([2])).flip([2])
+    torch.testing.assert_close(flipped, mirrored, rtol=0, atol=1e-5)
+    backend = create_backend(
+        "nnunet", model="plain", input_patch_size=(8, 12, 16), output_patch_size=(8, 12, 16),
+        num_input_channels=2, num_output_channels=3, device="cpu", folds=("1",), mirror=False,
+    )  # fmt: skip
+    torch.testing.assert_close(backend(batch), bare(batch), rtol=0, atol=1e-5)
+
+
+def test_an_imported_model_is_one_file_of_data(model, tmp_path):
+    """It has equal bytes for equal models, names no code, and loads without the folder."""
+    model("plain")
+    for name in ("one.zip", "two.zip"):
+        write_model(read_model("plain"), name)
+    assert Path("one.zip").read_bytes() == Path("two.zip").read_bytes()
+    network = {"framework": "nnunet", "model": "one.zip"}
+    assert network_files(network) == {"one.zip": "data"}
+    assert network_code(network) == ()
+    for folder in ("plain", shutil.make_archive("packed", "zip", ".", "plain")):
+        with pytest.raises(OptionError, match="convert it once with chunkflow import-model"):
+            network_files(network | {"model": folder})
+    before = read_model("plain")
+    after = read_model("one.zip")
+    assert after.plan.__dict__ | {"normalization": 0} == before.plan.__dict__ | {"normalization": 0}
+    assert after.mirror_axes == before.mirror_axes == (0, 1, 2)
+    shutil.rmtree("plain")
+    for fold in after.folds:
+        assert after.weights(fold).keys() == after.load().folds[0].state_dict().keys()
+    assert read_model("packed.zip").folds == ("0", "1")
+
+
+class Malice:
+    """Creates a file when it is unpickled."""
+
+    def __reduce__(self):
+        return os.makedirs, ("ran", 0o777, True)
+
+
+def test_a_checkpoint_that_runs_code_is_refused_unless_trusted(model):
+    """Nothing is executed without --trust-weights, and the message names the way."""
+    model("plain")
+    shutil.rmtree("plain")
+    write_folder(Path("plain"), "plain", logging=Malice())
+    with pytest.raises(ModelError, match="import-model --trust-weights"):
+        read_model("plain")
+    assert not Path("ran").exists()
+    code, text = say("import-model", "plain", "--output", "model.zip")
+    assert code != 0
+    assert "--trust-weights" in text
+    assert not Path("model.zip").exists()
+    assert line("import-model", "plain", "--output", "model.zip", "--trust-weights") == 0
+    assert Path("ran").is_dir()
+    Path("ran").rmdir()
+    read_model("model.zip").load()
+    assert not Path("ran").exists()
+
+
+def test_weights_of_an_imported_model_are_never_unpickled_even_if_trusted(model):
+    """A file that pretends to be imported cannot smuggle in a pickle."""
+    model("plain")
+    write_model(read_model("plain", ["0"]), "model.zip")
+    with zipfile.ZipFile("model.zip") as old, zipfile.ZipFile("bad.zip", "w") as new:
+        for name in old.namelist():
+            data = pickle.dumps(Malice()) if name.endswith(".pt") else old.read(name)
+            new.writestr(name, data)
+    found = read_model("bad.zip", trust_weights=True)
+    with pytest.raises(ModelError, match="more than weights|damaged"):
+        found.load()
+    assert not Path("ran").exists()
+
+
+def change(path, *keys, to):
+    """Replace one value in a JSON file; ``None`` removes it."""
+    content = json.loads(Path(path).read_text())
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = to
+    if to is None:
+        del place[keys[-1]]
+    Path(path).write_text(json.dumps(content))
+
+
+CONFIGURATION = ("configurations", "3d_fullres")
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "to", "message"),
+    [
+        ("plans", ("configurations",), None, "has an unknown version: it lacks 'configurations'"),
+        ("plans", (*CONFIGURATION, "architecture"), None, "neither 'architecture' nor"),
+        ("plans", (*CONFIGURATION, "patch_size"), None, "lacks a part.*patch_size"),
+        ("plans", (*CONFIGURATION, "patch_size"), [8, 12, 0], "three positive sizes"),
+        ("plans", ("transpose_forward",), [0, 0, 1], "an order of 0, 1, 2"),
+        ("plans", (*CONFIGURATION, "previous_stage"), "3d_lowres", "is a cascade"),
+        ("plans", (*CONFIGURATION, "preprocessor_name"), "Mine", "the preprocessor Mine"),
+        ("plans", (*CONFIGURATION, "inherits_from"), "3d_fullres", "no configuration '3d_fullres'"),
+        ("plans", (*CONFIGURATION, "normalization_schemes"), ["CTNormalization"],
+         "normalises 1 channels, but dataset.json has 2"),
+        ("plans", (*CONFIGURATION, "normalization_schemes"), ["Mine", "NoNormalization"],
+         "normalises with Mine, but only"),
+        ("plans", ("foreground_intensity_properties_per_channel", "0", "std"), None,
+         "channel 0 with CTNormalization, but .* lacks one of"),
+        ("plans", (*CONFIGURATION, "architecture", "network_class_name"), "a.b.Primus",
+         "is a Primus, but only PlainConvUNet and ResidualEncoderUNet"),
+        ("dataset", ("channel_names",), {"0": "CT"}, "2 channels, but dataset.json has 1"),
+        ("dataset", ("channel_names",), None, "has no channel_names"),
+        ("dataset", ("labels",), {"cell": 1}, "must have the label background"),
+        ("dataset", ("labels",), None, "lacks a part"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named_in_one_sentence(model, file, keys, to, message):
+    """Unknown plans, unsupported features, channels that do not fit: before the first task."""
+    folder = model("plain")
+    change(f"{folder}/{file}.json", *keys, to=to)
+    with pytest.raises(ModelError, match=message) as raised:
+        read_model(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_missing_files_and_folds_are_named(model, tmp_path):
+    """A folder without plans, a fold that does not exist, a checkpoint that was not written."""
+    folder = model("plain")
+    with pytest.raises(OptionError, match=r"--folds 0,7 .* which has 0, 1; use --folds 0,1"):
+        read_model(folder, ["0", "7"])
+    with pytest.raises(ModelError, match=r"has no fold with checkpoint_best.pth.*--checkpoint"):
+        read_model(folder, checkpoint="best")
+    with pytest.raises(ModelError, match="does not exist; give the folder that nnU-Net"):
+        read_model("nowhere")
+    Path("text.zip").write_text("no archive")
+    with pytest.raises(ModelError, match="neither a folder nor a zip archive"):
+        read_model("text.zip")
+    Path(folder, "dataset.json").unlink()
+    with pytest.raises(ModelError, match=r"contains no dataset\.json"):
+        read_model(folder)
+
+
+def test_weights_of_another_plan_are_refused(model):
+    """The message names the first difference and the trainer."""
+    folder = model("plain")
+    change(
+        f"{folder}/plans.json", *CONFIGURATION, "architecture", "arch_kwargs",
+        "features_per_stage", to=[4, 6, 9],
+    )  # fmt: skip
+    with pytest.raises(ModelError, match=r"do not match the PlainConvUNet.*trainer nnUNetTrainer"):
+        read_model(folder).load()
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (2, 1), (3,), "zyx", (0.5,), 1])
+def test_mirror_axes_are_checked(model, axes):
+    """Each flip is computed once; a file cannot ask for more than the eight mirror images."""
+    model("plain")
+    write_model(read_model("plain", ["0"]), "model.zip")
+    shutil.rmtree("plain")
+    write_folder(Path("plain"), "plain", inference_allowed_mirroring_axes=axes)
+    with pytest.raises(ModelError, match=r"mirror.*in order"):
+        read_model("plain")
+    about = {"format": "chunkflow nnunet 1", "configuration": "3d_fullres", "mirror_axes": axes}
+    with zipfile.ZipFile("model.zip") as old, zipfile.ZipFile("bad.zip", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, json.dumps(about) if name == "nnunet.json" else old.read(name))
+    with pytest.raises(ModelError, match=r"mirrors along the axes .* in order"):
+        read_model("bad.zip")
+
+
+def test_a_patch_that_the_network_cannot_pool_is_refused_with_one_that_it_can(model):
+    """The divisor is the product of the strides, in the axes of the image."""
+    model("residual")
+    assert read_model("residual").plan.divisor == Zyx(4, 4, 4)
+    model("flat")
+    assert read_model("flat").plan.divisor == Zyx(2, 1, 2)
+    words = inference("residual", "residual", "--input-patch-size", 12, 18, 8)
+    code, text = say("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5")
+    assert code != 0
+    assert "--input-patch-size must be a multiple of (4, 4, 4), such as (12, 20, 8)" in text
+
+
+@pytest.mark.parametrize("name", ["os.system", "torch.nn.functional.relu", "torch.nn.Missing", 3])
+def test_plans_name_only_classes_of_torch(model, name):
+    """A plan cannot make the program import or call anything else."""
+    folder = model("plain")
+    keys = (*CONFIGURATION, "architecture", "arch_kwargs", "nonlin")
+    change(f"{folder}/plans.json", *keys, to=name)
+    with pytest.raises(ModelError, match=r"only classes of torch\.nn"):
+        read_model(folder).load()
+
+
+@pytest.mark.parametrize(
+    ("case", "more", "message"),
+    [
+        ("plain", ["--num-input-channels", 1], "is 1, but model plain has 2"),
+        ("plain", ["-c", 2], "is 2, but model plain has 3"),
+        ("plain", ["--normalize-statistics", "statistics.json"], "needs no statistics"),
+        ("residual", ["--output-dtype", "argmax"], "are regions, which overlap"),
+        ("plain", ["--folds", "5"], "which has 0, 1"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_the_model_are_refused(model, case, more, message):
+    """Before the image is read."""
+    model(case)
+    code, text = say("load-h5", "-f", "nowhere.h5", *inference(case, case, *more))
+    assert code == 2
+    assert message in text
+
+
+def test_a_model_that_needs_statistics_says_how_to_get_them(model):
+    """z-score and rescaling use the whole image: the error names both commands."""
+    model("residual")
+    words = inference("plain", "residual")
+    code, text = say("load-h5", "-f", "image.h5", *words)
+    assert code == 2
+    assert "compute-statistics" in text
+    assert "sum-statistics" in text
+
+
+def test_another_voxel_size_is_refused(model):
+    """The plan's spacing in millimetres is compared with the image."""
+    model("plain")
+    with h5py.File("image.h5", "a") as file:
+        del file["voxel_size"]
+        file["voxel_size"] = (NANOMETRES, 2 * NANOMETRES, NANOMETRES)
+    words = inference("plain", "plain")
+    code, text = say("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5")
+    assert code != 0
+    assert "was trained on voxels of 1e+06 1e+06 1e+06 nm" in text
+    size = ["--model-voxel-size-nm", NANOMETRES, 2 * NANOMETRES, NANOMETRES]
+    assert line("load-h5", "-f", "image.h5", *words, *size, "save-h5", "-f", "out.h5") == 0
+
+
+def test_clipping_after_normalising_equals_clipping_before(model):
+    """CTNormalization as nnU-Net writes it: clip, subtract, divide, in float32, to the byte."""
+    from nnunet_models import dataset_of, plans_of
+
+    plan = read_plan("m", plans_of("plain"), dataset_of("plain"), "3d_fullres")
+    image = np.random.RandomState(0).randint(0, 256, (2, 9, 9, 9)).astype(np.uint8)
+    out = np.empty(image.shape, np.float32)
+    plan.normalization.normalizer(2)(image, out)
+    expected = image.astype(np.float32)
+    expected[0] = (np.clip(expected[0], 22.0, 203.0) - np.float32(101.5)) / np.float32(31.25)
+    expected[1] /= np.float32(255)
+    assert out.tobytes() == expected.tobytes()

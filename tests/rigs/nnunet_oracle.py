@@ -1,0 +1,89 @@
+"""Run nnU-Net itself on the models of tests/inference/nnunet_models.py, and store its outputs.
+
+`.rigs/nnunet/bin/python tests/rigs/nnunet_oracle.py FOLDER` writes FOLDER/CASE.npz for each case:
+
+* `logits`: (c, z, y, x) float32, from nnU-Net's own code with sums in float32 instead of float16;
+* `labels`: the labels that nnU-Net computes, unchanged, with sums in float16;
+* `versions`: of nnunetv2, dynamic-network-architectures, torch and numpy.
+
+The only changes of the code are the dtypes of the sums and of the window, replaced in its source.
+"""
+
+import inspect
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
+    os.environ.setdefault(name, tempfile.gettempdir())
+sys.path[:0] = [str(Path(__file__).parents[1] / "inference"), str(Path(__file__).parents[2])]
+
+from nnunet_models import CASES, image_of, write_folder  # noqa: E402
+from nnunetv2.inference import predict_from_raw_data as module  # noqa: E402
+from nnunetv2.inference.data_iterators import PreprocessAdapterFromNpy  # noqa: E402
+
+PACKAGES = ("nnunetv2", "dynamic_network_architectures", "torch", "numpy")
+
+
+def float32_predictor():
+    """Return the class of nnU-Net's predictor with sums and window in float32."""
+    source = inspect.getsource(module.nnUNetPredictor)
+    for old, new, number in (
+        ("dtype=torch.half", "dtype=torch.float32", 2),
+        ("value_scaling_factor=10,", "value_scaling_factor=10, dtype=torch.float32,", 1),
+    ):
+        assert source.count(old) == number, f"the code of nnU-Net has changed: {old}"
+        source = source.replace(old, new)
+    names = dict(vars(module))
+    exec(compile(source, module.__file__, "exec"), names)
+    return names["nnUNetPredictor"]
+
+
+def predictor(kind, folder, folds, mirror):
+    """Return a predictor for the CPU with the default settings."""
+    made = kind(
+        tile_step_size=0.5, use_gaussian=True, use_mirroring=mirror,
+        perform_everything_on_device=False, device=torch.device("cpu"), allow_tqdm=False,
+    )  # fmt: skip
+    made.initialize_from_trained_model_folder(str(folder), folds)
+    return made
+
+
+def outputs(folder, folds, image, *, mirror=True):
+    """Return logits in float32 and labels in float16 for an image (c, z, y, x)."""
+    properties = {"spacing": [1.0, 1.0, 1.0]}
+    exact = predictor(float32_predictor(), folder, folds, mirror)
+    data = next(
+        PreprocessAdapterFromNpy(
+            [image], [None], [properties.copy()], [None], exact.plans_manager, exact.dataset_json,
+            exact.configuration_manager, num_threads_in_multithreaded=1,
+        )
+    )["data"]  # fmt: skip
+    logits = exact.predict_logits_from_preprocessed_data(data)
+    back = [0, *(axis + 1 for axis in exact.plans_manager.plans["transpose_backward"])]
+    plain = predictor(module.nnUNetPredictor, folder, folds, mirror)
+    labels = plain.predict_single_npy_array(image, properties.copy())
+    return logits.permute(back).numpy(), np.asarray(labels).astype(np.uint8)
+
+
+def main():
+    """Write the outputs of all cases."""
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    for case, described in CASES.items():
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = write_folder(Path(temporary) / "model", case)
+            folds = tuple(int(fold) for fold in described["folds"])
+            logits, labels = outputs(folder, folds, image_of(case).astype(np.float32))
+        versions = np.array([f"{name} {version(name)}" for name in PACKAGES])
+        np.savez_compressed(target / f"{case}.npz", logits=logits, labels=labels, versions=versions)
+
+
+if __name__ == "__main__":
+    main()
