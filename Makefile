@@ -1,7 +1,7 @@
 # `make demo` and `make test` need a Debian or Ubuntu with make and Python 3.11 to 3.13 with venv,
 # and install the rest. `make help` lists all targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment gpu-check peers clean
+.PHONY: help demo quick test test-models coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -15,8 +15,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # one thread. tests/conftest.py puts long tests first; each process gets few tests at a time, so
 # that the long ones are spread over all processes.
 PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
-SHORT := not (drill and slow) and not long and not container
-quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
+SHORT := not (drill and slow) and not long and not container and not models
+quick test test-models coverage drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -33,6 +33,10 @@ test: $(READY) ## lint, then all tests except long ones and long drills
 	@$(BIN)/pytest --collect-only -q >/dev/null & \
 	  $(MAKE) --no-print-directory -j 2 rigs lint && wait
 	@$(BIN)/pytest $(PROCESSES) -rs -m "$(SHORT)"
+
+test-models: $(READY) ## compare model formats with the packages they come from, such as MONAI
+	@$(BIN)/python tests/rigs/build.py monai
+	@$(BIN)/pytest $(PROCESSES) -rs -m models
 
 coverage: $(READY) rigs ## the same tests; fail if they cover less than 90 % of the package
 	@$(BIN)/pytest $(PROCESSES) -m "$(SHORT)" --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90

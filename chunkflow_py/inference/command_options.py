@@ -42,7 +42,7 @@ def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
         OptionError: the network does not accept the patch or batch size.
     """
     model = options["convnet_model"]
-    if model is None or not is_package(model):
+    if "package" in options or model is None or not is_package(model):
         return options
     package = read_package(model)
     completed = dict(options, package=package)

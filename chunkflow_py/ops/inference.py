@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ),
         "Input": (
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
-            "model_voxel_size_nm",
+            "model_voxel_size_nm", "image_orientation", "skip_transforms",
         ),
         "Output": (
             "num_output_channels", "output_dtype", "output_kind", "output_names",
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     }
 )  # fmt: skip
 @network_options()
-@patch_size_options(required=True)
+@patch_size_options(default="required, except for MONAI bundles")
 @click.option(
     "--batch-size",
     "-b",
@@ -167,6 +167,17 @@ if TYPE_CHECKING:
     "the voxel size of the image differs by more than 10 %.",
 )
 @click.option(
+    "--image-orientation",
+    metavar="CODE",
+    help="Directions of the x, y and z axes of the image, such as RAS, for a MONAI bundle with the "
+    "transform Orientation.",
+)
+@click.option(
+    "--skip-transforms",
+    type=NAMES,
+    help="Transforms of a MONAI bundle to leave out, such as CropForegroundd,AsDiscreted.",
+)
+@click.option(
     "--skip-empty-patches/--no-skip-empty-patches",
     default=False,
     show_default=True,
@@ -186,10 +197,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bump",
-    type=click.Choice(["wu", "zung", "gaussian", "linear", "constant"]),
+    type=click.Choice(["wu", "zung", "gaussian", "gaussian-monai", "linear", "constant"]),
     default="wu",
     show_default=True,
-    help="Blending window (importance map in MONAI).",
+    help="Blending window (importance map in MONAI); gaussian-monai: the window of "
+    "MONAI, up to rounding.",
 )
 @click.option(
     "--grid",
@@ -260,12 +272,18 @@ def command(**options: Any) -> Inferencer:
         with_package,
     )
     from chunkflow_py.inference.inferencer import Inferencer
+    from chunkflow_py.inference.monai_bundle import with_bundle
     from chunkflow_py.inference.network_source import check_network
     from chunkflow_py.inference.placement import Placement
 
-    completed = with_package(options)
+    context = click.get_current_context()
+    completed = with_bundle(options, _chosen(context))
+    if completed["input_patch_size"] is None:
+        size = next(each for each in context.command.params if each.name == "input_patch_size")
+        raise click.MissingParameter(ctx=context, param=size)
+    completed = with_package(completed)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
-    click.get_current_context().params["output_names"] = completed["output_names"]
+    context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
     own = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid")
@@ -279,6 +297,12 @@ def command(**options: Any) -> Inferencer:
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
         origins=_origins(options["patch_mask"], options["patch_mask_mip"]),
     )
+
+
+def _chosen(context: click.Context) -> set[str]:
+    """Return the names of the options that the user gave."""
+    default = click.core.ParameterSource.DEFAULT
+    return {name for name in context.params if context.get_parameter_source(name) is not default}
 
 
 def _origins(mask: str | None, mip: int) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_we
 # default, so that the hashes of older specs do not change.
 NEWER = {
     ("inference", "patch_precision"): "float32",
+    ("inference", "image_orientation"): None,
+    ("inference", "skip_transforms"): None,
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
     ("agglomerate", "affinity_offsets"): None,

@@ -7,6 +7,7 @@ again, it does nothing; after a change of a pin, an environment is made anew.
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,15 @@ PINS = {
         ["--no-deps", "napari==0.9.2", "napari-ome-zarr==0.10.0"],
     ],
 }  # fmt: skip
+# Packages whose results tests compare with, by `make test-models`. They share the libraries of the
+# environment that runs this file.
+SHARED_PINS = {"monai": [["--no-deps", "monai==1.6.1"]]}
 NODE_PINS = ["fauxqs@2.4.1"]  # by npm
+
+
+def python_of(name):
+    """Return the Python of an environment, or ``None`` if it is not installed."""
+    return RIGS / name / "bin" / "python" if (RIGS / name / ".ready").is_file() else None
 
 
 def node():
@@ -55,7 +64,7 @@ def server(name, variable=None):
 
 def build(name):
     """Make one environment unless it is there with these very pins."""
-    folder, calls = RIGS / name, PINS[name]
+    folder, calls = RIGS / name, (PINS | SHARED_PINS)[name]
     ready = folder / ".ready"
     npm = NODE_PINS if name == "node" else []
     wanted = "\n".join([sys.version, *(" ".join(call) for call in calls), *npm])
@@ -66,6 +75,9 @@ def build(name):
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
     for call in calls:
         subprocess.run([*pip, "install", "--quiet", "--no-compile", *call], check=True)
+    if name in SHARED_PINS:
+        (packages,) = folder.glob("lib/python*/site-packages")
+        (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     if npm:
         program = _wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
         quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", folder]
@@ -80,4 +92,4 @@ def build(name):
 
 if __name__ == "__main__":
     with ThreadPoolExecutor() as threads:  # each waits for what it downloads
-        list(threads.map(build, PINS))
+        list(threads.map(build, sys.argv[1:] or PINS))

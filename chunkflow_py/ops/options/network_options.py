@@ -20,7 +20,8 @@ def network_options() -> Decorator:
             "--convnet-model",
             "-m",
             help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
-            "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet.",
+            "ONNX file, a BioImage Model Zoo package, a MONAI bundle, or a built-in name such as "
+            "rsunet.",
         ),
         click.option(
             "--convnet-weight-path", "-w", help="Weights of the network: a file with a state_dict."
@@ -70,20 +71,18 @@ def network_options() -> Decorator:
     )
 
 
-def patch_size_options(*, required: bool) -> Decorator:
+def patch_size_options(*, default: str) -> Decorator:
     """Declare the sizes and the overlap of the patches that the network processes.
 
     Args:
-        required: whether --input-patch-size must be given; if not, several sizes are tried.
+        default: what happens without --input-patch-size, as the end of its help.
     """
-    default = "" if required else "  [default: try several, if the network allows it]"
     return together(
         zyx_option(
             "--input-patch-size",
             "-s",
-            required=required,
             minimum=1,
-            help=f"Size of the input patch of the network, voxels, zyx.{default}",
+            help=f"Size of the input patch of the network, voxels, zyx.  [{default}]",
         ),
         zyx_option(
             "--output-patch-size",

@@ -43,6 +43,7 @@ BRINGS = {
     "openvino": "inference --backend openvino",
     "onnx": "inference --backend onnxruntime, and models of ONNX",
     "bioimage": "model packages of the BioImage Model Zoo",
+    "monai": "MONAI bundles without TorchScript",
 }
 NOT_EXTRAS = "all", "dev", "testing", "docs"
 
