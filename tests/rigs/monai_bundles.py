@@ -49,8 +49,9 @@ def config(network, *, before=(), after=(), inferer=None, **more):
 
 def sliding_window(size=PATCH, **more):
     """Return the definition of a sliding window with Gaussian weights."""
+    sizes = size if isinstance(size, str) else list(size)
     return {
-        "_target_": "SlidingWindowInferer", "roi_size": list(size), "sw_batch_size": 2,
+        "_target_": "SlidingWindowInferer", "roi_size": sizes, "sw_batch_size": 2,
         "overlap": 0.5, "mode": "gaussian", **more,
     }  # fmt: skip
 
@@ -117,13 +118,14 @@ def randomised(network, seed=7):
     return network.eval()
 
 
-def convolution(inputs=1, outputs=2):
+def convolution(inputs=1, outputs=2, kernel=3):
     """Return definition and network of a convolution that respects no symmetry."""
     definition = {
         "_target_": "torch.nn.Conv3d", "in_channels": inputs, "out_channels": outputs,
-        "kernel_size": 3, "padding": 1,
+        "kernel_size": kernel, "padding": kernel // 2,
     }  # fmt: skip
-    return definition, randomised(torch.nn.Conv3d(inputs, outputs, 3, padding=1))
+    network = torch.nn.Conv3d(inputs, outputs, kernel, padding=kernel // 2)
+    return definition, randomised(network)
 
 
 def monai_network(definition):
