@@ -26,6 +26,7 @@ from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.monai_bundle import is_bundle, read_bundle, with_bundle
 from chunkflow_py.inference.monai_bundle.bundle_orientation import network_axes
 from chunkflow_py.inference.network_source import NetworkSource, network_files
+from chunkflow_py.volume import open_volume
 
 SIZE = (12, 14, 16)
 LOAD = {"_target_": "LoadImaged", "keys": "image"}
@@ -476,6 +477,88 @@ def test_a_bundle_can_be_converted(tmp_path):
         for backend in ("torch", "openvino")
     ]  # fmt: skip
     np.testing.assert_allclose(*map(np.asarray, found), atol=1e-5)
+
+
+CODES = ("RAS", "LPS", "PIR", "SLA")
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    patch=st.tuples(*[st.integers(4, 9)] * 3),
+    overlap=st.tuples(*[st.sampled_from([0, 0.25, 0.5, 0.6])] * 3),
+    task=st.tuples(*[st.integers(6, 11)] * 3),
+    code=st.sampled_from(CODES),
+    mode=st.sampled_from(["gaussian", "constant"]),
+    batch=st.integers(1, 3),
+)
+def test_tasks_equal_the_whole(tmp_path_factory, patch, overlap, task, code, mode, batch):
+    """Whatever patch, orientation and division into tasks: the bytes are those of one task."""
+    pytest.importorskip("zarr")
+    folder = tmp_path_factory.mktemp("tasks")
+    with h5py.File(folder / "em.h5", "w") as file:
+        file["main"] = np.random.default_rng(1).integers(0, 256, SIZE, dtype=np.uint8)
+    path = bundle(
+        folder,
+        before=[{"_target_": "Orientationd", "keys": "image", "axcodes": "RAS"}, RANGE],
+        after=[SOFTMAX],
+        inferer=sliding_window(patch, overlap=list(overlap), mode=mode, sw_batch_size=batch),
+    )
+    found = []
+    for size in (SIZE, task):
+        store = folder / f"{len(found)}.zarr"
+        command = [
+            "generate-tasks", "--roi-size", *SIZE, "--chunk-size", *size, "--respect-stop",
+            "load-h5", "--file-name", folder / "em.h5", "--expand-margin-size", "auto",
+            "inference", "--convnet-model", path, "--image-orientation", code, "--device", "cpu",
+            "save-zarr", "--store", store, "--chunk-size", *size,
+        ]  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(list(map(str, command)))
+        assert not stop.value.code
+        volume = open_volume(str(store))
+        found.append(volume.read(volume.bounds).array)
+    assert found[0].std() > 0
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_a_config_may_be_yaml(tmp_path):
+    """The config is the same; aliases, which could stand for terabytes, are refused."""
+    yaml = pytest.importorskip("yaml")
+    path = bundle(tmp_path)
+    file = tmp_path / "bundle/configs/inference.json"
+    document = json.loads(file.read_text())
+    file.unlink()
+    file = file.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(document))
+    assert completed(path)["input_patch_size"] == Zyx(12, 10, 8)
+    file.write_text("a: &a [1, 1]\nb: [*a, *a]")
+    assert "not valid YAML: it contains aliases" in refusal(path)
+    file.write_text("a: [")
+    assert "not valid YAML" in refusal(path)
+    file.write_text("[1]")
+    assert "contains a list, not an object" in refusal(path)
+
+
+def test_a_config_of_any_length_is_not_read(tmp_path):
+    """A few kilobytes of an archive can unpack to gigabytes; reading stops."""
+    bundle(tmp_path)
+    file = tmp_path / "bundle/configs/inference.json"
+    file.write_bytes(b" " * (64 << 20))
+    assert "is larger than 4194304 bytes" in refusal(str(zipped(tmp_path / "bundle")))
+
+
+def test_names_in_an_archive_do_not_lead_out_of_it(tmp_path):
+    """Only the files of a bundle are unpacked, one by one, under names of our own."""
+    bundle(tmp_path)
+    path = zipped(tmp_path / "bundle")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../outside", "x")
+    local = read_bundle(str(path))._files.local("models/model.pt")
+    assert local.read_bytes() == (tmp_path / "bundle/models/model.pt").read_bytes()
+    assert list(local.parent.iterdir()) == [local]
+    assert not (local.parent.parent / "outside").exists()
 
 
 # --- damage ---------------------------------------------------------------------------------------
