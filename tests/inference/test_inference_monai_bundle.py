@@ -321,6 +321,8 @@ def test_a_network_of_monai_needs_monai(tmp_path):
         ({"_target_": "torch.nn.functional.conv3d"}, "only networks of"),
         ({"_target_": "os.system", "command": "true"}, "only networks of"),
         ({"_target_": "torch.nn.init"}, "no network of this name"),
+        ({"_target_": "HoVerNet", "pretrained_url": "https://example.com"}, "that can be made"),
+        ({"_target_": "FlexibleUNet", "pretrained": True}, "weights come from the bundle"),
         (
             {
                 "_target_": "torch.nn.Conv3d", "in_channels": 1, "out_channels": 2,

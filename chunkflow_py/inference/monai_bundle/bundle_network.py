@@ -25,6 +25,14 @@ STATE_DICT = "models/model.pt"
 TORCHSCRIPT = "models/model.ts"
 _SPARE_WEIGHTS = 1 << 20  # numbers that a network may have beyond twice those of its weight file
 
+# Networks of MONAI that neither download nor read files while they are made. Others may: a config
+# would then decide what is fetched from where.
+NETWORKS = (
+    "AttentionUnet", "BasicUNet", "BasicUNetPlusPlus", "DynUNet", "FlexibleUNet", "HighResNet",
+    "MedNeXt", "SegResNet", "SegResNetDS", "SegResNetDS2", "SwinUNETR", "UNet", "UNETR", "VNet",
+)  # fmt: skip
+_SPELLINGS = {name.casefold(): name for name in NETWORKS}
+
 WeightsKind = Literal["state_dict", "torchscript"]
 
 
@@ -116,7 +124,13 @@ def network_class(definition: ConfigField) -> tuple[str, str]:
             "only networks of monai.networks.nets and torch.nn can be made, because other classes "
             "are code of the bundle; use one of them"
         )
-    return "monai.networks.nets", name
+    if name.casefold() not in _SPELLINGS:
+        definition["_target_"].refuse(
+            f"the networks of MONAI that can be made are {', '.join(NETWORKS)}; use one of them"
+        )
+    if definition["pretrained"].value:
+        definition["pretrained"].refuse("weights come from the bundle; set it to false")
+    return "monai.networks.nets", _SPELLINGS[name.casefold()]
 
 
 def load_network(
