@@ -141,6 +141,18 @@ def test_expressions_are_never_evaluated(tmp_path, change, named):
     assert named in refusal(bundle(tmp_path, **change))
 
 
+@pytest.mark.parametrize("place", ["network_def", "preprocessing"])
+def test_references_do_not_multiply_without_end(tmp_path, place):
+    """A few lines whose references repeat each other stand for more values than are read."""
+    more = {f"a{i}": [f"@a{i + 1}"] * 50 for i in range(7)} | {"a7": []}
+    if place == "preprocessing":
+        path = bundle(tmp_path, **more, preprocessing="@a0")
+    else:
+        definition = {"_target_": "torch.nn.Conv3d", "in_channels": 1, "padding": "@a0"}
+        path = bundle(tmp_path, network=definition, **more)
+    assert "more than 100000 values" in refusal(path)
+
+
 def test_expressions_that_nothing_needs_are_ignored(tmp_path):
     """Devices, folders and data loaders are code in every published bundle; they are not run."""
     mark = tmp_path / "run"
@@ -376,6 +388,20 @@ def test_missing_files_are_named(tmp_path, missing, named):
         ({"inferer": sliding_window(mode="bell")}, "constant or gaussian"),
         ({"postprocessing": None}, "postprocessing is missing"),
         ({"before": [RANGE | {"a_max": 0}]}, "must differ from a_min"),
+        ({"before": [RANGE | {"dtype": "uint8"}]}, "change it to float32"),
+        (
+            {
+                "before": [
+                    {
+                        "_target_": "Orientationd",
+                        "keys": "image",
+                        "axcodes": "RAS",
+                        "labels": [["R", "L"], ["P", "A"], ["I", "S"]],
+                    }
+                ]
+            },
+            "usual names of directions",
+        ),
         ({"after": [SOFTMAX, SOFTMAX]}, "only one activation"),
         ({"after": [SOFTMAX | {"sigmoid": True}]}, "only one of them"),
     ],

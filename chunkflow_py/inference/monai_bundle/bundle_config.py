@@ -25,6 +25,7 @@ _DTYPE = re.compile(r"\$?(?:torch\.|np\.|numpy\.)?(\w+)", re.ASCII)
 _INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
 _MOST_REFERENCES = 32
 _MOST_DEPTH = 16
+_MOST_VALUES = 100_000  # that are read, each time that it is: references can multiply them
 # Keys that MONAI reads itself and does not pass on as arguments.
 _RESERVED = ("_target_", "_desc_", "_mode_", "_disabled_", "_requires_")
 
@@ -173,6 +174,7 @@ class ConfigDocument:
         """Keep the content; references to ``_meta_`` lead to the metadata."""
         self.name, self.bundle = name, bundle
         self._content = {"_meta_": metadata} | content
+        self._read = 0
 
     @property
     def root(self) -> ConfigField:
@@ -186,6 +188,9 @@ class ConfigDocument:
             ModelError: the reference leads nowhere, or in a circle.
         """
         here = ConfigField(value, path, self)
+        self._read += 1
+        if self._read > _MOST_VALUES:
+            here.refuse(f"the config has more than {_MOST_VALUES} values; simplify it")
         seen = 0
         while isinstance(here.value, str) and (found := _REFERENCE.fullmatch(here.value)):
             seen += 1

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.network_output import Activation
 
 _MOST_TRANSFORMS = 100
+_LABELS = [["L", "R"], ["P", "A"], ["I", "S"]]
 _DONE_BY_PIPELINE = {
     "LoadImage", "EnsureChannelFirst", "AddChannel", "ToTensor", "ToDevice", "Identity",
     "SaveImage", "Invert", "SelectItems", "DeleteItems", "ToNumpy",
@@ -325,6 +326,7 @@ def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> 
             found.spacing_mm = _spacing(here)
             found.spacing_is_oriented = found.orientation is not None
         elif name == "ScaleIntensityRange":
+            _check_dtype(here)
             steps.append(_range_step(here))
         elif name == "ThresholdIntensity":
             kept = (
@@ -334,6 +336,7 @@ def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> 
             )
             steps.append(IntensityStep(kept=kept))
         elif name in {"NormalizeIntensity", "ScaleIntensity", "ScaleIntensityRangePercentiles"}:
+            _check_dtype(here)
             step, own = _statistics_step(here, name, channels)
             if own is not None and steps:
                 _refuse(
@@ -411,6 +414,8 @@ def _check_dtype(here: ConfigField) -> None:
 def _orientation(here: ConfigField) -> str:
     if here["as_closest_canonical"].boolean(default=False):
         return "RAS"
+    if here["labels"] and here["labels"].value != _LABELS:
+        here["labels"].refuse("only the usual names of directions are supported; remove it")
     code = here["axcodes"].text()
     if not is_orientation(code):
         here["axcodes"].refuse("it must name three directions, such as RAS")
