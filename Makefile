@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # that the long ones are spread over all processes.
 PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
 SHORT := not (drill and slow) and not long and not container and not models
-quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
+quick test test-models coverage drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26

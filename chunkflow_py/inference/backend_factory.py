@@ -61,6 +61,7 @@ def create_backend(
     affinity_channels: tuple[int, ...] = (),
     window: NDArray[np.float32] | None = None,
     trust_weights: bool = False,
+    orientations: tuple[str, str] | None = None,
     in_memory: torch.nn.Module | None = None,
     patches: Sequence[torch.Tensor] = (),
     folds: tuple[str, ...] | None = None,
@@ -81,7 +82,8 @@ def create_backend(
             input patch size, or smaller by an even number of voxels along each axis.
         model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``), a
             ``torch.export`` program (``.pt2``), a converted network (``.onnx``, ``.xml`` of
-            OpenVINO) or a package of the BioImage Model Zoo, or the name of a built-in network.
+            OpenVINO), a package of the BioImage Model Zoo or a MONAI bundle, or the name of a
+            built-in network.
         weights: path of the weight file, if the model needs one.
         num_input_channels: number of channels of the input.
         num_output_channels: number of channels of all outputs of the network together.
@@ -105,6 +107,7 @@ def create_backend(
             the convention in which they are stored.
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies patches by it.
         trust_weights: unpickle any object in the weight file, which can run code.
+        orientations: for a MONAI bundle, the orientation of the network and that of the image.
         in_memory: the network itself, which is copied; *model* is then only its name.
         patches: non-empty batches for ``auto`` to measure with (default: synthetic ones).
         folds: for ``nnunet``, folds to average (default: all).
@@ -166,7 +169,13 @@ def create_backend(
         _no_weights(weights, model)
         in_memory = read_model(model, folds, trust_weights=trust_weights).load(mirror=mirror)
     source = NetworkSource(
-        model, weights, num_input_channels, num_output_channels, trust_weights, in_memory
+        model,
+        weights,
+        num_input_channels,
+        num_output_channels,
+        trust_weights,
+        in_memory,
+        orientations,
     )
     module = source.run_file()
     if module is not None and is_cellmap_script(module):

@@ -265,7 +265,7 @@ def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
     return slice(low, high), slice(low - start, high - start)
 
 
-Bump = Literal["wu", "zung", "gaussian", "linear", "constant", "nnunet"]
+Bump = Literal["wu", "zung", "gaussian", "gaussian-monai", "linear", "constant", "nnunet"]
 BUMPS: tuple[Bump, ...] = get_args(Bump)
 
 
@@ -277,6 +277,7 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
     * ``wu``: exp(−Σ 1/(1−u²)), u = 2(i+1)/(n+1) − 1, rescaled linearly to [1, 1e6];
     * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum, at least 1e-6;
     * ``gaussian``: standard deviation n/8 around the centre, maximum 1, at least 1e-6;
+    * ``gaussian-monai``: the window of MONAI, ``gaussian`` that is at least 1e-3 and not rescaled;
     * ``linear``: Π min(i+1, n−i), a tent, divided by its maximum;
     * ``constant``: 1;
     * ``nnunet``: standard deviation n/8 around voxel n//2, maximum 10, as nnU-Net computes it.
@@ -310,10 +311,11 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
         exponent = _sum([((i + 1) * (len(i) - i) / (len(i) + 1) ** 2) ** -1.5 for i in places])
         # Relative to the smallest exponent, so that the centre never underflows.
         window = np.maximum(np.exp(exponent.min() - exponent), 1e-6)
-    elif bump == "gaussian":
+    elif bump in {"gaussian", "gaussian-monai"}:
         terms = [((np.arange(n) - (n - 1) / 2) / (n / 8)) ** 2 / 2 for n in size]
         exponent = _sum(terms)
-        window = np.maximum(np.exp(exponent.min() - exponent), 1e-6)
+        top, least = (exponent.min(), 1e-6) if bump == "gaussian" else (0.0, 1e-3)
+        window = np.maximum(np.exp(top - exponent), least)
     elif bump == "nnunet":
         window = 10 * np.exp(-_sum([((np.arange(n) - n // 2) / (n / 8)) ** 2 / 2 for n in size]))
     elif bump == "linear":

@@ -54,7 +54,7 @@ def with_package(
     model = options["convnet_model"]
     if options["framework"] == "nnunet" and model is not None:
         return _with_trained_model(options, given)
-    if model is None or not is_package(model):
+    if "package" in options or model is None or not is_package(model):
         return options
     package = read_package(model)
     completed = dict(options, package=package)

@@ -27,6 +27,7 @@ from chunkflow_py.inference.backends.model_files import (
 )
 from chunkflow_py.inference.bioimage import is_package, read_package
 from chunkflow_py.inference.models import is_built_in
+from chunkflow_py.inference.monai_bundle import Bundle, is_bundle, read_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +46,14 @@ class NetworkSource:
 
     Attributes:
         model: name of a built-in network, or path of a file: Python code, TorchScript, an exported
-            program, or a package of the BioImage Model Zoo. All of these files can run code, so
-            use only files that you would run as a program.
+            program, a package of the BioImage Model Zoo, or a MONAI bundle. Most of these files
+            can run code, so use only files that you would run as a program.
         weights: path of the weight file, or ``None`` if the model needs none.
         num_input_channels: number of channels of the network's input.
         num_output_channels: number of channels that the network must return.
         trust_weights: unpickle all objects in the weight file, even those that can run code.
         in_memory: the network itself, if it is already loaded; *model* is then only its name.
+        orientations: for a MONAI bundle, the orientation of the network and that of the image.
     """
 
     model: str
@@ -60,13 +62,16 @@ class NetworkSource:
     num_output_channels: int = 3
     trust_weights: bool = False
     in_memory: torch.nn.Module | None = None
+    orientations: tuple[str, str] | None = None
 
     @cached_property
-    def package(self) -> ModelPackage | None:
-        """The BioImage Model Zoo package, or ``None`` if the model is not such a package."""
-        if self.in_memory is not None or not is_package(self.model):
+    def package(self) -> ModelPackage | Bundle | None:
+        """The BioImage Model Zoo package or MONAI bundle; ``None`` if the model is neither."""
+        if self.in_memory is not None:
             return None
-        return read_package(self.model)
+        if is_bundle(self.model):
+            return read_bundle(self.model)
+        return read_package(self.model) if is_package(self.model) else None
 
     @property
     def is_program(self) -> bool:
@@ -102,6 +107,10 @@ class NetworkSource:
             ModelError: the model or its weights cannot be read, or the weights belong to another
                 model.
         """
+        if isinstance(self.package, Bundle):
+            return self.package.load(
+                trust_weights=self.trust_weights, orientations=self.orientations
+            )
         if self.package is not None:
             return self.package.load(trust_weights=self.trust_weights)
         if self.in_memory is not None:
@@ -146,7 +155,7 @@ class NetworkSource:
         found = hashlib.sha256(f"{self.model} {network}".encode())
         files = {self.model, self.weights or ""}
         if self.package is not None:
-            found.update((self.package.weights.file.sha256 or "").encode())
+            found.update(self.package.checksum.encode())
         for layer in network.modules():
             module = sys.modules.get(type(layer).__module__)
             if module is not None and not module.__name__.startswith("torch."):
@@ -243,7 +252,7 @@ def check_network(network: dict[str, Any]) -> None:
         if path is not None and not Path(path).exists():
             msg = f"{option} {path} does not exist (looked in {Path.cwd()})"
             raise OptionError(msg)
-        if path is not None and Path(path).is_dir() and not is_package(path):
+        if path is not None and Path(path).is_dir() and not (is_package(path) or is_bundle(path)):
             msg = f"{option} {path} is a folder; give the path of a file"
             raise OptionError(msg)
 
@@ -267,10 +276,10 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
     model, weights = network.get("model"), network.get("weights")
     if model is not None and not is_built_in(model):
         suffix = Path(model).suffix
-        if is_package(model) and suffix != ".zip":
+        if (is_package(model) or is_bundle(model)) and suffix != ".zip":
             msg = (
                 f"model package {model} is a folder, but a run can include only single files; pack "
-                "the folder into a .zip file, with the description at the top level, and give the "
+                "the folder into a .zip file, without the folder itself, and give the "
                 ".zip file as --convnet-model"
             )
             raise OptionError(msg)
@@ -281,7 +290,7 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
                 "--backend openvino"
             )
             raise OptionError(msg)
-        found[model] = "data" if suffix == ".onnx" else "code"
+        found[model] = "data" if suffix == ".onnx" or _is_data(model, network) else "code"
     if weights is not None and (weights != NO_FILE or Path(weights).exists()):
         found[weights] = "code" if network.get("trust_weights") else "data"
     return found
@@ -298,6 +307,13 @@ def _trained_files(model: str) -> dict[str, str]:
         )
         raise OptionError(msg)
     return {model: "data"}
+
+
+def _is_data(model: str, network: dict[str, Any]) -> bool:
+    """Return whether *model* is a MONAI bundle whose weights are data, not a program."""
+    return (
+        not network.get("trust_weights") and is_bundle(model) and not read_bundle(model).is_program
+    )
 
 
 def network_code(network: dict[str, Any]) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         "Input": (
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
             "normalize_mean", "normalize_std", "model_voxel_size_nm", "resample",
+            "image_orientation", "skip_transforms",
         ),
         "nnU-Net": ("folds", "mirror"),
         "Output": (
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     }
 )  # fmt: skip
 @network_options()
-@patch_size_options(required=True)
+@patch_size_options(default="required, except for MONAI bundles")
 @click.option(
     "--folds",
     type=NAMES,
@@ -230,6 +231,17 @@ if TYPE_CHECKING:
     "voxels of the image, by this interpolation.",
 )
 @click.option(
+    "--image-orientation",
+    metavar="CODE",
+    help="Directions of the x, y and z axes of the image, such as RAS, for a MONAI bundle with the "
+    "transform Orientation.",
+)
+@click.option(
+    "--skip-transforms",
+    type=NAMES,
+    help="Transforms of a MONAI bundle to leave out, such as CropForegroundd,AsDiscreted.",
+)
+@click.option(
     "--skip-empty-patches/--no-skip-empty-patches",
     default=False,
     show_default=True,
@@ -249,10 +261,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bump",
-    type=click.Choice(["wu", "zung", "gaussian", "linear", "constant", "nnunet"]),
+    type=click.Choice(["wu", "zung", "gaussian", "gaussian-monai", "linear", "constant", "nnunet"]),
     default="wu",
     show_default=True,
-    help="Blending window (importance map in MONAI).",
+    help="Blending window (importance map in MONAI); gaussian-monai: the window of "
+    "MONAI, up to rounding.",
 )
 @click.option(
     "--grid",
@@ -323,13 +336,17 @@ def command(**options: Any) -> Inferencer | Surrounded:
         engine_settings,
         with_package,
     )
+    from chunkflow_py.inference.monai_bundle import with_bundle
     from chunkflow_py.inference.network_source import check_network
 
     context = click.get_current_context()
-    default = click.core.ParameterSource.DEFAULT
-    given = frozenset(name for name in options if context.get_parameter_source(name) != default)
+    given = _given(context)
     local, fetched = fetched_networks(options)
-    completed = dict(with_package(local, given), fetched_files=fetched)
+    completed = with_bundle(local, given)
+    if completed["input_patch_size"] is None and completed["framework"] != "nnunet":
+        size = next(each for each in context.command.params if each.name == "input_patch_size")
+        raise click.MissingParameter(ctx=context, param=size)
+    completed = dict(with_package(completed, given), fetched_files=fetched)
     # The pipeline reads the names of the outputs here, also those that only the package knows.
     context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
@@ -415,6 +432,14 @@ def _is_dtype_implied(options: Mapping[str, Any]) -> bool:
     """Return whether integers are divided by the maximum of their type without being asked to."""
     chosen = ("normalize", "normalize_mean", "normalize_std")
     return "package" not in options and all(options[name] is None for name in chosen)
+
+
+def _given(context: click.Context) -> frozenset[str]:
+    """Return the names of the options that the user gave."""
+    default = click.core.ParameterSource.DEFAULT
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is not default
+    )
 
 
 def _origins(mask: str | None, mip: int) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ NEWER = {
     ("inference", "affinity_at"): "target",
     ("inference", "folds"): None,
     ("inference", "mirror"): True,
+    ("inference", "image_orientation"): None,
+    ("inference", "skip_transforms"): None,
     ("link-labels", "edges_path"): None,
     ("agglomerate", "method"): "waterz",
     ("agglomerate", "affinity_offsets"): None,

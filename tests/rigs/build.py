@@ -28,14 +28,21 @@ PINS = {
         ["--no-deps", "napari==0.9.2", "napari-ome-zarr==0.10.0"],
     ],
 }  # fmt: skip
-# Original packages of other formats of networks. They share the project's PyTorch and libraries.
+# Original packages of other formats of networks, with whose results `make test-models` compares.
+# They share the libraries of the environment that runs this file.
 MODELS = {
+    "monai": [["--no-deps", "monai==1.6.1"]],
     "nnunet": [
         ["--no-deps", "torchvision==0.28.0"],
         ["nnunetv2==2.8.1", "dynamic-network-architectures==0.4.4", "torch==2.13.0"],
     ],
 }
 NODE_PINS = ["fauxqs@2.4.1"]  # by npm
+
+
+def python_of(name):
+    """Return the Python of an environment, or ``None`` if it is not installed."""
+    return RIGS / name / "bin" / "python" if (RIGS / name / ".ready").is_file() else None
 
 
 def node():

@@ -1,4 +1,4 @@
-r"""Convert a model of nnU-Net v2 into one file that contains only data.
+r"""Make one file of data from a model of nnU-Net.
 
 Checkpoints of nnU-Net are pickles, which can run code. import-model reads them once, without
 running code, and writes plans, labels and the weights of each fold into one zip archive. Runs

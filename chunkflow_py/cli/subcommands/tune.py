@@ -77,7 +77,7 @@ class MemoryType(click.ParamType[int]):
     }
 )
 @network_options()
-@patch_size_options(required=False)
+@patch_size_options(default="default: try several, if the network allows it")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
               help="Memory that inference may use, such as 16GB: of the GPU, or of the host if "
                    "--device is cpu.  [default: all memory]")

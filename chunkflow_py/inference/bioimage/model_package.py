@@ -92,6 +92,11 @@ class ModelPackage:
         return sum(self.output_channels)
 
     @property
+    def checksum(self) -> str:
+        """SHA-256 of the weights as the description states it; empty if it states none."""
+        return self.weights.file.sha256 or ""
+
+    @property
     def is_program(self) -> bool:
         """Whether the network is a compiled program, which cannot be changed or converted."""
         return self.weights.format != "pytorch_state_dict"

@@ -121,8 +121,8 @@ class Normalization:
                     _normalised(found[key], *pair) for key in ("percentile_00_5", "percentile_99_5")
                 )
             elif scheme == "ZScoreNormalization":
-                mean, std = channels[index].zscore(where)
-                pair = mean, max(std, _SMALLEST)
+                pair = channels[index].zscore(where)
+                pair = pair[0], max(pair[1], _SMALLEST)
             elif scheme == "RescaleTo01Normalization":
                 pair = channels[index].range(where, (0.0, 100.0))
             elif scheme == "RGBTo01Normalization":

@@ -22,9 +22,9 @@ def network_options() -> Decorator:
             "--convnet-model",
             "-m",
             help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
-            "ONNX file, a BioImage Model Zoo package, a model of nnU-Net, or a built-in name such "
-            "as rsunet. A file may be given as an address: hf://owner/name@commit/file, https://… "
-            "or s3://….",
+            "ONNX file, a BioImage Model Zoo package, a MONAI bundle, a model of nnU-Net, or a "
+            "built-in name such as rsunet. A file may be given as an address: "
+            "hf://owner/name@commit/file, https://… or s3://….",
         ),
         click.option(
             "--convnet-weight-path",
@@ -99,33 +99,18 @@ def fetched_networks(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     return completed, fetched
 
 
-class PatchSizeOption(click.Option):
-    """A patch size that must be given, unless the network is a model of nnU-Net, which has one."""
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value; options that were given have been processed before missing ones."""
-        if ctx.params.get("framework") == "nnunet" and self.value_is_missing(value):
-            return None
-        return super().process_value(ctx, value)
-
-
-def patch_size_options(*, required: bool) -> Decorator:
+def patch_size_options(*, default: str) -> Decorator:
     """Declare the sizes and the overlap of the patches that the network processes.
 
     Args:
-        required: whether --input-patch-size must be given, except for a model of nnU-Net; if not,
-            several sizes are tried.
+        default: what happens without --input-patch-size, as the end of its help.
     """
-    default = "" if required else "  [default: try several, if the network allows it]"
-    of_plans = "; not needed for a model of nnU-Net" if required else ""
     return together(
         zyx_option(
             "--input-patch-size",
             "-s",
-            cls=PatchSizeOption,
-            required=required,
             minimum=1,
-            help=f"Size of the input patch of the network, voxels, zyx{of_plans}.{default}",
+            help=f"Size of the input patch of the network, voxels, zyx.  [{default}]",
         ),
         zyx_option(
             "--output-patch-size",

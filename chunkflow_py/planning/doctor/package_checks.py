@@ -45,6 +45,7 @@ BRINGS = {
     "hub": "addresses hf:// of networks",
     "bioimage": "model packages of the BioImage Model Zoo",
     "nnunet": "models of nnU-Net",
+    "monai": "MONAI bundles without TorchScript",
 }
 NOT_EXTRAS = "all", "dev", "testing", "docs"
 
