@@ -220,7 +220,12 @@ def write_folder(path: Path, case: str, **changes: Any) -> Path:
             "logging": {"ema_fg_dice": [np.float64(0.5), 0.75], "epochs": [np.int64(3)]},
             "_best_ema": np.float64(0.75),
             "current_epoch": 1000,
-            "init_args": {"plans": plans, "configuration": name, "fold": 0, "device": "cpu"},
+            "init_args": {
+                "plans": plans,
+                "configuration": name,
+                "fold": 0,
+                "device": torch.device("cpu"),
+            },
             "trainer_name": "nnUNetTrainer",
             "inference_allowed_mirroring_axes": described["mirror"],
         } | changes

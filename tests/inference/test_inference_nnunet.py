@@ -46,6 +46,8 @@ def outputs(request, tmp_path_factory):
         subprocess.run([ORACLE, script, folder], check=True)
 
     def read(case):
+        if case == "checkpoint":
+            return folder / "checkpoint_final.pth"
         with np.load(folder / f"{case}.npz") as found:
             return found["logits"], found["labels"]
 
@@ -195,6 +197,14 @@ def test_an_imported_model_is_one_file_of_data(model, tmp_path):
     for fold in after.folds:
         assert after.weights(fold).keys() == after.load().folds[0].state_dict().keys()
     assert read_model("packed.zip").folds == ("0", "1")
+
+
+def test_the_checkpoint_of_a_trainer_needs_no_trust(model, outputs):
+    """What nnU-Net's trainer itself writes, with optimizer and log, is read as data."""
+    model("plain")
+    target = Path("plain/fold_0/checkpoint_final.pth")
+    shutil.copy(outputs("checkpoint"), target)
+    assert len(read_model("plain", ["0"]).load().folds) == 1
 
 
 class Malice:
