@@ -98,13 +98,8 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
             )
             raise OptionError(msg)
     as_labels = options["output_dtype"] == "argmax"
-    if as_labels and plan.has_regions:
-        msg = (
-            f"the channels of model {model.path} are regions, which overlap, so --output-dtype "
-            "argmax would hide some of them; use --output-dtype uint8, and threshold each channel"
-        )
-        raise OptionError(msg)
-    logits = as_labels or options["output_kind"] == ("logit",)
+    # The largest logit is the largest probability, but regions are compared with 0.5.
+    logits = (as_labels and not plan.region_labels) or options["output_kind"] == ("logit",)
     size = options["input_patch_size"] or plan.patch_size
     defaults = {
         "input_patch_size": size,
@@ -113,12 +108,13 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
         "grid": "spread",
         "bump": "nnunet",
         "pad": "zero",
-        "activation": "none" if logits else "sigmoid" if plan.has_regions else "softmax",
+        "activation": "none" if logits else "sigmoid" if plan.region_labels else "softmax",
         "activate": "before" if logits else "after",
-        "output_kind": ("logit",) if as_labels else ("probability",),
+        "output_kind": ("logit",) if logits else ("probability",),
         "model_voxel_size_nm": plan.voxel_size_nm,
         "num_input_channels": len(plan.channels),
         "num_output_channels": plan.output_channels,
+        "region_labels": plan.region_labels,
         "spatial_dims": "3",  # the network takes slices of 3D patches itself
         "package": model,
     }

@@ -46,7 +46,9 @@ class EngineSettings:
         normalizer: normalisation of the voxels before they enter the network.
         output_dtype: ``float32``; ``float16``; ``uint8``: 255·p rounded half to even, after
             clamping p to [0, 1]; ``argmax``: index of the channel with the largest value, as a
-            single channel of uint8.
+            single channel of uint8. With *region_labels*, a label instead of the index.
+        region_labels: label of each channel, if the channels are probabilities of overlapping
+            regions. A voxel gets the label of the last channel whose value is above 0.5, or 0.
         output_kind: kind of the output; decides how augmentation maps the output back, and whether
             the first batch of outputs is checked to be in [0, 1].
         activation: function to apply to the network's output; ``softmax`` is computed over the
@@ -77,6 +79,7 @@ class EngineSettings:
     spread: bool = False
     normalizer: Normalizer = field(default_factory=Normalizer)
     output_dtype: OutputDtype = "float32"
+    region_labels: tuple[int, ...] = ()
     output_kind: OutputKind | None = None
     activation: Activation = "none"
     activate: Literal["before", "after"] = "before"
@@ -160,7 +163,11 @@ class EngineSettings:
                 "softmax"
             )
             raise OptionError(msg)
-        if self.output_dtype == "argmax" and not 2 <= channels <= 256:
+        regions = len(self.region_labels)
+        if regions and regions != channels:
+            msg = f"there are labels of {regions} regions, but the output has {channels} channels"
+            raise OptionError(msg)
+        if self.output_dtype == "argmax" and not regions and not 2 <= channels <= 256:
             msg = (
                 f"--output-dtype argmax needs 2 to 256 channels, but the output has {channels}; "
                 "set --num-output-channels, or use another --output-dtype"

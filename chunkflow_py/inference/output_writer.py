@@ -193,7 +193,12 @@ def converted(
     if settings.mask_myelin_threshold is not None:
         keep = values[-1:] < settings.mask_myelin_threshold
         values = values[:-1].mul_(keep)
-    if settings.output_dtype == "argmax":
+    if settings.output_dtype == "argmax" and settings.region_labels:
+        labels = torch.zeros_like(values[:1])
+        for region, label in zip(values, settings.region_labels, strict=True):
+            labels[0].masked_fill_(region > 0.5, label)
+        values = labels
+    elif settings.output_dtype == "argmax":
         values = values.argmax(0, keepdim=True)
     elif settings.output_dtype == "uint8":
         clamped = ((values < 0) | (values > 1)).sum()

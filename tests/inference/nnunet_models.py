@@ -113,6 +113,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "mirror": (0, 2),
         "folds": ("0",),
+        "seed": 38,  # all labels occur
         "size": (9, 26, 21),
     },
     # A 2D network in plans of an older version, slices across y.
@@ -212,7 +213,7 @@ def write_folder(path: Path, case: str, **changes: Any) -> Path:
     network = getattr(unet, plan.architecture)(
         input_channels=len(plan.channels), num_classes=plan.output_channels, **arguments
     )
-    for seed, fold in enumerate(described["folds"]):
+    for seed, fold in enumerate(described["folds"], described.get("seed", 0)):
         checkpoint = {
             "network_weights": random_weights(network, seed),
             "optimizer_state": {},
@@ -220,7 +221,12 @@ def write_folder(path: Path, case: str, **changes: Any) -> Path:
             "logging": {"ema_fg_dice": [np.float64(0.5), 0.75], "epochs": [np.int64(3)]},
             "_best_ema": np.float64(0.75),
             "current_epoch": 1000,
-            "init_args": {"plans": plans, "configuration": name, "fold": 0, "device": "cpu"},
+            "init_args": {
+                "plans": plans,
+                "configuration": name,
+                "fold": 0,
+                "device": torch.device("cpu"),
+            },
             "trainer_name": "nnUNetTrainer",
             "inference_allowed_mirroring_axes": described["mirror"],
         } | changes

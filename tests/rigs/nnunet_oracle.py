@@ -6,6 +6,8 @@
 * `labels`: the labels that nnU-Net computes, unchanged, with sums in float16;
 * `versions`: of nnunetv2, dynamic-network-architectures, torch and numpy.
 
+and FOLDER/checkpoint_final.pth, which nnU-Net's trainer writes, with the log of a training.
+
 The only changes of the code are the dtypes of the sums and of the window, replaced in its source.
 """
 
@@ -19,13 +21,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+HOME = tempfile.TemporaryDirectory()
 for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
-    os.environ.setdefault(name, tempfile.gettempdir())
+    os.environ[name] = HOME.name
 sys.path[:0] = [str(Path(__file__).parents[1] / "inference"), str(Path(__file__).parents[2])]
 
-from nnunet_models import CASES, image_of, write_folder  # noqa: E402
+from nnunet_models import CASES, dataset_of, image_of, plans_of, write_folder  # noqa: E402
 from nnunetv2.inference import predict_from_raw_data as module  # noqa: E402
 from nnunetv2.inference.data_iterators import PreprocessAdapterFromNpy  # noqa: E402
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # noqa: E402
 
 PACKAGES = ("nnunetv2", "dynamic_network_architectures", "torch", "numpy")
 
@@ -71,11 +75,28 @@ def outputs(folder, folds, image, *, mirror=True):
     return logits.permute(back).numpy(), np.asarray(labels).astype(np.uint8)
 
 
+def write_checkpoint(path):
+    """Let nnU-Net's trainer write the checkpoint of a network that it has not trained."""
+    folder = Path(HOME.name) / "Dataset001_Random" / "nnUNetPlans_x"
+    folder.mkdir(parents=True)
+    (folder / "case.npz").touch()
+    plans = plans_of("plain") | {"continue_training": False}
+    device = torch.device("cpu")
+    trainer = nnUNetTrainer(plans, "3d_fullres", 0, dataset_of("plain"), device=device)
+    trainer.initialize()
+    trainer._best_ema = np.float64(0.5)
+    for key, value in (("train_losses", np.float32(1)), ("mean_fg_dice", np.mean([0.1, 0.2])),
+                       ("dice_per_class_or_region", [np.float64(0.1)])):  # fmt: skip
+        trainer.logger.log(key, value, 0)
+    trainer.save_checkpoint(str(path))
+
+
 def main():
     """Write the outputs of all cases."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    write_checkpoint(target / "checkpoint_final.pth")
     for case, described in CASES.items():
         with tempfile.TemporaryDirectory() as temporary:
             folder = write_folder(Path(temporary) / "model", case)

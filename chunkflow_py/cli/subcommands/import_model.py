@@ -69,7 +69,7 @@ def _description(model: TrainedModel, output: str) -> str:
         if plan.voxel_size_nm is None
         else " ".join("any" if value is None else f"{value:g}" for value in plan.voxel_size_nm)
     )
-    kind = "regions" if plan.has_regions else "labels"
+    kind = "regions" if plan.region_labels else "labels"
     needs = ", with --normalize-statistics" if plan.normalization.needs_statistics else ""
     rows = {
         "network": f"{plan.architecture}, {plan.configuration}, {plan.spatial_dims}D",

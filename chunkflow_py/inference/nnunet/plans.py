@@ -156,7 +156,8 @@ class Plan:
         channels: names of the input channels.
         divisor: numbers of which patch sizes must be multiples, zyx: the product of all strides.
         output_channels: number of output channels.
-        has_regions: whether the output channels are overlapping regions, not exclusive labels.
+        region_labels: if the output channels are overlapping regions, the label of each; a region
+            hides those before it. Empty if the channels are exclusive labels.
         architecture: name of the network's class.
         arguments: arguments of this class, as JSON values.
         imported: names of those *arguments* that name a class of PyTorch.
@@ -171,7 +172,7 @@ class Plan:
     channels: tuple[str, ...]
     divisor: Zyx
     output_channels: int
-    has_regions: bool
+    region_labels: tuple[int, ...]
     architecture: str
     arguments: dict[str, Any]
     imported: tuple[str, ...]
@@ -241,7 +242,7 @@ def _plan(
     if not isinstance(names, dict) or not names:
         msg = f"dataset.json of model {path} has no channel_names; add them"
         raise ModelError(msg)
-    output_channels, has_regions = _labels(path, dataset)
+    output_channels, region_labels = _labels(path, dataset)
     architecture, arguments, imported = _architecture(path, found, len(patch))
     unit = str(plans.get("image_reader_writer")) in _IN_MILLIMETRES
     spacing = [float(value) * _MILLIMETRE for value in found["spacing"]]
@@ -256,7 +257,7 @@ def _plan(
         tuple(str(names[key]) for key in sorted(names, key=int)),
         _divisor(arguments["strides"], axes[-len(patch) :]),
         output_channels,
-        has_regions,
+        region_labels,
         architecture,
         arguments,
         imported,
@@ -290,17 +291,28 @@ def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]
     return {key: value for each in reversed(chain) for key, value in each.items()}
 
 
-def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, bool]:
-    """Return the number of output channels, and whether they are regions."""
+def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
+    """Return the number of output channels, and if they are regions, the label of each."""
     labels = {name: value for name, value in dataset["labels"].items() if name != "ignore"}
     if labels.get("background") != 0:
         msg = f"dataset.json of model {path} must have the label background, with the number 0"
         raise ModelError(msg)
     if any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
         regions = [value for value in labels.values() if value not in (0, [0])]
-        return len(regions), True
+        order = dataset.get("regions_class_order")
+        if (
+            not isinstance(order, list)
+            or len(order) != len(regions)
+            or not all(type(label) is int and 0 <= label <= 255 for label in order)
+        ):
+            msg = (
+                f"dataset.json of model {path} has {len(regions)} regions and the "
+                f"regions_class_order {order}, which must have a number from 0 to 255 for each"
+            )
+            raise ModelError(msg)
+        return len(regions), tuple(order)
     numbers = {int(value[0] if isinstance(value, list) else value) for value in labels.values()}
-    return len(numbers), False
+    return len(numbers), ()
 
 
 def _architecture(
