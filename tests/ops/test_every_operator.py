@@ -55,7 +55,9 @@ class TestEveryTransform(TransformContract):
         params=[
             name
             for name in NAMES
-            if decorator_of(name) == "transform" and not any(o.required for o in options_of(name))
+            if decorator_of(name) == "transform"
+            and not any(o.required for o in options_of(name))
+            and name != "inference"  # needs a patch size, unless the network is a MONAI bundle
         ],
     )
     def _operator(self, request):

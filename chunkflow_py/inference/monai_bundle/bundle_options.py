@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import Zyx
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.monai_bundle.bundle import Bundle, BundleProcessing
     from chunkflow_py.inference.monai_bundle.bundle_orientation import NetworkAxes
-
-logger = logging.getLogger(__name__)
 
 _NM_PER_MM = 1e6
 _FOR_BUNDLES = ("image_orientation", "skip_transforms")

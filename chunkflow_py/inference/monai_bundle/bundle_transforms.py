@@ -53,9 +53,9 @@ _ALTERNATIVES = {
     "BorderPad": "patches beyond the border of the volume are filled by --pad",
     "DivisiblePad": "patches beyond the border of the volume are filled by --pad",
     "KeepLargestConnectedComponent": "the largest component is that of the whole volume: use "
-    "connected-components after inference, and mask-out-objects for small components",
-    "RemoveSmallObjects": "objects cross tasks: use connected-components after inference, and "
-    "mask-out-objects",
+    "connected-components, link-labels and filter-labels after inference (docs/labels.md)",
+    "RemoveSmallObjects": "objects cross tasks: use connected-components, link-labels and "
+    "filter-labels after inference (docs/labels.md)",
     "FillHoles": "use fill-segmentation-holes after inference",
     "GaussianSmooth": "use gaussian-filter before inference",
     "MedianSmooth": "use median-filter before inference",
