@@ -118,7 +118,10 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
         "spatial_dims": "3",  # the network takes slices of 3D patches itself
         "package": model,
     }
-    return dict(options) | {key: value for key, value in defaults.items() if key not in given}
+    completed = dict(options) | {key: value for key, value in defaults.items() if key not in given}
+    if not given & {"resample", "model_voxel_size_nm"}:
+        completed["resampling"] = plan.resampling
+    return completed
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:

@@ -60,6 +60,8 @@ class Normalizer:
         divisor: number to divide each channel by; empty with ``dtype`` and ``none``.
         limits: smallest and largest value to pass to the network, or ``None`` not to clip.
         channel_limits: the same for each channel; empty not to clip.
+        extremes: smallest and largest normalised voxel of each channel of the image, as far as
+            known; empty if unknown. Only interpolated voxels are clipped to them.
     """
 
     method: Method = "dtype"
@@ -67,6 +69,7 @@ class Normalizer:
     divisor: tuple[float, ...] = ()
     limits: tuple[float, float] | None = None
     channel_limits: tuple[tuple[float, float], ...] = ()
+    extremes: tuple[tuple[float, float], ...] = ()
 
     def __call__(self, source: NDArray[Any], out: NDArray[np.float32]) -> None:
         """Write the normalised voxels of *source* to *out*, without a temporary array.
@@ -91,6 +94,19 @@ class Normalizer:
             np.clip(target, *limits, out=target)
         if self.limits is not None:
             np.clip(out, *self.limits, out=out)
+
+    def clip_interpolated(self, values: NDArray[np.float32]) -> None:
+        """Clip voxels that were interpolated after they were normalised, in place.
+
+        Splines exceed the range of the voxels that they interpolate.
+
+        Args:
+            values: (c, z, y, x) float32.
+        """
+        for channel, limits in zip(values, self.extremes, strict=False):
+            np.clip(channel, *limits, out=channel)
+        if self.limits is not None:
+            np.clip(values, *self.limits, out=values)
 
 
 def create_normalizer(

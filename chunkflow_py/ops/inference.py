@@ -351,7 +351,7 @@ def command(**options: Any) -> Inferencer | Surrounded:
     context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
-    if options["resample"] is not None:
+    if options["resample"] is not None or _is_resampled(completed, settings):
         return _resampled(completed, settings, network)
     return _inferencer(completed, settings, network)
 
@@ -387,45 +387,63 @@ def _resampled(
     """
     from chunkflow_py.pipeline.resampled_network import resampling_around, settings_at_network_size
 
-    size_nm = options["model_voxel_size_nm"]
+    size_nm, rule = options["model_voxel_size_nm"], options.get("resampling")
     if size_nm is None:
         msg = (
             "--resample needs the voxel size that the network was trained with; give "
             "--model-voxel-size-nm, in nanometres, zyx"
         )
         raise OptionError(msg)
-    unusable = {
-        "--grid chunk": options["grid"] == "chunk",
-        "--output-margin": any(options["output_margin"]),
-        "--output-crop-margin": options["output_crop_margin"] is not None,
-        "--patch-num": options["patch_num"] is not None,
-        "--mask-output-chunk": options["mask_output_chunk"],
-        "--activate after with --patch-mask": settings.activate == "after"
-        and options["patch_mask"] is not None,
-    }
-    for option, is_given in unusable.items():
-        if is_given:
-            msg = (
-                f"{option} cannot be combined with --resample; leave it out, or resample with the "
-                "operator resample before and after inference"
-            )
-            raise OptionError(msg)
+    for option in _not_resampled(options, settings):
+        msg = (
+            f"{option} cannot be combined with --resample; leave it out, or resample with the "
+            "operator resample before and after inference"
+        )
+        raise OptionError(msg)
     params = click.get_current_context().params
     source, outputs = params["input_name"], params["output_names"] or (params["output_name"],)
     resampled = f"{source} at the voxel size of the network"
     params["input_name"] = resampled
     names = (source, resampled, tuple(outputs))
+    # The chunk has this voxel size, up to the rounding of the number of voxels.
+    inner = dict(options, model_voxel_size_nm=None)
     return Surrounded(
-        _inferencer(options, settings_at_network_size(settings), network),
+        _inferencer(inner, settings_at_network_size(settings), network),
         partial(
             resampling_around,
             settings,
             size_nm,
-            options["resample"],
+            options["resample"] or "linear",
             names,
             warn_of_dtype=_is_dtype_implied(options),
+            rule=rule,
         ),
     )
+
+
+def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
+    """Return whether the model itself decides how images of another voxel size are resampled.
+
+    With options that exclude this, such images are refused.
+    """
+    is_kept = settings.skip_empty or settings.mask_myelin_threshold is not None
+    return options.get("resampling") is not None and not (
+        is_kept or _not_resampled(options, settings)
+    )
+
+
+def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list[str]:
+    """Return the options that were given although they do not work with --resample."""
+    is_after = settings.activate == "after"
+    given = {
+        "--grid chunk": options["grid"] == "chunk",
+        "--output-margin": any(options["output_margin"]),
+        "--output-crop-margin": options["output_crop_margin"] is not None,
+        "--patch-num": options["patch_num"] is not None,
+        "--mask-output-chunk": options["mask_output_chunk"],
+        "--activate after with --patch-mask": is_after and options["patch_mask"] is not None,
+    }
+    return [option for option, is_given in given.items() if is_given]
 
 
 def _is_dtype_implied(options: Mapping[str, Any]) -> bool:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.resampling import Method
     from chunkflow_py.core.task import Task
     from chunkflow_py.inference.engine_settings import EngineSettings
+    from chunkflow_py.inference.network_output import OutputKind
 
     Methods = Method | tuple[Method, Method, Method]
     # Bounds and voxel size of a volume -> factor, methods for the image, methods for the outputs.
@@ -76,7 +77,18 @@ def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
             "change; use --activate before"
         )
         raise OptionError(msg)
-    return replace(at_size, activation="none", activate="before")
+    if settings.augment and settings.meaning in ("affinity", "vector"):
+        msg = (
+            f"--augment moves the {settings.meaning} channels of each patch, which --activate "
+            "after --resample does not know to be such; use --activate before"
+        )
+        raise OptionError(msg)
+    # Before the activation, values are logits.
+    outputs = tuple(output._replace(kind="logit") for output in settings.outputs)
+    kind: OutputKind | None = None if outputs else "logit"
+    return replace(
+        at_size, activation="none", activate="before", outputs=outputs, output_kind=kind
+    )
 
 
 @dataclass
@@ -165,6 +177,8 @@ class InputResampler(Resampler):
 
     def __call__(self, task: Task) -> Task:
         """Add the resampled chunk, and the grid of the input, to the task."""
+        from chunkflow_py.inference.engine import as_channels
+
         source = task.chunk(self.input_name)
         self._apply_rule(source.domain, source.voxel_size_nm)
         super().__call__(task)
@@ -174,6 +188,10 @@ class InputResampler(Resampler):
         task[self.original] = InputGrid(
             source.domain, source.voxel_size_nm, scale, self._method_back
         )
+        if self.settings is not None and scale != UNIT_SCALE:
+            chunk = task.chunk(self.output_name)
+            values = as_channels(chunk.array, self.settings.num_input_channels)
+            self.settings.normalizer.clip_interpolated(values)
         return task
 
     def _input(self, task: Task) -> Chunk:

@@ -20,6 +20,7 @@ import numpy as np
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.inference.nnunet.plan_resampling import PlanResampling
 from chunkflow_py.inference.normalization import Normalizer, create_normalizer, read_statistics
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Normalization:
                 f"takes {num_channels}; compute the statistics of this image"
             )
             raise OptionError(msg)
-        shift, divisor, limits = [], [], []
+        shift, divisor, limits, extremes = [], [], [], []
         for index, scheme in enumerate(self.schemes):
             low, high, pair = -math.inf, math.inf, (0.0, 1.0)
             where = f"channel {index} of {statistics}"
@@ -130,7 +131,17 @@ class Normalization:
             shift.append(pair[0])
             divisor.append(pair[1])
             limits.append((low, high))
-        return Normalizer("zscore", tuple(shift), tuple(divisor), channel_limits=tuple(limits))
+            least, most = (
+                channels[index].percentiles.get(percentile) if channels else None
+                for percentile in (0.0, 100.0)
+            )
+            if least is not None and most is not None:
+                low, high = _normalised(least, *pair), _normalised(most, *pair)
+            extremes.append((low, high))
+        return Normalizer(
+            "zscore", tuple(shift), tuple(divisor),
+            channel_limits=tuple(limits), extremes=tuple(extremes),
+        )  # fmt: skip
 
 
 def _normalised(value: float, shift: float, divisor: float) -> float:
@@ -162,6 +173,8 @@ class Plan:
         arguments: arguments of this class, as JSON values.
         imported: names of those *arguments* that name a class of PyTorch.
         normalization: normalisation of the image.
+        resampling: how images of another voxel size are resampled; ``None`` if the voxel size of
+            the training is unknown.
     """
 
     configuration: str
@@ -177,6 +190,7 @@ class Plan:
     arguments: dict[str, Any]
     imported: tuple[str, ...]
     normalization: Normalization
+    resampling: PlanResampling | None = None
 
 
 def read_plan(
@@ -248,12 +262,13 @@ def _plan(
     spacing = [float(value) * _MILLIMETRE for value in found["spacing"]]
     placed: dict[int, float] = dict(zip(axes[-len(patch) :], spacing, strict=True))
     sizes = dict(zip(axes[-len(patch) :], patch, strict=True))
+    size_nm = (placed.get(0), placed.get(1), placed.get(2)) if unit else None
     return Plan(
         configuration,
         (axes[0], axes[1], axes[2]),
         3 if len(patch) == 3 else 2,
         Zyx.of(sizes.get(axis, 1) for axis in range(3)),
-        (placed.get(0), placed.get(1), placed.get(2)) if unit else None,
+        size_nm,
         tuple(str(names[key]) for key in sorted(names, key=int)),
         _divisor(arguments["strides"], axes[-len(patch) :]),
         output_channels,
@@ -262,6 +277,7 @@ def _plan(
         arguments,
         imported,
         _normalization(path, plans, found, len(names)),
+        None if size_nm is None else PlanResampling(path, size_nm, found),
     )
 
 

@@ -1,0 +1,135 @@
+"""How nnU-Net resamples an image to the voxel size of its plan, and the logits back.
+
+```
+image      37 voxels of 1 mm      |-|-|-|-|-|-|-|- …      normalised before
+network    25 voxels of 1.48 mm   |--|--|--|--|-- …       plan: 1.5 mm; round(37 · 1 / 1.5) = 25
+```
+
+The number of voxels is rounded, so the ratio is 37 / 25, not 1.5. Images are interpolated by cubic
+splines, logits linearly, both without smoothing. If voxels are much longer along one axis, sections
+across this axis are resampled separately: along the axis, the nearest section is taken. This is
+what `resample_data_or_seg_to_shape` of nnU-Net 2.8 does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import Scale
+from chunkflow_py.errors import ModelError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.resampling import Method
+
+_FUNCTION = "resample_data_or_seg_to_shape"
+_METHODS: dict[Any, Method] = {0: "nearest", 1: "hat", 3: "spline"}  # by order of the spline
+_ANISOTROPY = 3  # ratio of edges above which sections are resampled separately
+_LARGEST = 32  # ratio of voxel sizes above which one of them is certainly wrong
+
+
+@dataclass(frozen=True)
+class PlanResampling:
+    """The resampling that a plan describes.
+
+    Attributes:
+        path: path of the model, for messages.
+        voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` along an axis that is
+            not resampled.
+        entries: entries of the configuration.
+    """
+
+    path: str = field(compare=False)
+    voxel_size_nm: tuple[float | None, float | None, float | None]
+    entries: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self, domain: BoundingBox, size_nm: tuple[float, float, float]
+    ) -> tuple[Scale, tuple[Method, Method, Method], tuple[Method, Method, Method]]:
+        """Return how an image is resampled.
+
+        Args:
+            domain: bounds of the image, in its voxels.
+            size_nm: voxel size of the image, nanometres, zyx.
+
+        Returns:
+            The size of a voxel of the network in voxels of the image; and for each axis the method
+            for the image, and the method for the logits.
+
+        Raises:
+            OptionError: the voxel sizes differ too much, or the image does not begin at 0 although
+                it must be resampled.
+            ModelError: the plan resamples in a way that is not supported.
+        """
+        pairs = zip(self.voxel_size_nm, size_nm, strict=True)
+        wanted = [own if size is None else size for size, own in pairs]
+        for want, have in zip(wanted, size_nm, strict=True):
+            if not 1 / _LARGEST <= want / have <= _LARGEST:
+                msg = (
+                    f"the voxels of the image are {_text(size_nm)} nm (zyx), but model {self.path} "
+                    f"was trained on voxels of {_text(wanted)} nm; give the voxel size of the "
+                    "image with --voxel-size"
+                )
+                raise OptionError(msg)
+        rows = zip(domain.size, size_nm, wanted, strict=True)
+        shape = tuple(max(1, round(have / want * count)) for count, have, want in rows)
+        if shape == domain.size:
+            return Scale(1, 1, 1), ("nearest",) * 3, ("nearest",) * 3
+        if domain.start != (0, 0, 0):
+            msg = (
+                f"nnU-Net counts voxels from the corner of the image, but the image begins at "
+                f"{domain.start} (zyx, voxels), and its voxels of {_text(size_nm)} nm must be "
+                f"resampled to {_text(wanted)} nm; give it the offset 0 0 0, or resample it before "
+                "with the operator resample"
+            )
+            raise OptionError(msg)
+        scale = Scale.of(Fraction(a, b) for a, b in zip(domain.size, shape, strict=True))
+        there = self._methods("data", size_nm, wanted)
+        return scale, there, self._methods("probabilities", wanted, size_nm)
+
+    def _methods(
+        self, what: str, have: Sequence[float], want: Sequence[float]
+    ) -> tuple[Method, Method, Method]:
+        """Return the method for each axis of ``data`` or ``probabilities``."""
+        name = self.entries.get(f"resampling_fn_{what}")
+        options = self.entries.get(f"resampling_fn_{what}_kwargs")
+        remedy = f"resample the image to {_text(self.voxel_size_nm)} nm before"
+        if name != _FUNCTION or not isinstance(options, dict):
+            msg = (
+                f"model {self.path} resamples {what} with {name}, but only {_FUNCTION} is "
+                f"supported; {remedy}"
+            )
+            raise ModelError(msg)
+        axis = _separate_axis(options.get("force_separate_z", False), have, want)
+        orders = [options.get("order", 3)] * 3
+        if axis is not None:
+            orders[axis] = options.get("order_z", 0)
+        for order in orders:
+            if order not in _METHODS:
+                msg = (
+                    f"model {self.path} resamples {what} by splines of order {order}, but only "
+                    f"the orders {', '.join(map(str, _METHODS))} are supported; {remedy}"
+                )
+                raise ModelError(msg)
+        z, y, x = (_METHODS[order] for order in orders)
+        return z, y, x
+
+
+def _separate_axis(force: Any, have: Sequence[float], want: Sequence[float]) -> int | None:
+    """Return the axis across which sections are resampled separately, if there is one."""
+    if force is True or (force is None and max(have) / min(have) > _ANISOTROPY):
+        spacing = have
+    elif force is None and max(want) / min(want) > _ANISOTROPY:
+        spacing = want
+    else:
+        return None
+    longest = [axis for axis in range(3) if spacing[axis] == max(spacing)]
+    return longest[0] if len(longest) == 1 else None
+
+
+def _text(size_nm: Sequence[float | None]) -> str:
+    return " ".join("any" if nm is None else f"{nm:g}" for nm in size_nm)
