@@ -56,6 +56,7 @@ GRIDS = {
     "extent": st.tuples(st.integers(7, 14), st.integers(7, 20), st.integers(7, 12)),
     "more": st.tuples(*[st.integers(0, 6)] * 3),
     "margin": st.tuples(*[st.integers(0, 2)] * 3),
+    "spread": st.booleans(),
 }
 
 
@@ -74,12 +75,12 @@ def test_many_grids_are_counted_as_their_tasks_exchange(**grid):
     assert_same_counts(**grid)
 
 
-def assert_same_counts(patch, shared, extent, more, margin):
+def assert_same_counts(patch, shared, extent, more, margin, spread):
     """Assert that a grid is counted as tasks that exchange patches one by one."""
     overlap = tuple(int(p * s) for p, s in zip(patch, shared, strict=True))
     geometry = PatchGeometry(Zyx(*patch), Zyx(*patch), Zyx(*overlap))
     domain = BoundingBox.from_size((3, -2, 0), extent)
-    grid = PatchGrid(geometry, domain)
+    grid = PatchGrid(geometry, domain, spread=spread)
     tasks = BoxGrid.covering(domain, Zyx(*patch) + Zyx(*more))
     counted, targets = shared_of(grid, tasks, margin)
     distinct, written, objects, peak = exchanged(grid, targets, order=lambda task: task)

@@ -107,9 +107,10 @@ class History:
         geometry = PatchGeometry(patch + 2 * rng.randint(0, 1), patch, overlap)
         size = Zyx(*(rng.randint(length, 3 * length) for length in patch))
         self.domain = BoundingBox.from_size(Zyx(*(rng.randint(-9, 9) for _ in range(3))), size)
+        batch_size, kind = rng.randint(1, 3), rng.random()
         self.settings = EngineSettings(
-            geometry, num_output_channels=2, batch_size=rng.randint(1, 3),
-            keep_stride=rng.random() < 0.5, skip_empty=rng.random() < 0.5,
+            geometry, num_output_channels=2, batch_size=batch_size,
+            keep_stride=kind < 0.5, spread=kind > 0.75, skip_empty=rng.random() < 0.5,
             patch_precision=rng.choice(["float32", "float16"]),
         )  # fmt: skip
         self.dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
