@@ -15,7 +15,9 @@ from rigs.monai_bundles import (
     convolution,
     metadata,
     sliding_window,
+    voxels,
     write_bundle,
+    write_nifti,
     zipped,
 )
 
@@ -547,6 +549,36 @@ def test_tasks_equal_the_whole(tmp_path_factory, patch, overlap, task, code, mod
         assert not stop.value.code
         volume = open_volume(str(store))
         found.append(volume.read(volume.bounds).array)
+    assert found[0].std() > 0
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_a_bundle_of_another_voxel_size_needs_resampling(tmp_path, capsys):
+    """Without --resample the sizes are named; with it, tasks equal the whole."""
+    nibabel = pytest.importorskip("nibabel")
+    assert nibabel
+    image = write_nifti(tmp_path / "image.nii", voxels(SIZE), spacing=(1.0, 1.0, 2.0))
+    spacing = {"_target_": "Spacingd", "keys": "image", "pixdim": [2.0, 2.0, 4.0]}
+    inferer = sliding_window([4, 5, 6])
+    path = bundle(tmp_path, before=[spacing], after=[SOFTMAX], inferer=inferer)
+    found = []
+    for size, options in ((SIZE[::-1], []), (SIZE[::-1], ["linear"]), ((8, 7, 6), ["linear"])):
+        store = tmp_path / f"{'-'.join(map(str, size))}.zarr"
+        resample = ["--resample", *options] if options else []
+        command = [
+            "generate-tasks", "--volume-path", image, "--chunk-size", *size,
+            "load-volume", "--volume-path", image, "--expand-margin-size", "auto",
+            "inference", "--convnet-model", path, "--device", "cpu", *resample,
+            "save-zarr", "--store", store, "--chunk-size", *size,
+        ]  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(list(map(str, command)))
+        assert bool(stop.value.code) != bool(options)
+        if options:
+            volume = open_volume(str(store))
+            found.append(volume.read(volume.bounds).array)
+    assert "trained on voxels of 4e+06 2e+06 2e+06 nm" in capsys.readouterr().err
+    assert found[0].shape == (2, *SIZE[::-1])
     assert found[0].std() > 0
     assert found[0].tobytes() == found[1].tobytes()
 
