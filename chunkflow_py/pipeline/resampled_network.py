@@ -86,9 +86,7 @@ def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
     # Before the activation, values are logits.
     outputs = tuple(output._replace(kind="logit") for output in settings.outputs)
     kind: OutputKind | None = None if outputs else "logit"
-    return replace(
-        at_size, activation="none", activate="before", outputs=outputs, output_kind=kind
-    )
+    return replace(at_size, activation="none", activate="before", outputs=outputs, output_kind=kind)
 
 
 @dataclass

@@ -14,10 +14,18 @@ import numpy as np
 import torch
 
 STORED = Path(__file__).parents[1] / "data" / "nnunet"
+# Images with another voxel size than the plans: the case, and the spacing in millimetres, zyx.
+RESAMPLED = {
+    "plain-resampled": ("plain", (1.0, 1.4, 0.8)),
+    "plain-thick": ("plain", (3.5, 1.0, 0.7)),
+    "residual-resampled": ("residual", (0.7, 1.0, 1.3)),
+    "flat-resampled": ("flat", (1.0, 1.25, 0.8)),
+}
 
 
 def _resampling(name: str, seg: bool) -> dict[str, Any]:
-    kwargs = {"is_seg": seg, "order": 1 if seg else 3, "order_z": 0, "force_separate_z": None}
+    order = 3 if name == "data" else 1
+    kwargs = {"is_seg": seg, "order": order, "order_z": 0, "force_separate_z": None}
     return {f"resampling_fn_{name}": "resample_data_or_seg_to_shape",
             f"resampling_fn_{name}_kwargs": kwargs}  # fmt: skip
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("dynamic_network_architectures", reason="needs the extra nnunet")
 
-from nnunet_models import CASES, STORED, image_of, write_folder
+from nnunet_models import CASES, RESAMPLED, STORED, image_of, write_folder
 from rigs.build import RIGS
 
 from chunkflow_py.cli.main import cli, main
@@ -33,6 +33,7 @@ from chunkflow_py.inference.nnunet import read_model, write_model
 from chunkflow_py.inference.nnunet.plans import read_plan
 from chunkflow_py.inference.normalization import statistics_of
 from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
+from chunkflow_py.volume import open_volume
 
 NANOMETRES = 1e6  # per millimetre, the unit of the plans
 ORACLE = RIGS / "nnunet" / "bin" / "python"
@@ -396,7 +397,7 @@ def test_plans_name_only_classes_of_torch(model, name):
     [
         ("plain", ["--num-input-channels", 1], "is 1, but model plain has 2"),
         ("plain", ["-c", 2], "is 2, but model plain has 3"),
-        ("plain", ["--normalize-statistics", "statistics.json"], "needs no statistics"),
+        ("plain", ["--normalize-mean", "3,4", "--normalize-std", "1,1"], "do not suffice"),
         ("plain", ["--folds", "5"], "which has 0, 1"),
     ],
 )  # fmt: skip
@@ -418,18 +419,89 @@ def test_a_model_that_needs_statistics_says_how_to_get_them(model):
     assert "sum-statistics" in text
 
 
-def test_another_voxel_size_is_refused(model):
-    """The plan's spacing in millimetres is compared with the image."""
-    model("plain")
+def set_voxel_size(size_mm):
+    """Set the voxel size of the image, millimetres, zyx."""
     with h5py.File("image.h5", "a") as file:
         del file["voxel_size"]
-        file["voxel_size"] = (NANOMETRES, 2 * NANOMETRES, NANOMETRES)
+        file["voxel_size"] = [mm * NANOMETRES for mm in size_mm]
+
+
+@pytest.mark.parametrize("name", RESAMPLED)
+def test_other_voxel_sizes_are_resampled_as_nnunet_does(name, model, outputs):
+    """Image by splines, logits back linearly, thick sections apart: within 1e-5 of nnU-Net.
+
+    nnU-Net clips sections that it resamples apart each to their own extremes, which tasks do not
+    know: voxels at the extremes of a section differ, which changes 15 % of these logits, by at most
+    1e-3. The image is random noise; smooth images have far fewer such voxels.
+    """
+    case, size_mm = RESAMPLED[name]
+    folder = model(case)
+    set_voxel_size(size_mm)
+    # also where the plan needs none: interpolated voxels are clipped to the image's extremes
+    statistics = ["--normalize-statistics", "statistics.json"] if case == "plain" else []
+    more = inference(case, folder, "--output-kind", "logit", *statistics)
+    assert line("load-h5", "-f", "image.h5", *more, "save-h5", "-f", "out.h5") == 0
+    logits, _ = outputs(name)
+    difference = np.abs(result() - logits)
+    if name == "plain-thick":
+        assert np.mean(difference > 1e-5) < 0.2
+        assert difference.max() < 2e-3
+    else:
+        assert difference.max() < 1e-5
+
+
+@pytest.mark.parametrize("name", RESAMPLED)
+def test_tasks_of_resampled_images_write_the_bytes_of_one_task(name, model):
+    """At least eight tasks, whose boxes are not whole numbers of the network's voxels."""
+    case, size_mm = RESAMPLED[name]
+    folder = model(case)
+    set_voxel_size(size_mm)
+    size = " ".join(str(mm * NANOMETRES) for mm in size_mm).split()
+    volume = ("--volume-path", "zarr://image.zarr")
+    save = ("save-volume", *volume, "--block-size", 8, 8, 8)
+    assert line("load-h5", "-f", "image.h5", "--voxel-size", *size, *save) == 0
+    network = inference(case, folder)
+    load = ("load-volume", *volume, "--expand-margin-size", "auto")
+    assert line(*load, *network, "save-h5", "-f", "whole.h5") == 0
+    shape = result("whole.h5").shape[1:]
+    task = [(n // 2 + 4) // 4 * 4 for n in shape]
+    save = ("save-volume", "--volume-path", "zarr://out.zarr", "--block-size", 4, 4, 4)
+    assert line("generate-tasks", *volume, "--chunk-size", *task, *load, *network, *save) == 0
+    made = open_volume("zarr://out.zarr")
+    np.testing.assert_array_equal(made.read(made.bounds).array, result("whole.h5"))
+
+
+def test_voxel_sizes_that_cannot_be_meant_are_refused(model):
+    """An image whose file states no voxel size has voxels of 1 nm, not of a millimetre."""
+    model("plain")
+    set_voxel_size((1e-6, 1e-6, 1e-6))
     words = inference("plain", "plain")
     code, text = say("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5")
     assert code != 0
-    assert "was trained on voxels of 1e+06 1e+06 1e+06 nm" in text
-    size = ["--model-voxel-size-nm", NANOMETRES, 2 * NANOMETRES, NANOMETRES]
-    assert line("load-h5", "-f", "image.h5", *words, *size, "save-h5", "-f", "out.h5") == 0
+    assert "give the voxel size of the image with --voxel-size" in text
+
+
+def test_plans_that_resample_otherwise_are_refused_by_name():
+    """An unknown function or order is named, but only for images that need it."""
+    from nnunet_models import dataset_of, plans_of
+
+    box = BoundingBox((0, 0, 0), (20, 20, 20))
+    for changes, message in (
+        ({"resampling_fn_data": "resample_torch"}, "resamples data with resample_torch"),
+        ({"resampling_fn_data_kwargs": {"order": 2}}, "data by splines of order 2"),
+        ({"resampling_fn_probabilities_kwargs": None}, "resamples probabilities with"),
+    ):
+        plans = json.loads(json.dumps(plans_of("plain")))
+        (name,) = plans["configurations"]
+        plans["configurations"][name] |= changes
+        rule = read_plan("m", plans, dataset_of("plain"), name).resampling
+        assert rule(box, (NANOMETRES,) * 3)[0] == (1, 1, 1)
+        with pytest.raises(ModelError, match=message):
+            rule(box, (NANOMETRES, 2 * NANOMETRES, NANOMETRES))
+    moved = BoundingBox((0, 5, 0), (20, 25, 20))
+    rule = read_plan("m", plans_of("plain"), dataset_of("plain"), "3d_fullres").resampling
+    with pytest.raises(OptionError, match=r"begins at \(0, 5, 0\)"):
+        rule(moved, (NANOMETRES, 2 * NANOMETRES, NANOMETRES))
 
 
 def test_clipping_after_normalising_equals_clipping_before(model):

@@ -26,7 +26,7 @@ for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
     os.environ[name] = HOME.name
 sys.path[:0] = [str(Path(__file__).parents[1] / "inference"), str(Path(__file__).parents[2])]
 
-from nnunet_models import CASES, dataset_of, image_of, plans_of, write_folder  # noqa: E402
+from nnunet_models import CASES, RESAMPLED, dataset_of, image_of, plans_of, write_folder  # noqa: E402
 from nnunetv2.inference import predict_from_raw_data as module  # noqa: E402
 from nnunetv2.inference.data_iterators import PreprocessAdapterFromNpy  # noqa: E402
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # noqa: E402
@@ -58,9 +58,9 @@ def predictor(kind, folder, folds, mirror):
     return made
 
 
-def outputs(folder, folds, image, *, mirror=True):
+def outputs(folder, folds, image, *, mirror=True, spacing=(1.0, 1.0, 1.0)):
     """Return logits in float32 and labels in float16 for an image (c, z, y, x)."""
-    properties = {"spacing": [1.0, 1.0, 1.0]}
+    properties = {"spacing": list(spacing)}
     exact = predictor(float32_predictor(), folder, folds, mirror)
     data = next(
         PreprocessAdapterFromNpy(
@@ -69,10 +69,16 @@ def outputs(folder, folds, image, *, mirror=True):
         )
     )["data"]  # fmt: skip
     logits = exact.predict_logits_from_preprocessed_data(data)
+    forward = exact.plans_manager.plans["transpose_forward"]
+    size = [spacing[axis] for axis in forward]
+    configuration = exact.configuration_manager
+    own = [*size[: 3 - len(configuration.spacing)], *configuration.spacing]
+    shape = [image.shape[1 + axis] for axis in forward]
+    logits = configuration.resampling_fn_probabilities(logits, shape, own, size)
     back = [0, *(axis + 1 for axis in exact.plans_manager.plans["transpose_backward"])]
     plain = predictor(module.nnUNetPredictor, folder, folds, mirror)
     labels = plain.predict_single_npy_array(image, properties.copy())
-    return logits.permute(back).numpy(), np.asarray(labels).astype(np.uint8)
+    return np.asarray(logits).transpose(back), np.asarray(labels).astype(np.uint8)
 
 
 def write_checkpoint(path):
@@ -97,13 +103,16 @@ def main():
     target.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     write_checkpoint(target / "checkpoint_final.pth")
-    for case, described in CASES.items():
+    cases = {case: (case, (1.0, 1.0, 1.0)) for case in CASES} | RESAMPLED
+    for name, (case, spacing) in cases.items():
+        described = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
             folder = write_folder(Path(temporary) / "model", case)
             folds = tuple(int(fold) for fold in described["folds"])
-            logits, labels = outputs(folder, folds, image_of(case).astype(np.float32))
-        versions = np.array([f"{name} {version(name)}" for name in PACKAGES])
-        np.savez_compressed(target / f"{case}.npz", logits=logits, labels=labels, versions=versions)
+            image = image_of(case).astype(np.float32)
+            logits, labels = outputs(folder, folds, image, spacing=spacing)
+        versions = np.array([f"{package} {version(package)}" for package in PACKAGES])
+        np.savez_compressed(target / f"{name}.npz", logits=logits, labels=labels, versions=versions)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,9 @@ class Normalization:
                 "--normalize-statistics statistics.json"
             )
             raise OptionError(msg)
-        if not self.needs_statistics and statistics is not None:
+        # CTNormalization uses them, too: interpolated voxels are clipped to the image's extremes.
+        uses_none = {*self.schemes} <= {"NoNormalization", "RGBTo01Normalization"}
+        if uses_none and statistics is not None:
             msg = (
                 f"model {self.path} needs no statistics of the image, because it normalises with "
                 f"{', '.join(sorted(set(self.schemes)))}; leave --normalize-statistics "
@@ -136,7 +138,8 @@ class Normalization:
                 for percentile in (0.0, 100.0)
             )
             if least is not None and most is not None:
-                low, high = _normalised(least, *pair), _normalised(most, *pair)
+                low = max(low, min(high, _normalised(least, *pair)))
+                high = min(high, max(low, _normalised(most, *pair)))
             extremes.append((low, high))
         return Normalizer(
             "zscore", tuple(shift), tuple(divisor),
