@@ -44,7 +44,7 @@ def test_older_names_ask_for_the_hook():
     named = {each.hook for each in vars(hooks).values() if isinstance(each, hooks._DeclaresHook)}
     added = {"cutout", "placement", "expected", "tells_missing", "missing_output", "margin_helps",
              "backend_is_open", "choose_backend", "is_local", "part_store", "patch_counts",
-             "task_time", "separates_times"}  # fmt: skip
+             "task_time", "separates_times", "fetched_files"}  # fmt: skip
     assert named - {"stop", "settle"} == OperatorBase.hook_names - added
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import zlib
 from contextlib import contextmanager
 from functools import partial
@@ -56,6 +57,8 @@ _PACKED = {
     "raw": "raw", "gzip": "gzip members", "gz": "gzip members", "bzip2": "bz2", "bz2": "bz2",
 }  # fmt: skip
 _TEXT = ("ascii", "text", "txt")
+_DATE = re.compile(rb"^# on [0-9-]+ [0-9:]+\(GMT\)\.$", re.MULTILINE)
+_HEADER_BYTES = 500  # that contain the comments which pynrrd writes
 _LEVEL = 1  # of gzip; higher levels take several times as long and save a few per cent
 
 
@@ -384,3 +387,12 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
             str(temporary), np.ascontiguousarray(array), header,
             index_order="C", compression_level=_LEVEL,
         )  # fmt: skip
+        _remove_date(temporary)
+
+
+def _remove_date(path: Path) -> None:
+    """Overwrite the comment with the time of writing, so that equal voxels are equal files."""
+    with path.open("r+b") as file:
+        if found := _DATE.search(file.read(_HEADER_BYTES)):
+            file.seek(found.start())
+            file.write(b"# no date".ljust(len(found[0])))
