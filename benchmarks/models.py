@@ -117,7 +117,7 @@ def ours(folder: Path) -> Measured:
         [*command, "generate-tasks", "--volume-path", "zarr://image.zarr", *tasks,
          "load-zarr", "--store", "image.zarr", "--expand-margin-size", "auto",
          "inference", "--framework", "nnunet", "--convnet-model", "model.zip", "--no-mirror",
-         "--device", "cpu", "--backend", "auto", "--output-dtype", "argmax",
+         "--device", "cpu", "--backend", "torch", "--output-dtype", "argmax",
          "save-zarr", "--store", "labels.zarr", *tasks],
         folder=folder,
     )  # fmt: skip
