@@ -218,9 +218,9 @@ def _outputs(
         return ()
     if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
         msg = (
-            f"--output-names has {len(names)} names, --output-channels {len(channels or ())} "
-            f"numbers and --output-kind {len(kinds)} kinds; give a name, a number of channels and "
-            "optionally a kind for every output"
+            f"the number of outputs differs: {len(names)} in --output-names, {len(channels or ())} "
+            f"in --output-channels, {len(kinds)} in --output-kind; give a name, a number of "
+            "channels and optionally a kind for every output"
         )
         raise OptionError(msg)
     rows = zip_longest(names, channels or (), kinds)

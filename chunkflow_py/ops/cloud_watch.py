@@ -43,7 +43,7 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
 
     if not isinstance(log.get("timer"), dict):
         msg = (
-            "the log needs the key timer (seconds by operator label); the keys of this log are "
+            "the log must have the key 'timer', with the seconds of each operator; its keys are "
             f"{', '.join(log) or 'none'}"
         )
         raise OptionError(msg)

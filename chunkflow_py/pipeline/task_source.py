@@ -280,7 +280,7 @@ class TaskGenerator(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan | ListPlan:
-        """The plan of the tasks, whether they are yielded, sent or written."""
+        """The plan of the tasks; the same if tasks are sent to a queue or written to a file."""
         return self.planner.plan()
 
     @property

@@ -408,7 +408,7 @@ def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> N
 
     Args:
         pipeline: a checked pipeline.
-        listener: listener of the pipeline, which sends the measurements.
+        listener: listener of the pipeline; it forwards the measurements.
         at_most: maximum number of tasks to run.
     """
     listener.pipeline = pipeline

@@ -105,7 +105,7 @@ class Transfer:
 
     @property
     def block_amplification(self) -> float | None:
-        """Bytes that are fetched for each byte that tasks need; ``None`` without blocks."""
+        """Bytes fetched per byte that tasks need; ``None`` if the volume has no blocks."""
         return None if self.block_bytes is None else self.block_bytes / max(1, self.total_bytes)
 
 

@@ -238,7 +238,7 @@ class RunDirectory:
     ) -> bool:
         """Store the run if it does not exist; return whether the run is new.
 
-        The spec is stored last, so a run that has a spec is complete.
+        The spec is stored last: if a run has a spec, all its other files have been stored.
 
         Args:
             spec: spec of the run.

@@ -30,7 +30,7 @@ class StoreContract:
         return open_store(url)
 
     def test_what_it_says(self, store, url):
-        """A store states its address, whether it is local, and a useful number of connections."""
+        """A store states its address, whether it is local, and how many connections are useful."""
         assert store.url == (url if "://" in url else f"file://{url}")
         assert store.connections > 1
         assert store.is_local == store.url.startswith("file:")

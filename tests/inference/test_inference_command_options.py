@@ -44,7 +44,10 @@ def test_one_named_output_is_one_of_several():
         (["--output-channels", 3], "name them with --output-names"),
         (["--output-kind", "logit,logit"], "name them with --output-names"),
         (["--output-kind", "image"], "'image' is not one of probability, affinity, logit"),
-        (["--output-names", "a,b", "--output-channels", 3], "2 names, .* 1 numbers"),
+        (
+            ["--output-names", "a,b", "--output-channels", 3],
+            "2 in --output-names, 1 in --output-channels",
+        ),
     ],
 )
 def test_lists_that_do_not_belong_together_are_refused(words, said):

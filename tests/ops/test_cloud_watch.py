@@ -59,7 +59,7 @@ def test_the_times_of_each_task_become_metrics(service):
     assert metrics(client, "run-1") == expected
     cloud_watch({"timer": {"a": 1.0}, "compute_device": "GPU X"}, "run-2")
     assert metrics(client, "run-2") == {"a": (1.0, "Seconds", "GPU X")}
-    with pytest.raises(OptionError, match="needs the key timer"):
+    with pytest.raises(OptionError, match="must have the key 'timer'"):
         cloud_watch({"bbox": ""})
 
 

@@ -83,13 +83,13 @@ NAMED = ["--output-names", "a,b"]
     [
         (["--output-channels", "3,1"], "--output-channels lists several outputs; name them with"),
         (["--output-kind", "logit,vector"], "--output-kind lists several .* with --output-names"),
-        (NAMED, "2 names, --output-channels 0 numbers .* optionally a kind for every output"),
-        ([*NAMED, "--output-channels", "3"], "2 names, --output-channels 1 numbers"),
+        (NAMED, "2 in --output-names, 0 in --output-channels.* optionally a kind for every output"),
+        ([*NAMED, "--output-channels", "3"], "2 in --output-names, 1 in --output-channels"),
         ([*NAMED, "--output-channels", "3,0"], "'3,0' is not a list of numbers above 0; write 3,1"),
         ([*NAMED, "--output-channels", "3,x"], "'3,x' is not a list of numbers above 0"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-kind", "affinity"],
-            "--output-kind 1 kinds; give a name, a number of channels",
+            "1 in --output-kind; give a name, a number of channels",
         ),
         (
             [*NAMED, "--output-channels", "3,1", "--augment"],

@@ -9,6 +9,8 @@
 | halo           | `halo` of the tensor, on each side       | `halo` of an axis, on each side      |
 | voxel size     | not stated                               | `scale` and `unit` of an axis        |
 | name of a step | `name`                                   | `id`                                 |
+
+A step is one operation of the processing before or after the network.
 """
 
 from __future__ import annotations
