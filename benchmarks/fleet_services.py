@@ -61,7 +61,7 @@ class SimulatedS3:
         """Start without objects."""
         self._clock = clock
         self._folders: dict[str, dict[str, bytes]] = defaultdict(dict)
-        self._rates: dict[tuple[str, bool, int], int] = {}
+        self._rates: dict[int, Counter[tuple[str, bool]]] = defaultdict(Counter)  # by second
         self._updated: dict[str, tuple[float, float]] = {}
         self._connections = 1
         self.requests: Counter[str] = Counter()
@@ -85,13 +85,13 @@ class SimulatedS3:
         """Make requests under a prefix."""
         self.requests[kind] += number
         is_read = kind in ("GET", "LIST")
+        most = READS_PER_S if is_read else WRITES_PER_S
         tries = 0
         while number:
             second = int(self._clock.now + self.elapsed)
-            key = (prefix, is_read, second)
-            used = self._rates.get(key, 0)
-            fits = min(number, (READS_PER_S if is_read else WRITES_PER_S) - used)
-            self._rates[key] = used + fits
+            used = self._rates[second][prefix, is_read]
+            fits = min(number, most - used)
+            self._rates[second][prefix, is_read] = used + fits
             number -= fits
             self.elapsed += -(-fits // connections) * LATENCY_S[kind] / self._connections
             if number:
@@ -99,9 +99,10 @@ class SimulatedS3:
                 bound = min(RETRY_POLICY.longest_wait_s, RETRY_POLICY.first_wait_s * 2**tries)
                 self.elapsed += random.uniform(0, bound)
                 tries += 1
-        if len(self._rates) > 100_000:
+        if len(self._rates) > 1000:
             since = int(self._clock.now)
-            self._rates = {key: n for key, n in self._rates.items() if key[2] >= since}
+            for second in [second for second in self._rates if second < since]:
+                del self._rates[second]
 
     # --- objects ---------------------------------------------------------------------------------
 

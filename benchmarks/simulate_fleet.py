@@ -22,6 +22,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +34,7 @@ from simulate_exchange import TASK, SharedPatches, SimulatedExchange
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 from chunkflow_py.tasks.checkerboard import checkerboard
 from chunkflow_py.tasks.task_grid import task_grid
 from chunkflow_py.tasks.task_plan import GridPlan
@@ -253,6 +255,9 @@ def main() -> None:
     parser.add_argument("--exchange", action="store_true", help="let tasks exchange patches")
     parser.add_argument("--output", type=Path, help="JSON file for the results; default: stdout")
     arguments = parser.parse_args()
+    # Thousands of workers read the same headers in one process: parse each text once.
+    parse = SegmentHeader.from_line
+    SegmentHeader.from_line = lru_cache(maxsize=1 << 14)(parse)  # type: ignore[method-assign]
     results = []
     for workers in arguments.workers:
         fleet = Fleet(
