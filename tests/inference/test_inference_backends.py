@@ -368,6 +368,58 @@ def test_small_convolutions_go_to_onednn(write):
     assert "aten::slow_conv3d_forward" not in called
 
 
+INSTANCE_NORMS = [
+    "InstanceNorm3d(3)",
+    "InstanceNorm3d(3, affine=True, eps=1e-3)",
+    "InstanceNorm3d(3, affine=True, track_running_stats=True)",
+]
+
+
+@pytest.mark.parametrize("layer", INSTANCE_NORMS)
+@pytest.mark.parametrize("number", [1, 2])
+def test_instance_norms_are_those_of_pytorch(write, layer, number):
+    """The faster kernel gives what PyTorch gives in double precision, to float32 rounding."""
+    path = write(f"""
+        import torch
+
+        torch.manual_seed(0)
+        norm = torch.nn.{layer}
+        with torch.no_grad():
+            for name, each in norm.state_dict().items():
+                if name != "num_batches_tracked":
+                    each.copy_(torch.rand(3) + 0.5)
+        InstantiatedModel = torch.nn.Sequential(
+            torch.nn.Conv3d(1, 3, 3, padding=1), norm, torch.nn.LeakyReLU(inplace=True)
+        ).eval()
+    """)
+    batch = torch.rand(number, 1, *PATCH, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = run_model_file(path).InstantiatedModel.double()(batch.double())
+    result = create_backend("pytorch", model=path, **SIZES)(batch)
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=3e-6)
+
+
+def test_instance_norm_takes_the_kernel_of_group_norm(write):
+    """A network with instance normalisation takes the faster kernel, which its profile names."""
+    path = write("""
+        import torch
+
+        InstantiatedModel = torch.nn.Sequential(
+            torch.nn.Conv3d(1, 3, 3, padding=1), torch.nn.InstanceNorm3d(3, affine=True)
+        )
+    """)
+    backend = create_backend("pytorch", model=path, **SIZES)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        backend(torch.rand(1, 1, *PATCH))
+    called = {event.key for event in profile.key_averages()}
+    assert "aten::native_group_norm" in called
+    assert "aten::native_batch_norm" not in called
+    assert backend.profile["instance_norm"] == "group_norm"
+    assert backend.profile["memory_layout"] == "contiguous_format"
+    plain = create_backend("pytorch", model=write(NETWORK), **SIZES)
+    assert "instance_norm" not in plain.profile
+
+
 def test_load_model_of_the_file_is_called(write, tmp_path):
     """A model file that loads its weights itself does so."""
     weights = tmp_path / "factor.txt"
