@@ -60,7 +60,8 @@ _OPTIONS = (
                  help="Stop when this worker has cost this amount of money; needs "
                       "--cost-per-hour."),
     click.option("--cost-per-hour", type=_SECONDS,
-                 help="Cost of this machine per hour, in the currency of --max-cost."),
+                 help="Cost of this machine per hour, in the currency of --max-cost and of the "
+                      "run's budget."),
     click.option("--lease", type=click.FloatRange(min=1), default=120.0, show_default=True,
                  help="Seconds until a task of a dead worker is given to another worker."),
     click.option("--grace", type=click.FloatRange(min=0), default=90.0, show_default=True,
@@ -114,10 +115,13 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
     """Check the options of `working_options`; return a function that makes the worker settings.
 
     Raises:
-        OptionError: only one of --max-cost and --cost-per-hour is given.
+        OptionError: --max-cost is given without --cost-per-hour.
     """
-    if (options["max_cost"] is None) != (options["cost_per_hour"] is None):
-        msg = "--max-cost and --cost-per-hour need each other; give both options or neither"
+    if options["max_cost"] is not None and options["cost_per_hour"] is None:
+        msg = (
+            f"--max-cost {options['max_cost']:g} needs the price of this machine; add "
+            "--cost-per-hour PRICE"
+        )
         raise OptionError(msg)
     root = click.get_current_context().find_root().params
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
-from chunkflow_py.errors import QueueError
+from chunkflow_py.errors import ChunkflowError, QueueError
 from chunkflow_py.monitor.run_facts import (
     FailedTask,
     StepStatus,
@@ -20,6 +20,7 @@ from chunkflow_py.monitor.run_facts import (
 )
 from chunkflow_py.queue.queue_protocol import Counts, open_queue
 from chunkflow_py.run.exchange_store import ExchangeAmount, amount_in
+from chunkflow_py.run.spending import budget_of, describe, spending_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_address import without_secrets
 
@@ -47,6 +48,8 @@ class RunStatus:
         exchanged: amount of data in the exchange; ``None`` if the exchange cannot be read.
         failing: tasks with failed attempts that will be tried again, up to a limit; empty if these
             tasks were not requested.
+        budget: budget of the run; ``None`` if it has none or the budget cannot be read.
+        spent: cost of all workers that know their price; ``None`` if there are none.
     """
 
     address: str
@@ -57,6 +60,8 @@ class RunStatus:
     failing: tuple[FailedTask, ...] = ()
     exchange: ExchangeSettings | None = None
     exchanged: ExchangeAmount | None = None
+    budget: float | None = None
+    spent: float | None = None
 
     @property
     def state(self) -> str:
@@ -73,6 +78,8 @@ class RunStatus:
             "failures": [asdict(task) for task in self.failures],
             "failing": [asdict(task) for task in self.failing],
             "exchange": self._exchange_json(),
+            "budget": self.budget,
+            "spent": self.spent,
             "state": self.state,
         }
 
@@ -114,6 +121,9 @@ class RunStatus:
         elif self.queue_url:
             yield f"  queue {self.queue_url}: cannot be read; a warning on stderr gives the reason"
         yield from self._exchange_lines()
+        run, is_over = self.address.partition("#")[0], self.state != "unfinished"
+        if text := describe(run, self.budget, self.spent, is_over=is_over):
+            yield f"  {text}"
         for task in (*self.failures, *self.failing):
             yield from _task_lines(task)
 
@@ -143,7 +153,7 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
             failing += failing_tasks(name, home.ledger(name), most - len(failing))
     url = home.spec.queue
     queue = _queue_counts(url) if url else None
-    exchange = home.exchange
+    exchange, spending = home.exchange, spending_of(home.store)
     return RunStatus(
         home.address,
         tuple(steps),
@@ -153,7 +163,17 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
         tuple(failing),
         exchange,
         None if exchange is None else _exchanged(home),
+        _budget(home),
+        spending.cost if spending.reports else None,
     )
+
+
+def _budget(home: RunDirectory) -> float | None:
+    try:
+        return budget_of(home.store)
+    except ChunkflowError as error:
+        logger.warning("%s", error)
+        return None
 
 
 def _exchanged(home: RunDirectory) -> ExchangeAmount | None:

@@ -11,6 +11,7 @@
 <run>/stages/<step>/stale             tasks that have read output that a repair replaces
 <run>/stages/<step>/order.json        sending order of tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
+<run>/budget.json, spending/…         money for the run, and spent: `chunkflow_py.run.spending`
 <run>/exchange.json                   whether and where tasks exchange patches
 <run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.exchange_store`
 ```
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError
+from chunkflow_py.run import spending
 from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.exchange_store import ExchangeAddress, ExchangeSettings, remove_parts
 from chunkflow_py.run.ledger.ledger import Ledger
@@ -200,14 +202,19 @@ class RunDirectory:
         """Check that no records of a deleted run remain at the address of a new run.
 
         Raises:
-            OptionError: records of a deleted run exist at the address.
+            OptionError: records of tasks or costs of a deleted run exist at the address.
         """
-        if any(True for _ in self.store.list("ledger/")):
-            msg = (
-                f"{self.url} contains records of a deleted run, which would make tasks of a "
-                f"new run count as done; delete {self.url}/ledger, or choose another --run"
-            )
-            raise OptionError(msg)
+        effects = {
+            "ledger": "make tasks of a new run count as done",
+            spending.FOLDER: "count towards the budget of a new run",
+        }
+        for folder, effect in effects.items():
+            if any(True for _ in self.store.list(f"{folder}/")):
+                msg = (
+                    f"{self.url} contains records of a deleted run, which would {effect}; delete "
+                    f"{self.url}/{folder}, or choose another --run"
+                )
+                raise OptionError(msg)
 
     def check_store(self) -> None:
         """Check that the store supports put-if-absent: the first of two writes must win.

@@ -22,6 +22,7 @@ from chunkflow_py.run.exchange_store import ExchangeSettings
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
 from chunkflow_py.run.sending_order import set_sending_order, tasks_in_order
+from chunkflow_py.run.spending import budget_of, check_budget, money, set_budget
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
 from chunkflow_py.store.local_files import absolute
 from chunkflow_py.store.store_address import public
@@ -54,6 +55,7 @@ class Submission:
         sent: number of tasks that this call sent; all belong to the first incomplete step.
         is_new: whether this call created the run; false if the run already existed.
         queue: URL of the queue; empty for a run on Dask.
+        budget: budget of the run; ``None`` if the run has none.
     """
 
     address: str
@@ -62,6 +64,7 @@ class Submission:
     sent: int
     is_new: bool
     queue: str
+    budget: float | None = None
 
     def summary(self) -> Iterator[str]:
         """Yield lines of text for the terminal; the last line is the command for a worker."""
@@ -79,8 +82,12 @@ class Submission:
             yield f"steps to run: {', '.join(remaining) or 'none'}"
         suffix = "" if self.is_new else "; the run already existed"
         yield f"sent {self.sent} tasks to {self.queue}{suffix}"
+        price = ""
+        if self.budget is not None:
+            price = " --cost-per-hour PRICE"
+            yield f"workers stop when they have spent {money(self.budget)} together"
         yield "start workers with:"
-        yield f"  chunkflow work '{self.address}'"
+        yield f"  chunkflow work '{self.address}'{price}"
 
 
 def submit(
@@ -96,6 +103,7 @@ def submit(
     exchange: str | None = None,
     exchange_limit: int | None = None,
     workers: int = USUAL_WORKERS,
+    budget: float | None = None,
 ) -> Submission:
     """Create a run, or complete an interrupted submission of the same pipelines.
 
@@ -118,6 +126,8 @@ def submit(
             already exists, nothing is deleted.
         workers: number of worker processes that are expected to work at the same time; the order
             in which tasks are sent depends on this number.
+        budget: cost of all workers together at which they take no more tasks, in the currency of
+            their prices; ``None`` keeps the budget of an existing run.
 
     Raises:
         ChunkflowError: a pipeline, the store or the queue cannot be used. No task was sent.
@@ -129,6 +139,8 @@ def submit(
         )
         raise OptionError(msg)
     _check_names(pipelines)
+    if budget is not None:
+        check_budget(budget)
     settings = None
     if (exchange, exchange_limit) != (None, None):
         settings = ExchangeSettings.of(exchange or "auto", exchange_limit)
@@ -179,6 +191,8 @@ def submit(
             for step, estimate in zip(spec.steps, estimates, strict=True)
         ]
         spec = replace(spec, steps=tuple(steps))
+        if budget is not None or not is_known:
+            set_budget(run.store, budget)  # before workers can see the run
         is_new, sent = run.create(spec, plans, files, documents), 0
         _set_exchange(run, ready, settings)
         mode = "off" if run.exchange is None else run.exchange.mode
@@ -188,7 +202,15 @@ def submit(
         # Workers send the tasks of later steps when the steps before them are complete.
         if queue is not None and step is not None and step == spec.first:
             sent = send_step(run, queue, step)
-    return Submission(run.address, tuple(estimates), tuple(spec.reused), sent, is_new, queue_url)
+    return Submission(
+        run.address,
+        tuple(estimates),
+        tuple(spec.reused),
+        sent,
+        is_new,
+        queue_url,
+        budget_of(run.store),
+    )
 
 
 def _set_exchange(

@@ -191,6 +191,35 @@ def test_a_stop_after_the_last_record_is_no_work_left(tmp_path: Path) -> None:
     assert supervisor.run().state == "complete"
 
 
+def test_a_spent_budget_ends_with_the_task_that_is_computed(stage: Stage) -> None:
+    """It is finished, longer than the grace; what was loaded ahead goes back, and is not begun."""
+    line = partial(lines.loads_then_acts, str(stage.output), {}, 1.0, 2)
+
+    def reached() -> str | None:
+        return "the money is spent" if stage.attempts(0) else None
+
+    outcome = stage.work(line=line, grace_s=0.1, budget_reached=reached)
+    assert (outcome.state, outcome.message) == ("stopped", "stopped: the money is spent")
+    assert (outcome.done, outcome.failures) == (1, 0)
+    assert sum(stage.attempts(number) for number in range(12)) == 1
+    counts = stage.queue.counts()
+    assert (counts.waiting, counts.leased) == (11, 0)
+
+
+def test_a_signal_shortens_the_end_of_a_spent_budget(stage: Stage) -> None:
+    """A task that would take long is given back after the grace of the second reason."""
+    worker = Background(
+        supervisor := stage.supervisor(
+            {0: "hangs"}, grace_s=0.5, budget_reached=lambda: "spent" if stage.attempts(0) else None
+        )
+    )
+    wait_for(lambda: any("spent" in note for note in stage.notes.messages))
+    supervisor.stop("the machine is needed")
+    outcome = worker.wait()
+    assert (outcome.state, outcome.message) == ("stopped", "stopped: spent")
+    assert (stage.queue.counts().waiting, stage.queue.counts().leased) == (12, 0)
+
+
 def test_no_task_is_begun_that_would_last_too_long(stage: Stage) -> None:
     """Before the walltime ends, a worker stops taking tasks; all that it began is finished."""
     start = time.monotonic()

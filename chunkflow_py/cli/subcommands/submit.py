@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         "Queue": ("queue", "create_queue", "shared_queue", "workers"),
         "Steps": ("stage", "fork"),
         "Exchange of patches": ("exchange", "exchange_limit"),
+        "Money": ("budget",),
     }
 )
 @run_option()
@@ -65,13 +66,16 @@ if TYPE_CHECKING:
 @click.option("--exchange-limit", type=MemoryType(), metavar="SIZE",
               help="Size of the exchange, such as 100GB, above which tasks store no more patches.  "
                    "[default: half of the free space of a disk, no limit in a bucket]")
+@click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="AMOUNT",
+              help="Cost of all workers together at which they take no more tasks, in the currency "
+                   "of work --cost-per-hour, which workers then need.  [default: no limit]")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, exchange: str | None, exchange_limit: int | None,
-    clear_output: bool, rehearse: bool, workers: int,
+    clear_output: bool, rehearse: bool, workers: int, budget: float | None,
 ) -> Callable[[Sequence[Part]], None]:
     """Return the function that submits the pipeline, which follows these options."""
     # fmt: on
@@ -97,6 +101,7 @@ def command(
             exchange=exchange,
             exchange_limit=exchange_limit,
             workers=workers,
+            budget=budget,
         )
         for line in submission.summary():
             echo(line)

@@ -16,6 +16,7 @@ earlier, the queue delivers the message again.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import secrets
 import signal
@@ -168,6 +169,8 @@ class Supervisor:
         listener: callbacks that report progress.
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
+        budget_reached: function that returns why the budget of the run allows no further task;
+            ``None`` if it allows one.
     """
 
     def __init__(
@@ -187,6 +190,7 @@ class Supervisor:
         is_wanted: Callable[[str], bool] | None = None,
         listener: WorkerListener | None = None,
         on_recorded: Callable[[int], None] | None = None,
+        budget_reached: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
@@ -201,6 +205,7 @@ class Supervisor:
         self._messages = MessageFilter(plan, stage, {**(stages or {}), stage: run}, is_wanted)
         self._listener = listener or WorkerListener()
         self._on_recorded = on_recorded
+        self._budget_reached = budget_reached
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = WorkerOutcome()
         self._watch_at = 0.0
@@ -438,11 +443,19 @@ class Supervisor:
 
     # --- stopping --------------------------------------------------------------------------------
 
-    def _stop(self, reason: str) -> None:
-        """Receive no more tasks, release tasks that have not begun, and let the others finish."""
+    def _stop(self, reason: str, grace_s: float | None = None) -> None:
+        """Receive no more tasks, release tasks that have not begun, and let the others finish.
+
+        Args:
+            reason: why the worker stops; the first reason counts.
+            grace_s: seconds in which the others may finish (default: the setting).
+        """
+        grace_s = self._settings.grace_s if grace_s is None else grace_s
+        until = time.monotonic() + grace_s
         if self._drains_until is not None:
+            self._drains_until = min(self._drains_until, until)
             return
-        self._drains_until = time.monotonic() + self._settings.grace_s
+        self._drains_until = until
         if self._deadline is not None:
             self._drains_until = min(self._drains_until, self._deadline)
         if self._outcome.state != "stage-closed":
@@ -466,6 +479,10 @@ class Supervisor:
                 f"only {remaining_s:.1f} s remain of {limits.reason}, and a task may take "
                 f"{longest_s:.0f} s, as long as the slowest task so far"
             )
+        elif (reason := self._budget_reached()) is not None:
+            # What is being computed is finished, however long it takes: it is nearly paid for.
+            self._tasks.release_loaded()
+            self._stop(reason, grace_s=math.inf)
 
     def _leave(self) -> None:
         """Release all remaining tasks, and end the worker processes."""
@@ -773,6 +790,11 @@ class InFlightTasks:
     def release_untouched(self) -> None:
         """Release all tasks that no worker process has begun."""
         for job in self._pool.withdraw_untouched():
+            self.give_back(job)
+
+    def release_loaded(self) -> None:
+        """Release all tasks that worker processes have loaded but do not compute yet."""
+        for job in self._pool.withdraw_loaded():
             self.give_back(job)
 
     def release_all(self) -> None:

@@ -21,6 +21,7 @@ from chunkflow_py.queue.message_body import run_of
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
 from chunkflow_py.run.exchange_store import PartRemover, remove_parts
+from chunkflow_py.run.spending import metered
 from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.exchange_store import ExchangeAddress
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep
+    from chunkflow_py.run.spending import SpendingMeter
     from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
     from chunkflow_py.run.worker.worker_process import TaskFeed
@@ -180,7 +182,8 @@ def work(
 
     Raises:
         OptionError: the address of the run lacks the hash of the spec although it needs one, the
-            hash belongs to another spec, or this machine would compute different bytes.
+            hash belongs to another spec, this machine would compute different bytes, or the run
+            has a budget but the price of this machine is unknown.
     """
     began = time.monotonic()
     spec = home.spec
@@ -204,7 +207,10 @@ def work(
     enter_folder(spec.folder)
     ended, idle_s = 0, 0.0
     stop_signal: str | None = None  # a signal that arrived when a step was about to end
-    with closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue:
+    with (
+        metered(home, working.settings.limits.cost_per_hour) as meter,
+        closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue,
+    ):
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
             name = home.current_step()
@@ -213,8 +219,12 @@ def work(
                     return WORK_LEFT, f"stopped: {limits.reached}"
                 if stop_signal is not None:
                     return WORK_LEFT, f"stopped: got {stop_signal}"
+                if meter is not None and meter.reached is not None:
+                    return WORK_LEFT, f"stopped: {meter.reached}"
                 try:
-                    outcome = _work_on(home, queue, name, working, limits, make_pipeline, listener)
+                    outcome = _work_on(
+                        home, queue, name, working, limits, make_pipeline, listener, meter
+                    )
                 except ChunkflowError:
                     home.check_not_deleted()  # a deleted run explains the error better
                     raise
@@ -274,6 +284,7 @@ def _work_on(
     limits: WorkerLimits,
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None,
+    meter: SpendingMeter | None,
 ) -> WorkerOutcome:
     """Send the tasks of a step if necessary, and run the tasks with a supervisor."""
     _open_stage(home, queue, name)
@@ -301,6 +312,7 @@ def _work_on(
         worker=working.worker,
         listener=listener,
         on_recorded=None if remover is None else remover.recorded,
+        budget_reached=lambda: None if meter is None else meter.reached,
     )
     try:
         return supervisor.run()

@@ -327,6 +327,22 @@ class WorkerPool:
                 jobs += [job for _, job in untouched]
         return [job for job in jobs if not job.is_given_up]
 
+    def withdraw_loaded(self) -> list[Job]:
+        """Withdraw and return the tasks that processes have only loaded ahead, or are loading."""
+        jobs: list[Job] = []
+        for process in self._processes():
+            is_computing = False
+            loaded: list[tuple[int, Job]] = []
+            for slot, stage in process.stages_of_begun():  # tasks pass the stages in this order
+                job = process.jobs[slot]
+                if (stage == "read" or (not stage and is_computing)) and not job.is_given_up:
+                    loaded.append((slot, job))
+                is_computing |= stage == "compute"
+            if loaded:
+                process.cancel((slot, job.number) for slot, job in loaded)
+                jobs += [job for _, job in loaded]
+        return jobs
+
     def cancel(self, job: Job) -> None:
         """Stop a task before its next operator."""
         if job.is_cancelled:
@@ -665,6 +681,21 @@ class WorkerProcess:
     def begun(self) -> list[int]:
         """Return the slots of the tasks that have begun but not ended."""
         return [slot for slot in self.jobs if self._board.progress(slot) is not None]
+
+    def stages_of_begun(self) -> list[tuple[int, str]]:
+        """Return the slot of each begun task with its stage, the oldest task first.
+
+        The stage is read, compute or write, or empty between two operators.
+        """
+        begun = [(slot, at) for slot in self.jobs if (at := self._board.progress(slot)) is not None]
+        begun.sort(key=lambda each: -each[1].seconds)
+        return [(slot, self._stage_of(at)) for slot, at in begun]
+
+    def _stage_of(self, progress: TaskProgress) -> str:
+        operator = progress.operator
+        if operator is None or operator >= len(self.stages):
+            return ""
+        return self.stages[operator]
 
     def place(self, slot: int) -> str:
         """Return a phrase that names the operator that works on a task, for messages."""
