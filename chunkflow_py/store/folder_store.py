@@ -229,6 +229,17 @@ class FolderStore:
             with os_errors("list", self._under + key), suppress(FileNotFoundError):
                 yield key, entry.stat().st_size
 
+    def subfolders(self) -> Iterator[str]:
+        """Yield the names of the folders below the URL; an empty folder counts, too."""
+        with os_errors("list", self._under):
+            try:
+                entries = list(os.scandir(self._under))
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        for entry in entries:
+            if entry.is_dir() and not entry.name.startswith(TEMPORARY_PREFIX):
+                yield entry.name
+
     def _entries(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         folders = [prefix.rpartition("/")[0]]
         while folders:

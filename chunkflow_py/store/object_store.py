@@ -288,6 +288,17 @@ class CloudStore:
                 if key.startswith(prefix):
                     yield key, entry["size"]
 
+    def subfolders(self) -> Iterator[str]:
+        """Yield the names of the folders below the URL, with one request for 1000 names."""
+        folder = self._service.prefix
+        try:
+            listed = self._call(lambda: obstore.list_with_delimiter(self._client, folder or None))
+        except CallFailedError as failed:
+            self._fail("list", "", failed)
+        start = f"{folder}/" if folder else ""
+        for name in listed["common_prefixes"]:
+            yield name.removeprefix(start).rstrip("/")
+
     # Writing
 
     def put(

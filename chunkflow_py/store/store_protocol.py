@@ -176,6 +176,21 @@ class Sizes(Protocol):
         """Yield the key and the length in bytes of each object that `Store.list` would yield."""
 
 
+@runtime_checkable
+class Subfolders(Protocol):
+    """A store that lists the folders below its URL without listing the objects in them."""
+
+    def subfolders(self) -> Iterator[str]:
+        """Yield the part before the first ``/`` of all keys that contain one, each part once."""
+
+
+def subfolders_of(store: Store) -> set[str]:
+    """Return the names of the folders below the URL of a store."""
+    if isinstance(store, Subfolders):
+        return set(store.subfolders())
+    return {key.partition("/")[0] for key in store.list() if "/" in key}
+
+
 def sizes_of(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Yield the key and the length in bytes of each object whose key begins with *prefix*."""
     if isinstance(store, Sizes):

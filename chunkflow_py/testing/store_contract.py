@@ -7,7 +7,7 @@ import pytest
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.store_protocol import sizes_of
+from chunkflow_py.store.store_protocol import sizes_of, subfolders_of
 
 
 def run_together(calls):
@@ -172,6 +172,13 @@ class StoreContract:
             store.put(key, b"x" * size)
         assert dict(sizes_of(store)) == {"a/1": 0, "a/2": 3, "b": 5}
         assert dict(sizes_of(store, "a/")) == {"a/1": 0, "a/2": 3}
+
+    def test_subfolders(self, store):
+        """The folders below the URL are listed, and neither their folders nor objects."""
+        assert subfolders_of(store) == set()
+        for key in ("a.run/spec.json", "a.run/ledger/1/2", "b.run/spec.json", "c"):
+            store.put(key, b"1")
+        assert subfolders_of(store) == {"a.run", "b.run"}
 
     def test_list(self, store):
         """A prefix matches the beginning of keys; it need not be a folder."""
