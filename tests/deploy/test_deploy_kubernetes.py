@@ -1,6 +1,8 @@
 """deploy/kubernetes/: a cluster accepts the files, and they keep what the worker promises."""
 
 import re
+import shutil
+import subprocess
 from copy import deepcopy
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -185,6 +187,25 @@ def test_images_are_named_by_digest(name):
     """All pods of a run use the same image: a tag can mean another image on every node."""
     (container,) = PODS[name]["containers"]
     assert re.fullmatch(r"[a-z0-9./-]+@sha256:[0-9a-f]{64}", container["image"])
+
+
+def test_the_page_enters_the_image_everywhere(tmp_path):
+    """The command of the page replaces the image of every pod."""
+    import yaml
+
+    (command,) = re.findall(r"^sed --in-place .*$", (FOLDER / "README.md").read_text(), re.M)
+    folder = tmp_path / "deploy" / "kubernetes"
+    shutil.copytree(FOLDER, folder)
+    image = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/em/chunkflow@sha256:{'a1' * 32}"
+    subprocess.run(["bash", "-c", f"image={image}; {command}"], cwd=tmp_path, check=True)
+    images = 0
+    for name in FILES:
+        for each in yaml.safe_load_all((folder / name).read_text()):
+            check(each, LATEST)
+        expected = (FOLDER / name).read_text().count("image: ")
+        assert (folder / name).read_text().count(f"image: {image}\n") == expected
+        images += expected
+    assert images == len(PODS)
 
 
 def test_there_are_workers_of_all_kinds():
