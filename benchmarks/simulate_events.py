@@ -286,7 +286,9 @@ class Pool:
                     room -= run.is_open()
                     machine.leaves = True
                     worker.stop()
-        for zone in set(ZONES) - self.without_capacity:
+        for zone in ZONES:
+            if zone in self.without_capacity:
+                continue
             for _ in range(min(room, self._missing(zone))):
                 room -= 1
                 boot_s = self.fleet.boot_s + random.uniform(0, LOOK_S)
