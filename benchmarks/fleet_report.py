@@ -1,4 +1,4 @@
-"""Tables of the recorded simulations of `simulate_fleet.py`, for the documentation."""
+"""Tables of the recorded simulations of fleets, for the documentation."""
 
 from __future__ import annotations
 
@@ -136,3 +136,93 @@ def _exchange(section: str, tasks: int, exchanged: dict[str, Any]) -> list[Line]
             f"at most {exchanged['peak_bytes'] / 1e12:.2f} TB at the same time",
         ),
     ]
+
+
+def event_lines(found: dict[str, Any]) -> list[Line]:
+    """Return the table of a pool that works on several runs (`simulate_events.py`)."""
+    runs, machines = found["runs"], found["machines"]
+    tasks = sum(run["fleet"]["tasks"] for run in runs)
+    section = f"{tasks:,} tasks of {len(runs)} runs, {machines:,} machines in 3 zones"
+    result = [line for run in runs for line in _run_lines(section, run, machines, found["look_s"])]
+    describe = {"Shortage": _shortage, "Upgrade": _upgrade}
+    result += [
+        describe[event["event"]](section, event, found)
+        for event in found["events"]
+        if event["event"] in describe
+    ]
+    faults = found["replaced"] + sum(
+        run.get(name, 0) for run in runs for name in ("interruptions", "stalls", "duplicates")
+    )
+    wasted = sum(run["wasted_s"] for run in runs)
+    longest_s = max(run["longest_s"] for run in runs)
+    work_s = sum(run["fleet"]["tasks"] * run["fleet"]["task_s"] for run in runs)
+    dollars = sum(sum(cost(run).values()) for run in runs)
+    return [
+        *result,
+        at_most(
+            section, "wasted work", wasted / HOUR, faults * longest_s / HOUR, "h",
+            f", {wasted / work_s:.3%} of the work",
+        ),
+        Line(section, "cost", f"${dollars:,.0f}"),
+    ]  # fmt: skip
+
+
+def _shortage(section: str, event: dict[str, Any], found: dict[str, Any]) -> Line:
+    text = (
+        f"after {event['at_h']:.1f} h, zone {event['zone']} loses {event['taken']:.0%} of its "
+        f"machines and gets none for {event['hours']:.1f} h: up to {found['most_missing']:,} "
+        f"machines missing, {found['missing_h']:,.0f} machine hours"
+    )
+    return Line(section, "zone without capacity", text)
+
+
+def _upgrade(section: str, event: dict[str, Any], found: dict[str, Any]) -> Line:
+    hours = found["upgraded_h"] - event["at_h"]
+    text = (
+        f"after {event['at_h']:.1f} h, {event['share']:.0%} of the machines every "
+        f"{event['every_s'] / 60:.0f} min: {found['replaced']:,} replaced within {hours:.1f} h, "
+        f"{found['old']:,} with the old image at the end"
+    )
+    verdict = "met" if found["replaced"] and not found["old"] else "not met"
+    return Line(section, "new image during the runs", text, "", None, verdict)
+
+
+def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) -> list[Line]:
+    """Return what happened to one run of a pool."""
+    fleet, name = run["fleet"], f"run `{run['run']}`, priority {run['priority']}"
+    tasks, hours = fleet["tasks"], run["makespan_s"] / HOUR
+    is_complete = run["done"] + run["dead"] == tasks and not run["missing"]
+    text = (
+        f"submitted after {run['submitted_h']:.1f} h, complete {hours:.1f} h later; "
+        f"{run['done']:,} tasks done, {run['dead']:,} failed for good, {run['missing']:,} without "
+        "a record"
+    )
+    result = [Line(section, name, text, "", None, "met" if is_complete else "not met")]
+    if run["priority"]:
+        ideal_h = tasks * fleet["task_s"] / machines / HOUR
+        ratio = f"{hours / ideal_h:.2f} times the ideal of all machines"
+        result += [
+            Line(section, f"{name}: time", ratio),
+            at_most(
+                section,
+                f"{name}: tasks of the other run that ended while it had waiting tasks",
+                run["after"] - run["before"],
+                2 * machines,
+                "",
+            ),
+        ]
+    for stop in run["stops"]:
+        task_s = run["longest_s"] + look_s
+        limit = stop["budget"] + stop["workers"] * task_s / HOUR * fleet["worker_price"]
+        result.append(
+            Line(
+                section,
+                f"{name}: budget of ${stop['budget']:,.0f}",
+                f"${stop['cost']:,.2f} when all machines had ended; raised {stop['waited_h']:.1f} "
+                "h later",
+                f"at most ${limit:,.2f} (one task per machine)",
+                stop["cost"] / limit,
+                "met" if stop["cost"] <= limit else "not met",
+            )
+        )
+    return result

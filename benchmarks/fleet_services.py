@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import Counter, defaultdict
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from chunkflow_py.queue.memory_queue import MemoryQueue
@@ -41,6 +42,24 @@ class Clock:
     def __call__(self) -> float:
         """Return the time."""
         return self.now
+
+
+class Timeline(Clock):
+    """A clock, and what will happen at which time."""
+
+    def __init__(self) -> None:
+        """Start at time 0, with nothing to happen."""
+        self._pending: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def at(self, when: float, event: Callable[[], None]) -> None:
+        """Call a function at a simulated time."""
+        heapq.heappush(self._pending, (when, next(self._numbers), event))
+
+    def step(self) -> None:
+        """Go to the time of the next event, and call it."""
+        self.now, _, event = heapq.heappop(self._pending)
+        event()
 
 
 class SimulatedS3:
@@ -205,9 +224,17 @@ class SimulatedSqs(MemoryQueue):
         if in_flight >= IN_FLIGHT:
             self.over_limit += 1
             return []
+        self._fill()
+        return super().receive(most, lease_s, wait_s)
+
+    def _fill(self) -> None:
         if len(self._state.waiting) < IN_FLIGHT:
             self._asked(self.send(islice(self._bodies, IN_FLIGHT)))
-        return super().receive(most, lease_s, wait_s)
+
+    def waiting(self) -> int:
+        """Return the number of messages that can be received now, or a part of a large number."""
+        self._fill()
+        return self.counts().waiting
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
         """Remove messages."""

@@ -87,11 +87,11 @@ class FleetLedger(Ledger):
 class Worker:
     """One machine with one process, from its start to its end."""
 
-    def __init__(self, simulation: Simulation, number: int) -> None:
-        """Create the parts of a supervisor."""
+    def __init__(self, simulation: Simulation, number: int, before_s: float) -> None:
+        """Create the parts of a supervisor, whose machine is paid for since *before_s* seconds."""
         self.simulation, fleet = simulation, simulation.fleet
         self._name = f"worker-{number}"
-        self._since = simulation.clock.now
+        self._since = simulation.clock.now - before_s
         self._ready: deque[tuple[Job, float]] = deque()  # with the time at which it is read
         self._held = 0
         self._computing: tuple[Job, float] | None = None
@@ -99,6 +99,7 @@ class Worker:
         self._attempt: Attempt | None = None  # what it has computed of the current task
         self._storing: list[Attempt] = []  # attempts whose parts are being stored
         self._is_alive, self._drains, self._renews = True, False, False
+        self.is_interrupted = False  # whether the machine was taken away, or will be
         self._stalled_until = 0.0
         self.keeper = LeaseKeeper(simulation.queue, fleet.lease_s, clock=simulation.clock)
         self.keeper.close()  # its thread never starts
@@ -124,10 +125,15 @@ class Worker:
 
     def age(self) -> float:
         """Return the time that is paid for, in seconds."""
-        return self.simulation.clock.now - self._since + self.simulation.fleet.boot_s
+        return self.simulation.clock.now - self._since
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the worker has no task."""
+        return not self._held
 
     def _at(self, seconds: float, event: Callable[[], None]) -> None:
-        self.simulation.at(self.simulation.clock.now + seconds, partial(self._do, event))
+        self.simulation.clock.at(self.simulation.clock.now + seconds, partial(self._do, event))
 
     def _do(self, event: Callable[[], None]) -> None:
         if not self._is_alive:
@@ -299,17 +305,32 @@ class Worker:
         self._stalled_until = self.simulation.clock.now + random.uniform(0, 3) * fleet.lease_s
         self._at(random.expovariate(fleet.stalls / 3600), self._stall)
 
-    def _notice(self) -> None:
-        """Take no more tasks, release those that have not begun, and try to finish the others."""
-        self.simulation.events["interruptions"] += 1
+    def stop(self, grace_s: float | None = None) -> None:
+        """Take no more tasks, release those that have not begun, and finish the others.
+
+        Args:
+            grace_s: time in which they can be finished; default: as long as it takes.
+        """
         self._drains = True
         for job, _ in self._ready:
             self.acknowledger.release(job.leases)
         self._ready.clear()
-        if self._computing or self._writing:
-            self._at(self.simulation.fleet.grace_s, self._leave)
-        else:
+        if not (self._computing or self._writing):
             self._leave()
+        elif grace_s is not None:
+            self._at(grace_s, self._leave)
+
+    def interrupt(self) -> None:
+        """Take the machine away, with or without notice."""
+        if random.random() < self.simulation.fleet.noticed:
+            self._notice()
+        else:
+            self._killed()
+
+    def _notice(self) -> None:
+        self.simulation.events["interruptions"] += 1
+        self.is_interrupted = True
+        self.stop(self.simulation.fleet.grace_s)
 
     def _leave(self) -> None:
         """Release the tasks that are not finished."""
@@ -322,6 +343,7 @@ class Worker:
         """End without notice: the leases expire."""
         self.simulation.events["interruptions"] += 1
         self.simulation.events["killed"] += 1
+        self.is_interrupted = True
         self._end()
 
     def _end(self) -> None:
@@ -335,7 +357,7 @@ class Worker:
             simulation.exchange.computed += attempt.patches
         self._is_alive = False
         del simulation.workers[self]
-        simulation.at(simulation.clock.now + simulation.fleet.boot_s, simulation.boot)
+        simulation.ended(self)
 
 
 def _raise(error: Exception) -> None:

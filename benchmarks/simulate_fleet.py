@@ -16,19 +16,17 @@ show races within a call; separate tests do.
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import random
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fleet_services import CONNECTIONS, Clock, SimulatedS3, SimulatedSqs
+from fleet_services import CONNECTIONS, SimulatedS3, SimulatedSqs, Timeline
 from fleet_worker import EPOCH, SPEC, STAGE, TYPICAL, FleetLedger, Worker
 from simulate_exchange import TASK, SharedPatches, SimulatedExchange
 
@@ -40,7 +38,7 @@ from chunkflow_py.tasks.task_grid import task_grid
 from chunkflow_py.tasks.task_plan import GridPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 PROGRESS_S = 15.0  # time between two lines of progress
@@ -98,10 +96,10 @@ class Fleet:
 class Simulation:
     """One run of a fleet."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, clock: Timeline | None = None) -> None:
         """Plan the tasks; no worker has started."""
         random.seed(fleet.seed)
-        self.fleet, self.clock = fleet, Clock()
+        self.fleet, self.clock = fleet, clock or Timeline()
         self.exchange: SimulatedExchange | None = None
         if fleet.exchange:
             count_zyx = cube_of(fleet.tasks)
@@ -125,8 +123,7 @@ class Simulation:
         self.patches_per_task = 0.0
         if self.exchange is not None:
             self.patches_per_task = self.exchange.shared.without_exchange / fleet.tasks
-        self._pending: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
+        self._begun = 0
 
     def _bodies(self) -> Iterator[str]:
         """Yield the messages, some of them twice."""
@@ -153,33 +150,44 @@ class Simulation:
         self.exchange_requests += self.s3.requests - before
         return set(numbers) - ended.keys()
 
-    def at(self, when: float, event: Callable[[], None]) -> None:
-        """Call a function at a simulated time."""
-        heapq.heappush(self._pending, (when, next(self._numbers), event))
-
     def run(self) -> dict[str, Any]:
         """Let the fleet work until each task is recorded; return the results."""
         start = printed = perf_counter()
         for _ in range(self.fleet.workers):
-            self.at(random.uniform(0, self.fleet.boot_s), self.boot)
+            self.clock.at(random.uniform(0, self.fleet.boot_s), self.boot)
         while self.events["finished"] < self.fleet.tasks:
-            when, _, event = heapq.heappop(self._pending)
-            self.clock.now = when
-            event()
+            self.clock.step()
             if perf_counter() - printed > PROGRESS_S:
                 printed = perf_counter()
                 share = self.events["finished"] / self.fleet.tasks
                 text = f"{share:.1%} of the tasks are recorded after {printed - start:.0f} s"
                 print(text, file=sys.stderr, flush=True)
-        makespan = self.clock.now
-        during = dict(self.s3.requests)
-        objects = len(self.s3)
-        self.ledger.compact()
-        return self._results(makespan, during, objects) | {"simulated_in_s": perf_counter() - start}
+        return self.results(self.clock.now) | {"simulated_in_s": perf_counter() - start}
 
     def boot(self) -> None:
-        """Start a worker."""
-        Worker(self, next(self._numbers)).begin()
+        """Start a worker on a new machine."""
+        self.begin(self.fleet.boot_s)
+
+    def begin(self, before_s: float) -> Worker:
+        """Start a worker, whose machine is paid for since *before_s* seconds."""
+        self._begun += 1
+        worker = Worker(self, self._begun, before_s)
+        worker.begin()
+        return worker
+
+    def ended(self, _: Worker) -> None:
+        """Replace the machine of a worker that has ended."""
+        self.clock.at(self.clock.now + self.fleet.boot_s, self.boot)
+
+    def paid_s(self) -> float:
+        """Return the time of machines that is paid for so far, in seconds."""
+        return self.worker_s + sum(worker.age() for worker in self.workers)
+
+    def results(self, makespan: float) -> dict[str, Any]:
+        """Compact the ledger, and return the results of a run that took *makespan* seconds."""
+        during, objects = dict(self.s3.requests), len(self.s3)
+        self.ledger.compact()
+        return self._results(makespan, during, objects)
 
     def _results(self, makespan: float, requests: dict[str, int], objects: int) -> dict[str, Any]:
         fleet, counts = self.fleet, self.ledger.counts(EPOCH + makespan)
@@ -188,7 +196,7 @@ class Simulation:
             "fleet": asdict(fleet),
             "makespan_s": makespan,
             "ideal_s": fleet.task_s * fleet.tasks / fleet.workers,
-            "worker_s": self.worker_s + sum(worker.age() for worker in self.workers),
+            "worker_s": self.paid_s(),
             "wasted_s": self.wasted_s,
             "longest_s": longest_s + self.write_s(),
             "done": counts.done,
