@@ -258,7 +258,7 @@ def wrong_convolution(device: str, convolution: Convolution, error: float) -> st
     """
     return (
         f"{device} computes wrong values with {describe_libraries()}: a {convolution} has an error "
-        f"of {error:.2g} of its largest value, but rounding explains at most "
+        f"of {error:.2g} times its largest value, but rounding explains at most "
         f"{convolution.tolerance():.2g}"
     )
 
