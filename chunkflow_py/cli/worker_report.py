@@ -35,7 +35,8 @@ class WorkerReport(ProgressReport, WorkerListener):
     """Report the progress of a worker, and serve its metrics.
 
     Args:
-        run_directory: run directory that the worker takes tasks from.
+        run_directory: run directory that the worker takes tasks from; ``None`` for a worker of a
+            pool, before its first run.
         options: values of the global options ``verbose`` and ``progress``, and of the subcommand's
             options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 
@@ -43,7 +44,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         progress: number of ended tasks of the current step, and of their voxels.
     """
 
-    def __init__(self, run_directory: RunDirectory, options: dict[str, Any]) -> None:
+    def __init__(self, run_directory: RunDirectory | None, options: dict[str, Any]) -> None:
         """Store the options; entering the context starts the metrics server, if there is one."""
         is_verbose, progress = options["verbose"], options["progress"]
         super().__init__(
@@ -64,7 +65,7 @@ class WorkerReport(ProgressReport, WorkerListener):
             OptionError: the port cannot be used, for example because another program uses it.
             MissingExtraError: prometheus_client is not installed.
         """
-        run = without_secrets(self._run_directory.url)
+        run = "" if self._run_directory is None else without_secrets(self._run_directory.url)
         add_json_fields(run=run, worker=self._worker)
         if self._port is not None:
             from chunkflow_py.monitor.worker_metrics import Metrics
@@ -81,6 +82,13 @@ class WorkerReport(ProgressReport, WorkerListener):
         self._shown.close()
         self._run.close()
 
+    def run_started(self, run_directory: RunDirectory) -> None:
+        """Name the run in log lines and metrics."""
+        self._run_directory = run_directory
+        add_json_fields(run=run_directory.shown)
+        if self._metrics is not None:
+            self._metrics.run_started(run_directory.shown)
+
     def stage_started(self, stage: str, tasks: int) -> None:
         """Show the progress view of a step that begins."""
         self.progress = WorkerProgress(stage, tasks)
@@ -88,7 +96,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         log_event(logger, logging.INFO, "stage_started", tasks=tasks)
         if self._metrics is not None:
             self._metrics.stage_started(stage, tasks)
-        if self.shows_view:
+        if self.shows_view and self._run_directory is not None:
             reader = _LedgerReader(self._run_directory.address, self.progress)
             self._shown.callback(reader.stop)
             reader.start()

@@ -48,8 +48,9 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         kept: dict[str, Any] = {"registry": self.registry, "namespace": "chunkflow"}
         counter, gauge, histogram = prometheus.Counter, prometheus.Gauge, prometheus.Histogram
-        info = prometheus.Info("worker", "Run, name and version of the worker.", **kept)
-        info.info({"run": run, "worker": worker, "version": version("chunkflow_py")})
+        self._info = prometheus.Info("worker", "Run, name and version of the worker.", **kept)
+        self._worker = worker
+        self.run_started(run)
         stage = ["stage"]
         self._planned = gauge("stage_tasks", "Number of tasks of the step.", stage, **kept)
         self._tasks = counter(
@@ -148,6 +149,11 @@ class Metrics:
         self._leases_of_stage = (0, 0)  # renewed, lost
 
     # --- events of the worker ----------------------------------------------------------------
+
+    def run_started(self, run: str) -> None:
+        """Set the address of the run that the worker works on."""
+        values = {"run": run, "worker": self._worker, "version": version("chunkflow_py")}
+        self._info.info(values)
 
     def stage_started(self, stage: str, tasks: int) -> None:
         """Start to count the tasks of a step, given its name and its number of tasks."""

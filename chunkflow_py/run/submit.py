@@ -21,6 +21,7 @@ from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.exchange_store import ExchangeSettings
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
+from chunkflow_py.run.scheduling import change_scheduling, check_priority
 from chunkflow_py.run.sending_order import set_sending_order, tasks_in_order
 from chunkflow_py.run.spending import budget_of, check_budget, money, set_budget
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
@@ -104,6 +105,8 @@ def submit(
     exchange_limit: int | None = None,
     workers: int = USUAL_WORKERS,
     budget: float | None = None,
+    priority: int | None = None,
+    sign_key: str | None = None,
 ) -> Submission:
     """Create a run, or complete an interrupted submission of the same pipelines.
 
@@ -128,6 +131,9 @@ def submit(
             in which tasks are sent depends on this number.
         budget: cost of all workers together at which they take no more tasks, in the currency of
             their prices; ``None`` keeps the budget of an existing run.
+        priority: priority of the run in a pool of workers; ``None`` keeps the priority of an
+            existing run.
+        sign_key: path of the private key with which to sign the spec; ``None`` for no signature.
 
     Raises:
         ChunkflowError: a pipeline, the store or the queue cannot be used. No task was sent.
@@ -141,6 +147,12 @@ def submit(
     _check_names(pipelines)
     if budget is not None:
         check_budget(budget)
+    check_priority(priority or 0)
+    key = None
+    if sign_key is not None:
+        from chunkflow_py.run.signatures import SigningKey
+
+        key = SigningKey(sign_key)
     settings = None
     if (exchange, exchange_limit) != (None, None):
         settings = ExchangeSettings.of(exchange or "auto", exchange_limit)
@@ -193,6 +205,10 @@ def submit(
         spec = replace(spec, steps=tuple(steps))
         if budget is not None or not is_known:
             set_budget(run.store, budget)  # before workers can see the run
+        if priority is not None:
+            change_scheduling(run.store, priority=priority)
+        if key is not None:
+            key.sign(run.store, run.spec.digest if is_known else spec.digest)
         is_new, sent = run.create(spec, plans, files, documents), 0
         _set_exchange(run, ready, settings)
         mode = "off" if run.exchange is None else run.exchange.mode

@@ -83,7 +83,7 @@ class Stage:
             name: settings.pop(name)
             for name in (
                 *("run", "stages", "is_wanted", "check_profile", "environment", "threads"),
-                "budget_reached",
+                "stop_reason",
             )
             if name in settings
         }

@@ -198,7 +198,7 @@ def test_a_spent_budget_ends_with_the_task_that_is_computed(stage: Stage) -> Non
     def reached() -> str | None:
         return "the money is spent" if stage.attempts(0) else None
 
-    outcome = stage.work(line=line, grace_s=0.1, budget_reached=reached)
+    outcome = stage.work(line=line, grace_s=0.1, stop_reason=reached)
     assert (outcome.state, outcome.message) == ("stopped", "stopped: the money is spent")
     assert (outcome.done, outcome.failures) == (1, 0)
     assert sum(stage.attempts(number) for number in range(12)) == 1
@@ -210,7 +210,7 @@ def test_a_signal_shortens_the_end_of_a_spent_budget(stage: Stage) -> None:
     """A task that would take long is given back after the grace of the second reason."""
     worker = Background(
         supervisor := stage.supervisor(
-            {0: "hangs"}, grace_s=0.5, budget_reached=lambda: "spent" if stage.attempts(0) else None
+            {0: "hangs"}, grace_s=0.5, stop_reason=lambda: "spent" if stage.attempts(0) else None
         )
     )
     wait_for(lambda: any("spent" in note for note in stage.notes.messages))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         "Queue": ("queue", "create_queue", "shared_queue", "workers"),
         "Steps": ("stage", "fork"),
         "Exchange of patches": ("exchange", "exchange_limit"),
-        "Money": ("budget",),
+        "Workers": ("budget", "priority", "sign_key"),
     }
 )
 @run_option()
@@ -69,13 +69,20 @@ if TYPE_CHECKING:
 @click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="AMOUNT",
               help="Cost of all workers together at which they take no more tasks, in the currency "
                    "of work --cost-per-hour, which workers then need.  [default: no limit]")
+@click.option("--priority", type=int, metavar="NUMBER",
+              help="Priority of the run in a pool of workers, which take tasks of the run with the "
+                   "highest priority first.  [default: 0]")
+@click.option("--sign-key", metavar="FILE",
+              help="PEM file with an Ed25519 private key, with which to sign the run, so that "
+                   "workers with --trust-key execute its model files and plugins.")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, exchange: str | None, exchange_limit: int | None,
-    clear_output: bool, rehearse: bool, workers: int, budget: float | None,
+    clear_output: bool, rehearse: bool, workers: int, budget: float | None, priority: int | None,
+    sign_key: str | None,
 ) -> Callable[[Sequence[Part]], None]:
     """Return the function that submits the pipeline, which follows these options."""
     # fmt: on
@@ -102,6 +109,8 @@ def command(
             exchange_limit=exchange_limit,
             workers=workers,
             budget=budget,
+            priority=priority,
+            sign_key=sign_key,
         )
         for line in submission.summary():
             echo(line)

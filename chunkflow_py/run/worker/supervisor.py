@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.leases import Held
     from chunkflow_py.queue.queue_protocol import Counts, Queue
     from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.worker.failure_policy import Fault
     from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
@@ -125,6 +126,9 @@ class WorkerSnapshot:
 class WorkerListener:
     """Callbacks that a supervisor calls in its thread; override the methods of interest."""
 
+    def run_started(self, run_directory: RunDirectory) -> None:
+        """Called when a worker of a pool begins to work on a run."""
+
     def stage_started(self, stage: str, tasks: int) -> None:
         """Called when the worker begins a step; *tasks* is the number of tasks of the step."""
 
@@ -169,8 +173,8 @@ class Supervisor:
         listener: callbacks that report progress.
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
-        budget_reached: function that returns why the budget of the run allows no further task;
-            ``None`` if it allows one.
+        stop_reason: function that returns why the worker must take no more tasks of the run, such
+            as a spent budget; ``None`` while it may take tasks. It must return at once.
     """
 
     def __init__(
@@ -190,7 +194,7 @@ class Supervisor:
         is_wanted: Callable[[str], bool] | None = None,
         listener: WorkerListener | None = None,
         on_recorded: Callable[[int], None] | None = None,
-        budget_reached: Callable[[], str | None] = lambda: None,
+        stop_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
@@ -205,7 +209,7 @@ class Supervisor:
         self._messages = MessageFilter(plan, stage, {**(stages or {}), stage: run}, is_wanted)
         self._listener = listener or WorkerListener()
         self._on_recorded = on_recorded
-        self._budget_reached = budget_reached
+        self._stop_reason = stop_reason
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = WorkerOutcome()
         self._watch_at = 0.0
@@ -479,8 +483,8 @@ class Supervisor:
                 f"only {remaining_s:.1f} s remain of {limits.reason}, and a task may take "
                 f"{longest_s:.0f} s, as long as the slowest task so far"
             )
-        elif (reason := self._budget_reached()) is not None:
-            # What is being computed is finished, however long it takes: it is nearly paid for.
+        elif (reason := self._stop_reason()) is not None:
+            # What is being computed is finished, however long it takes: most of it is done.
             self._tasks.release_loaded()
             self._stop(reason, grace_s=math.inf)
 

@@ -21,7 +21,9 @@ from chunkflow_py.queue.message_body import run_of
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
 from chunkflow_py.run.exchange_store import PartRemover, remove_parts
+from chunkflow_py.run.scheduling import scheduling_of
 from chunkflow_py.run.spending import metered
+from chunkflow_py.run.stop_watch import StopWatch, watching
 from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from chunkflow_py.run.exchange_store import ExchangeAddress
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep
-    from chunkflow_py.run.spending import SpendingMeter
     from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
     from chunkflow_py.run.worker.worker_process import TaskFeed
@@ -166,19 +167,54 @@ class WorkOptions:
     until_complete: bool = True
 
 
+@dataclass(frozen=True)
+class RunOutcome:
+    """The result of a worker's work on a run.
+
+    Attributes:
+        code: exit code of the worker, if it works on no other run.
+        message: the result in one sentence, for the user.
+        ended: number of attempts that have ended on this worker.
+        signal: name of the last stop signal; ``None`` if no signal arrived.
+    """
+
+    code: int
+    message: str
+    ended: int = 0
+    signal: str | None = None
+
+
 def work(
     home: RunDirectory,
     working: WorkOptions,
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
-    """Run the steps of a run; return the exit code and a message for the user.
+    """Work on one run; return the exit code and a message for the user; see `work_on_run`."""
+
+    def pause() -> str | None:
+        return pause_of(home)
+
+    with watching(pause) as watch:
+        outcome = work_on_run(home, working, make_pipeline, listener, watch)
+    return outcome.code, outcome.message
+
+
+def work_on_run(
+    home: RunDirectory,
+    working: WorkOptions,
+    make_pipeline: MakeSourcedPipeline,
+    listener: WorkerListener | None,
+    watch: StopWatch,
+) -> RunOutcome:
+    """Run the steps of a run until it is complete or the worker must stop.
 
     Args:
         home: the run directory.
         working: settings and limits of the worker.
         make_pipeline: picklable function that makes the pipeline of a step from its source.
         listener: callbacks that report progress.
+        watch: says why the worker must take no more tasks of the run.
 
     Raises:
         OptionError: the address of the run lacks the hash of the spec although it needs one, the
@@ -214,17 +250,22 @@ def work(
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
             name = home.current_step()
-            if name is not None:
-                if limits.reached is not None:
-                    return WORK_LEFT, f"stopped: {limits.reached}"
-                if stop_signal is not None:
-                    return WORK_LEFT, f"stopped: got {stop_signal}"
-                if meter is not None and meter.reached is not None:
-                    return WORK_LEFT, f"stopped: {meter.reached}"
+            if name is not None and watch.reason is not None and not working.until_complete:
+                code, message = WORK_LEFT, f"stopped: {watch.reason}"
+            elif name is not None:
+                reasons = (
+                    limits.reached,
+                    f"got {stop_signal}" if stop_signal else None,
+                    watch.reason,
+                    None if meter is None else meter.reached,
+                )
+                if reason := next(filter(None, reasons), None):
+                    return RunOutcome(WORK_LEFT, f"stopped: {reason}", ended, stop_signal)
                 try:
                     outcome = _work_on(
-                        home, queue, name, working, limits, make_pipeline, listener, meter
-                    )
+                        home, queue, name, working, limits, make_pipeline, listener,
+                        lambda: watch.reason or (None if meter is None else meter.reached),
+                    )  # fmt: skip
                 except ChunkflowError:
                     home.check_not_deleted()  # a deleted run explains the error better
                     raise
@@ -240,7 +281,9 @@ def work(
                 if outcome.state in _ENDED and exchange is not None and stop_signal is None:
                     remove_parts(exchange)  # last: nothing waits for it
                 if outcome.state == "stopped":
-                    return WORK_LEFT, outcome.message
+                    if watch.reason is not None and not working.until_complete:
+                        continue  # wait until the run is resumed
+                    return RunOutcome(WORK_LEFT, outcome.message, ended, stop_signal)
                 if outcome.state in ("complete", "stage-closed"):
                     continue
                 code, message = (
@@ -248,7 +291,7 @@ def work(
                     f"{outcome.message}; run chunkflow status {home.shown} to list failed tasks",
                 )
             elif lost := _no_longer_recorded(home):
-                return WORK_LEFT, lost
+                return RunOutcome(WORK_LEFT, lost, ended, stop_signal)
             else:
                 _clear(home, queue, working.settings.lease_s)
                 for stage in spec.steps:
@@ -260,8 +303,15 @@ def work(
             wait_s = min(_REOPENED_CHECK_S, limits.idle_left_s(idle_s))
             leaves = working.until_complete or stop_signal is not None or wait_s <= 0
             if leaves or not _waited(wait_s):
-                return code, message
+                return RunOutcome(code, message, ended, stop_signal)
             idle_s += wait_s
+
+
+def pause_of(home: RunDirectory) -> str | None:
+    """Return a message if a run is paused, else ``None``."""
+    if not scheduling_of(home.store).paused:
+        return None
+    return f"{home.shown} is paused; go on with chunkflow resume {home.shown}"
 
 
 def _opened(url: str, disk_wait_s: float) -> Queue:
@@ -284,7 +334,7 @@ def _work_on(
     limits: WorkerLimits,
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None,
-    meter: SpendingMeter | None,
+    stop_reason: Callable[[], str | None],
 ) -> WorkerOutcome:
     """Send the tasks of a step if necessary, and run the tasks with a supervisor."""
     _open_stage(home, queue, name)
@@ -312,7 +362,7 @@ def _work_on(
         worker=working.worker,
         listener=listener,
         on_recorded=None if remover is None else remover.recorded,
-        budget_reached=lambda: None if meter is None else meter.reached,
+        stop_reason=stop_reason,
     )
     try:
         return supervisor.run()

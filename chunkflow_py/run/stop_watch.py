@@ -1,0 +1,64 @@
+"""Look regularly, in a thread, for a reason to take no more tasks of a run."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 30.0  # between two looks of a worker
+_EARLY = (0.75, 1.0)  # share of the interval, so that workers do not look at the same time
+_CLOSE_S = 5.0
+
+
+@dataclass
+class StopWatch:
+    """The result of the last look.
+
+    Attributes:
+        reason: why the worker must take no more tasks; ``None`` while it may.
+    """
+
+    reason: str | None = None
+
+
+@contextmanager
+def watching(look: Callable[[], str | None], interval_s: float = INTERVAL_S) -> Iterator[StopWatch]:
+    """Call *look* at once, and then in a thread until the ``with`` block ends.
+
+    A look that fails in the thread is logged, and changes nothing.
+
+    Args:
+        look: function that returns the reason; it may ask a store.
+        interval_s: longest time between two looks.
+
+    Raises:
+        ChunkflowError: the first look failed.
+    """
+    watch = StopWatch(look())
+    is_over = threading.Event()
+
+    def keep_looking() -> None:
+        while not is_over.wait(interval_s * random.uniform(*_EARLY)):  # noqa: S311
+            try:
+                watch.reason = look()
+            except Exception as error:  # noqa: BLE001  (the thread must live)
+                logger.warning("cannot find out whether to stop; looking again: %s", named(error))
+
+    thread = threading.Thread(target=keep_looking, name="stop-watch", daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        is_over.set()
+        thread.join(_CLOSE_S)
