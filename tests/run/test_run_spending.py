@@ -204,3 +204,27 @@ def test_a_damaged_budget_is_no_licence_to_spend(store, content):
     with suppress(VolumeError):
         assert budget_of(store) is None
         pytest.fail("it is too long")
+
+
+@pytest.mark.aws
+def test_reports_in_a_bucket(s3):
+    """S3 keeps empty objects, lists their names, and each worker has one of them."""
+    store = open_store(f"{s3.url}/a.run")
+    now = [0.0]
+    set_budget(store, 10.0)
+    assert budget_of(store) == 10.0
+    first, second = (SpendingMeter(store, "a.run", 3600.0, lambda: now[0]) for _ in range(2))
+    first.check()
+    for when in (1.0, 2.0, 4.0):
+        now[0] = when
+        second.check()
+        first.check()
+        spent = spending_of(store)
+        assert 2 * when <= spent.cost < 10.0
+        assert spent[1:] == (7200.0, 2, 2)
+    now[0] = 6.0
+    second.check()
+    assert second.reached is not None
+    first.close()
+    second.close()
+    assert spending_of(store) == (12.0, 0.0, 0, 2)
