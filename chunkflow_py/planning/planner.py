@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from chunkflow_py.core.geometry import BoxGrid
 from chunkflow_py.core.host_memory import available_host_bytes, describe_bytes
 from chunkflow_py.errors import ChunkflowError, VolumeNotFoundError
 from chunkflow_py.pipeline.forecast import RESIDENT
+from chunkflow_py.pipeline.overlap import stages_of
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.planning.duration_estimate import (
     mean_work,
@@ -30,6 +32,7 @@ from chunkflow_py.planning.exchange_estimate import (
 )
 from chunkflow_py.planning.pilot import operators_left_out, run_pilots
 from chunkflow_py.planning.prices import cost_of, exchange_cost, load_prices
+from chunkflow_py.planning.quotas import message_use, rate_uses, vcpu_use
 from chunkflow_py.planning.run_plan import ESTIMATED, Memory, RunPlan, StepPlan
 from chunkflow_py.planning.task_amounts import (
     domain_of,
@@ -370,7 +373,26 @@ class _Planner:
                 )
             found.hours = found.duration.seconds * settings.fleet.machines / 3600
         found.cost, found.spot = self._costs(found.hours)
+        self._take_quotas()
         self._take_gain()
+
+    def _take_quotas(self) -> None:
+        """Compare what the machines need at the same time with the quotas of services."""
+        found, settings = self.found, self.settings
+        if (use := vcpu_use(self.instance, settings.fleet, settings.vcpu_quota)) is not None:
+            found.quotas.append(use)
+        if settings.fleet.machines > 1:
+            ahead = 1 if self.step.ahead is None else self.step.ahead
+            stages = stages_of(self.pipeline.operators, ahead)
+            window = sum(stage.tasks for stage in stages) if ahead else 1
+            task_s = None if found.duration is None else found.duration.task_s
+            found.quotas.append(message_use(settings.fleet, max(1, window), task_s))
+        if found.duration is not None:
+            found.quotas += rate_uses(found.reads, found.writes, found.duration.seconds)
+        for use in found.quotas:
+            if use.is_exceeded:
+                remarks = found.problems if use.is_problem else found.notes
+                remarks.append(f"the run needs {use}; {use.remedy}")
 
     def _costs(
         self, hours: float | None, more: Mapping[str, float] = MappingProxyType({})
@@ -381,9 +403,15 @@ class _Planner:
         if hour is None and self.instance is not None:
             hour, spot_hour = self.instance.hour, self.instance.spot_hour
         amounts = (hours, found.tasks, found.reads, found.writes, found.stored)
-        cost = cost_of(self.prices, hour, *amounts)
+        cost_at = partial(
+            cost_of,
+            self.prices,
+            read_price=self.settings.read_price,
+            months=self.settings.months,
+        )
+        cost = cost_at(hour, *amounts)
         if spot_hour is not None and self.instance is not None:
-            spot = cost_of(self.prices, spot_hour, *amounts)
+            spot = cost_at(spot_hour, *amounts)
             if self.instance.spot_is_assumed:
                 assumption = (
                     "the spot price is the on-demand price multiplied by the spot_share of the "

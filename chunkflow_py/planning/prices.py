@@ -37,6 +37,7 @@ class Instance:
         memory_bytes: size of the host memory in bytes.
         device_bytes: size of the GPU memory in bytes; 0 without a GPU.
         gpu: name of the GPU; empty without a GPU.
+        cores: number of virtual processors; 0 if not known.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Instance:
     memory_bytes: int
     device_bytes: int = 0
     gpu: str = ""
+    cores: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Prices:
         source: text that says where the prices come from.
         instances: machine types, with their prices and memory, by name.
         stores: prices of each store, by protocol, such as ``s3``: ``gb_month`` (a gigabyte stored
-            for a month), ``put`` and ``get`` (one request), ``egress_gb`` (a gigabyte sent out of
-            the region).
+            for a month), ``put`` and ``get`` (one request), ``region_gb`` (a gigabyte sent to
+            another region of the same cloud), ``egress_gb`` (a gigabyte sent out of the cloud).
         queue_request: price of one request to a cloud queue.
     """
 
@@ -92,14 +94,18 @@ class Cost:
     Attributes:
         parts: cost of each item, by name, such as ``machines``.
         month: cost of storing the output for a month; not part of the total cost.
-        egress: cost of reading the input once from another cloud or region; not part of the total
-            cost.
+        egress: cost of reading the input from another cloud; not part of the total cost.
+        cross_region: cost of reading the input from another region of the same cloud; not part of
+            the total cost.
+        stored_bytes: size of the output in a cloud, after compression if that was measured.
         assumed: assumptions on which the cost is based, as text.
     """
 
     parts: dict[str, float] = field(default_factory=dict)
     month: float = 0.0
     egress: float = 0.0
+    cross_region: float = 0.0
+    stored_bytes: int = 0
     assumed: tuple[str, ...] = ()
 
     @property
@@ -140,11 +146,13 @@ def _parsed(table: dict[str, Any]) -> Prices:
             round(float(each["memory_gib"]) * GIB),
             round(float(each.get("gpu_memory_gib", 0)) * GIB),
             str(each.get("gpu", "")),
+            int(each.get("cores", 0)),
         )
         for name, each in table["instances"].items()
     }
     stores = {
         protocol: {name: float(each[name]) for name in ("gb_month", "put", "get", "egress_gb")}
+        | {"region_gb": float(each.get("region_gb", each["egress_gb"]))}
         for protocol, each in table["stores"].items()
     }
     return Prices(
@@ -160,6 +168,9 @@ def cost_of(
     reads: Sequence[Transfer],
     writes: Sequence[Transfer],
     stored: dict[str, int],
+    *,
+    read_price: float = 0.0,
+    months: float = 0.0,
 ) -> Cost:
     """Return the cost of a step.
 
@@ -172,22 +183,32 @@ def cost_of(
         writes: amounts that savers write to volumes.
         stored: stored (compressed) bytes that each loader or saver reads or writes, by operator
             name, if known.
+        read_price: price of reading a gigabyte from a store that is not a file system.
+        months: time for which the output is stored.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []
     if hour is not None and machine_hours is not None:
         parts["machines"] = hour * machine_hours
-    month = egress = 0.0
+    month = egress = region = 0.0
+    kept = 0
     for transfer in reads:
+        size = stored.get(transfer.operator, transfer.total_bytes)
+        if read_price and transfer.protocol != "file":
+            name = f"traffic of {transfer.operator}"
+            parts[name] = parts.get(name, 0.0) + size / GB * read_price
         if (store := prices.stores.get(transfer.protocol)) is not None:
             name = f"requests of {transfer.operator}"
             parts[name] = parts.get(name, 0.0) + transfer.requests * store["get"]
-            egress += stored.get(transfer.operator, transfer.total_bytes) / GB * store["egress_gb"]
+            egress += size / GB * store["egress_gb"]
+            region += size / GB * store["region_gb"]
     for transfer in writes:
         if (store := prices.stores.get(transfer.protocol)) is not None:
             name = f"requests of {transfer.operator}"
             parts[name] = parts.get(name, 0.0) + transfer.requests * store["put"]
-            month += stored.get(transfer.operator, transfer.total_bytes) / GB * store["gb_month"]
+            size = stored.get(transfer.operator, transfer.total_bytes)
+            kept += size
+            month += size / GB * store["gb_month"]
             if "ledger and queue" not in parts:
                 ledger = _LEDGER_PUTS * store["put"] + _LEDGER_GETS * store["get"]
                 parts["ledger and queue"] = tasks * (ledger + _QUEUE * prices.queue_request)
@@ -195,7 +216,9 @@ def cost_of(
                 assumed.append(
                     f"the voxels that {transfer.operator} writes are stored without compression"
                 )
-    return Cost(parts, month, egress, tuple(assumed))
+    if months and month:
+        parts["storage of the output"] = months * month
+    return Cost(parts, month, egress, region, kept, tuple(assumed))
 
 
 def exchange_cost(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.duration_estimate import Duration
     from chunkflow_py.planning.exchange_estimate import Exchange, Gain
     from chunkflow_py.planning.prices import Cost, Instance, Prices
+    from chunkflow_py.planning.quotas import QuotaUse
     from chunkflow_py.planning.task_amounts import Patches, Transfer
     from chunkflow_py.planning.task_size_advice import Suggestion
 
@@ -64,6 +65,10 @@ class PlanSettings:
         seconds_per_task: seconds per task in one process, used instead of a measurement.
         speeds: path of a file with the output of `chunkflow tune --json`, from which the duration
             is estimated.
+        vcpu_quota: largest number of virtual processors that the account may use; ``None`` if it is
+            not known.
+        read_price: price of reading a gigabyte of the input, dollars.
+        months: time for which the output is stored, which is part of the cost.
     """
 
     module: str | None = None
@@ -75,6 +80,9 @@ class PlanSettings:
     price_file: Path | None = None
     seconds_per_task: float | None = None
     speeds: Path | None = None
+    vcpu_quota: int | None = None
+    read_price: float = 0.0
+    months: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ class StepPlan:
         hours: the duration multiplied by the number of machines, in hours.
         cost: cost without an exchange, at the on-demand price or the price that the user gives.
         spot: cost without an exchange, at the spot price.
+        quotas: amounts that are needed at the same time, with the quotas of services.
         suggestion: task size with less work or memory; ``None`` if the present size is as good.
         problems: reasons why the step cannot run, each with a remedy.
         notes: other remarks, which do not prevent the step from running.
@@ -142,6 +151,7 @@ class StepPlan:
     hours: float | None = None
     cost: Cost | None = None
     spot: Cost | None = None
+    quotas: list[QuotaUse] = field(default_factory=list)
     suggestion: Suggestion | None = None
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -224,6 +234,8 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
         yield _line("hours", f"{_number(stage.hours)} (all machines together)")
     if stage.cost is not None:
         yield from _cost(plan, stage, stage.cost)
+    for number, use in enumerate(stage.quotas):
+        yield _line("" if number else "quotas", str(use))
     if stage.suggestion is not None:
         found = stage.suggestion
         gain = ""
@@ -352,9 +364,13 @@ def _cost(plan: RunPlan, stage: StepPlan, cost: Cost) -> Iterator[str]:
     yield _line("cost", amounts)
     yield _INDENT + ", ".join(f"{name} ${_money(value)}" for name, value in cost.parts.items())
     if cost.month:
-        yield f"{_INDENT}${_money(cost.month)} per month to store the output"
+        size = describe_bytes(cost.stored_bytes)
+        yield f"{_INDENT}${_money(cost.month)} per month to store the output ({size})"
     if cost.egress:
-        yield f"{_INDENT}${_money(cost.egress)} more if the input is in another cloud or region"
+        yield (
+            f"{_INDENT}${_money(cost.cross_region)} more if the input is in another region of its "
+            f"cloud, ${_money(cost.egress)} more if it is in another cloud"
+        )
     yield f"{_INDENT}prices of {plan.prices.date}: {plan.prices.source}"
     for assumption in dict.fromkeys((*cost.assumed, *(stage.spot.assumed if stage.spot else ()))):
         yield f"{_INDENT}assumed: {assumption}"
@@ -432,6 +448,7 @@ def _stage_data(stage: StepPlan) -> dict[str, Any]:
         "machine_hours": stage.hours,
         "cost": _cost_data(stage.cost),
         "spot": _cost_data(stage.spot),
+        "quotas": [{**vars(use), "is_exceeded": use.is_exceeded} for use in stage.quotas],
         "suggestion": stage.suggestion and {**vars(stage.suggestion)},
         "misfits": stage.problems,
         "notes": stage.notes,

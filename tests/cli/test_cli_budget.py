@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, say
 
+from chunkflow_py.monitor.dashboard.run_watch import RunWatch
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.spending import spending_of
 
@@ -72,7 +75,7 @@ def test_a_budget_needs_prices():
     assert "add --cost-per-hour PRICE" in say("work r", 2)
     assert status()["spent"] is None
     assert "0.00 spent of a budget of 10.00" in say("budget r")
-    assert "0.00 spent, without a budget" in say("budget r none") or status()["budget"] is None
+    assert "no budget, and no costs" in say("budget r none")
     assert "is complete" in say("work r")
     assert (status()["budget"], status()["spent"]) == (None, None)
 
@@ -88,6 +91,15 @@ def test_costs_are_recorded_without_a_budget():
     assert "spent, without a budget" in say("status r")
     assert spending_of(RunDirectory("r").store).per_hour == 0
     assert status()["spent"] == spent
+    with closing(RunWatch(RunDirectory("r"), 0.5)) as watch:
+        watched = watch.status()
+        assert watched["spending"].endswith("spent, without a budget")
+        time.sleep(1.5)
+        again = watch.status()
+    assert (again["cost"], again["spending"]) == (watched["cost"], watched["spending"])
+    say("report r --output report.html")
+    text = f"Reported by the workers of the run: {watched['spending']}."
+    assert text in Path("report.html").read_text()
 
 
 def test_the_same_pipeline_with_another_budget():

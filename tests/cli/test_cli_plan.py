@@ -56,6 +56,25 @@ def test_several_processes_are_rehearsed_side_by_side():
     assert found["memory"]["bytes"] > 30e6
 
 
+def test_quotas_are_part_of_a_plan():
+    """A quota that is too small is a problem; other limits of services are stated."""
+    options = "--no-rehearse --machines 20 --instance g5.xlarge --seconds-per-task 40"
+    line = f"{TASKS} {LOAD} {SAVE}"
+    found = plan(line, options)
+    vcpus, messages = found["quotas"]
+    assert (vcpus["amount"], vcpus["quota"], vcpus["is_exceeded"]) == (80, None, False)
+    assert (messages["quota"], messages["is_exceeded"]) == (120_000, False)
+    assert 20 <= messages["amount"] <= 20 * 8
+    assert "quotas       80 vCPUs (g5.xlarge; your quota is not known)" in say(
+        f"plan {options} {line}"
+    )
+    assert not plan(line, f"{options} --vcpu-quota 80")["misfits"]
+    (problem,) = plan(line, f"{options} --vcpu-quota 63", code=2)["misfits"]
+    assert problem.startswith("the run needs 80 of 63 vCPUs (--vcpu-quota); give --machines 15, or")
+    assert "add --instance TYPE" in say(f"plan --no-rehearse --vcpu-quota 3 {line}", 2)
+    assert plan(line, "--no-rehearse")["quotas"] == []
+
+
 def test_every_misfit_is_told_at_once_with_what_fits():
     """Blocks, margins, missing files, places and memory: one run of plan names them all."""
     line = (

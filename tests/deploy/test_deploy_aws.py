@@ -221,6 +221,7 @@ NEEDED = {
         *[(f"s3:{verb}Object", f"{RUN}/ledger/infer/loose/0/7") for verb in VERBS],
         *[(f"s3:{verb}Object", f"{OUTPUT}/c/0/0/0") for verb in VERBS],
         ("s3:PutObject", f"{RUN}/stages/infer/closed"),
+        *[(f"s3:{verb}Object", f"{RUN}/spending/0123456789ab-00000001-0-0") for verb in VERBS],
     ],
     "ProducerPolicy": [
         ("sqs:SendMessage", QUEUE), ("sqs:GetQueueUrl", QUEUE), ("sqs:GetQueueAttributes", QUEUE),
@@ -236,6 +237,7 @@ REFUSED = {
         ("sqs:DeleteMessage", DEAD), ("sqs:ReceiveMessage", ":another"),
         ("s3:PutObject", f"{RUN}/spec.json"), ("s3:PutObject", f"{RUN}/files/00/unet.py"),
         ("s3:PutObject", f"{RUN}/plan/infer"), ("s3:DeleteObject", f"{RUN}/spec.json"),
+        ("s3:PutObject", f"{RUN}/budget.json"),
         ("s3:DeleteObject", f"{RUN}/stages/infer/closed"),
         ("s3:PutObject", f"{INPUT}/0/c/0/0/0"), ("s3:DeleteObject", f"{INPUT}/0/c/0/0/0"),
         ("s3:GetObject", "arn:aws:s3:::least-bucket/other"), ("s3:DeleteBucket", OUTPUT),

@@ -53,6 +53,32 @@ def test_clouds_charge_requests_and_storage():
     assert found.assumed == ("the voxels that save writes are stored without compression",)
 
 
+def test_traffic_and_storage_are_part_of_the_cost_if_asked_for():
+    """Both are shown anyway; with a price per gigabyte and a time, they are added."""
+    reads, writes = [transfer("load", "s3"), transfer("local", "file")], [transfer("save", "s3")]
+    prices = load_prices()
+    amounts = (prices, 2.0, 10.0, 1000, reads, writes, {"load": 50 * GB, "save": 40 * GB})
+    plain = cost_of(*amounts)
+    assert plain.cross_region == pytest.approx(50 * 0.02)
+    assert plain.egress == pytest.approx(50 * 0.09)
+    assert (plain.stored_bytes, plain.month) == (40 * GB, pytest.approx(40 * 0.023))
+    found = cost_of(*amounts, read_price=0.03, months=6)
+    assert found.parts["traffic of load"] == pytest.approx(1.5)
+    assert "traffic of local" not in found.parts
+    assert found.parts["storage of the output"] == pytest.approx(6 * 40 * 0.023)
+    assert found.dollars == pytest.approx(plain.dollars + 1.5 + 6 * 40 * 0.023)
+    assert cost([transfer("load", "https")]).parts == {"machines": 20.0}
+
+
+def test_a_table_without_prices_between_regions_takes_those_of_other_clouds(tmp_path):
+    """Older tables lack region_gb."""
+    stores = {"s3": {"gb_month": 1, "put": 2, "get": 3, "egress_gb": 4}}
+    said = {"date": "2030-01-01", "source": "us", "queue_request": 0, "instances": {}}
+    file = tmp_path / "prices.json"
+    file.write_text(json.dumps({**said, "stores": stores}))
+    assert load_prices(file).stores["s3"]["region_gb"] == 4
+
+
 def test_a_file_of_prices_stands_above_the_table(tmp_path):
     """Own types, own spot prices; what is assumed of spot prices is known."""
     file = tmp_path / "prices.json"

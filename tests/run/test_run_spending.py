@@ -9,14 +9,18 @@ from itertools import count
 
 import pytest
 from rigs.variants import gate_runs
+from rigs.workers import wait_for
 
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.run import spending
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.spending import (
     LONGEST_INTERVAL_S,
     SHORTEST_INTERVAL_S,
     SpendingMeter,
     budget_of,
+    budget_reached,
+    metered,
     set_budget,
     spending_of,
 )
@@ -204,3 +208,47 @@ def test_a_damaged_budget_is_no_licence_to_spend(store, content):
     with suppress(VolumeError):
         assert budget_of(store) is None
         pytest.fail("it is too long")
+
+
+def test_a_budget_that_cannot_be_read_ends_no_worker(tmp_path, monkeypatch, caplog):
+    """The thread that reports warns, tries again, and makes the last report."""
+    monkeypatch.setattr(spending, "LONGEST_INTERVAL_S", 0.05)
+    home = RunDirectory(str(tmp_path / "a.run"))
+    with metered(home, 3600.0) as meter:
+        home.store.put("budget.json", b"much")
+        wait_for(lambda: "is not a budget such as" in caplog.text)
+        set_budget(home.store, 1e-6)
+        wait_for(lambda: meter.reached is not None)
+        assert spending_of(home.store).per_hour == 3600.0
+    spent = spending_of(home.store)
+    assert (spent.per_hour, spent.reports) == (0.0, 1)
+    assert 0 < spent.cost < 60
+    assert "have spent" in budget_reached(home), "whoever chooses among runs asks this"
+    set_budget(home.store, 100.0)
+    assert budget_reached(home) is None
+    set_budget(home.store, None)
+    assert budget_reached(home) is None
+
+
+@pytest.mark.aws
+def test_reports_in_a_bucket(s3):
+    """S3 keeps empty objects, lists their names, and each worker has one of them."""
+    store = open_store(f"{s3.url}/a.run")
+    now = [0.0]
+    set_budget(store, 10.0)
+    assert budget_of(store) == 10.0
+    first, second = (SpendingMeter(store, "a.run", 3600.0, lambda: now[0]) for _ in range(2))
+    first.check()
+    for when in (1.0, 2.0, 4.0):
+        now[0] = when
+        second.check()
+        first.check()
+        spent = spending_of(store)
+        assert 2 * when <= spent.cost < 10.0
+        assert spent[1:] == (7200.0, 2, 2)
+    now[0] = 6.0
+    second.check()
+    assert second.reached is not None
+    first.close()
+    second.close()
+    assert spending_of(store) == (12.0, 0.0, 0, 2)

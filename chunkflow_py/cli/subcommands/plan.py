@@ -35,7 +35,8 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @pipeline_subcommand
 @option_headings(
     {
-        "Machines": ("machines", "processes", "instance", "memory", "price", "price_file"),
+        "Machines": ("machines", "processes", "instance", "memory", "vcpu_quota"),
+        "Prices": ("price", "price_file", "read_price", "months"),
         "Measurement": ("rehearse", "seconds", "seconds_per_task", "speeds"),
     }
 )
@@ -48,9 +49,17 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
               help="Memory of a machine, such as 16GB.  [default: memory of --instance, else the "
                    "available memory of this machine]")
+@click.option("--vcpu-quota", type=click.IntRange(min=1),
+              help="Largest number of virtual processors that your account may use, such as the "
+                   "AWS quota of G and VT spot instances.  [default: not checked]")
 @click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS",
               help="Price of a machine in dollars per hour.  [default: the price of --instance]")
 @price_file_option()
+@click.option("--read-price", type=click.FloatRange(min=0), default=0.0, metavar="DOLLARS",
+              help="Price of reading a gigabyte of the input, such as 0.02 from another region of "
+                   "AWS.  [default: 0, the input is in the region of the machines]")
+@click.option("--months", type=click.FloatRange(min=0), default=0.0,
+              help="Months for which the output is stored, to add to the cost.  [default: 0]")
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Measure memory and time with a pilot run, or only estimate the memory.")
 @click.option("--seconds", type=_POSITIVE, default=60, show_default=True,
@@ -82,6 +91,9 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
             price_file=options["price_file"],
             seconds_per_task=options["seconds_per_task"],
             speeds=options["speeds"],
+            vcpu_quota=options["vcpu_quota"],
+            read_price=options["read_price"],
+            months=options["months"],
         )
         plan = plan_run(_planned_steps(parts), settings)
         if as_json:

@@ -21,6 +21,7 @@ from chunkflow_py.monitor.run_facts import StepStatus, run_state
 from chunkflow_py.monitor.run_volumes import volumes_of
 from chunkflow_py.queue.message_body import parse_body
 from chunkflow_py.queue.queue_protocol import TellsLeased, open_queue
+from chunkflow_py.run.spending import spending_text
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class RunWatch:
         self._counts: Counts | None = None
         self._queue: Queue | None = None
         self._running_source = ""
+        self._spending = ""
 
     def stage(self, name: str) -> StepWatch:
         """Return the step called *name*; if the name is empty, the first step that is not closed.
@@ -167,6 +169,7 @@ class RunWatch:
             if began >= self._next:
                 self._home.check_not_deleted()
                 bodies = self._ask_queue()
+                self._spending = self._spending_text()
                 for each in self._stages.values():
                     each.update(bodies)
                     if bodies and not each.closed:
@@ -196,6 +199,12 @@ class RunWatch:
             return None
         self._running_source = BY_MARKS if bodies is None else BY_LEASES
         return bodies
+
+    def _spending_text(self) -> str:
+        try:
+            return spending_text(self._home)
+        except OptionError as error:
+            return str(error)
 
     def close(self) -> None:
         """Close the connection to the queue."""
@@ -227,6 +236,7 @@ class RunWatch:
                 "workers": workers,
                 "errors": watch.history.errors(),
                 "history": {"known": known, "ended": ended, "pages": len(watch.history.left)},
+                "spending": self._spending,
                 "price": self._price,
                 "price_source": "" if self._price is None else self._source,
                 "cost": cost(workers["hours"], ended, watch.stage.tasks, self._price),

@@ -278,7 +278,9 @@ def money(dollars: float) -> str:
 
 
 def _took_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the section about times and costs, step by step."""
+    """Yield the section about times and costs: of the run as workers report it, then by step."""
+    if report.spending:
+        yield tag("p", f"Reported by the workers of the run: {report.spending}.")
     for stage in report.stages:
         yield tag("h3", f"Step {stage.stage.name}")
         if not stage.facts.finished:

@@ -14,6 +14,7 @@ from chunkflow_py.monitor.report.volume_planes import planes_of
 from chunkflow_py.monitor.run_facts import StepFacts
 from chunkflow_py.monitor.run_volumes import volumes_of
 from chunkflow_py.run.repair import damages_of
+from chunkflow_py.run.spending import spending_text
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class RunReport:
         damages: findings of `verify`, each with the name of its step, up to a limit; ``None`` if
             the output was not verified.
         damage_kinds: number of findings of `verify`, by kind.
+        spending: phrase about the cost that workers have reported, and the budget of the run; empty
+            if there is neither.
     """
 
     address: str
@@ -108,6 +111,7 @@ class RunReport:
     stages: list[StepReport]
     damages: list[tuple[str, Damage]] | None = None
     damage_kinds: Counter[str] = field(default_factory=Counter)
+    spending: str = ""
 
     @property
     def left(self) -> int:
@@ -131,7 +135,7 @@ def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
     """
     shown: set[tuple[str, int]] = set()
     stages = [_stage_report(home, stage, options, shown) for stage in home.spec.steps]
-    report = RunReport(home.address, home.spec, options, stages)
+    report = RunReport(home.address, home.spec, options, stages, spending=spending_text(home))
     if options.verify:
         report.damages = []
         for name, damage in damages_of(home):

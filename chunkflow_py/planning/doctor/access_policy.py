@@ -32,6 +32,7 @@ _RECEIVE = (
     "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",
 )  # fmt: skip
 _READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
+_WRITTEN = ("/ledger", "/spending", "/stages")  # parts of the run directory that workers write
 _WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
 _CLOUDS = "s3", "gs"
 # markers in the addresses of a spec: text before the level, placeholder for the box of a task
@@ -96,7 +97,7 @@ class Policy:
     def worker(self) -> dict[str, Any]:
         """Return the AWS policy for workers that execute the run."""
         outputs = self._arns(self.outputs)
-        ledger = self._own("/ledger")
+        ledger = [*self._own("/ledger"), *self._own("/spending")]
         several = self.stages > 1
         return _document(
             _statement("TakeTasks", _RECEIVE, self._queues(0)),
@@ -159,7 +160,7 @@ class Policy:
             return {}
         everywhere = [*home, *outputs, *inputs]
         read = [f"roles/storage.objectViewer (get, list) on {each}" for each in inputs]
-        ledger = [str(each) for part in ("/ledger", "/stages") for each in self._home(part)]
+        ledger = [str(each) for part in _WRITTEN for each in self._home(part)]
         user = "roles/storage.objectUser (get, list, create, update, delete) on "
         return {
             "producer": [*(user + each for each in (*home, *outputs)), *read],

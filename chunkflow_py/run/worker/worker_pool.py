@@ -181,6 +181,23 @@ class _Seat:
         return process if process and process.window and not process.is_ending else None
 
 
+def held_tasks(windows: Sequence[int], mean_s: float | None) -> int:
+    """Return the number of tasks that a worker holds, so that none of its processes waits.
+
+    Args:
+        windows: number of tasks that the pipeline of each process can hold.
+        mean_s: mean duration of a task in seconds; ``None`` if it is not known.
+    """
+    held = sum(_process_tasks(window, mean_s) for window in windows)
+    if not windows or mean_s is None:
+        return held
+    return held + min(MOST_RESERVED, int(RESERVE_S / mean_s * len(windows)))
+
+
+def _process_tasks(window: int, mean_s: float | None) -> int:
+    return min(MOST_TASKS, window + (0 if mean_s is None else int(QUEUED_S / mean_s)))
+
+
 class WorkerPool:
     """The worker processes of a supervisor; to be used only in the supervisor's thread.
 
@@ -238,10 +255,8 @@ class WorkerPool:
     @property
     def target(self) -> int:
         """Number of tasks that the pool needs so that no process waits for a task."""
-        windows = [self._window(seat.working) for seat in self._seats if seat.working]
-        if not windows or self.mean_s is None:
-            return sum(windows)
-        return sum(windows) + min(MOST_RESERVED, int(RESERVE_S / self.mean_s * len(windows)))
+        windows = [seat.working.window for seat in self._seats if seat.working]
+        return held_tasks(windows, self.mean_s)
 
     def ready_s(self, now: float) -> float:
         """Return the seconds since the first process became ready; 0 if no process is ready."""
@@ -250,8 +265,7 @@ class WorkerPool:
         return now - min(since, default=now)
 
     def _window(self, process: WorkerProcess) -> int:
-        queued = 0 if self.mean_s is None else int(QUEUED_S / self.mean_s)
-        return min(MOST_TASKS, process.window + queued)
+        return _process_tasks(process.window, self.mean_s)
 
     def feed(self) -> None:
         """Send tasks to the processes that can take more of them."""

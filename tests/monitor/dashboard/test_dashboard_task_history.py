@@ -89,6 +89,35 @@ def test_a_stage_that_is_over_costs_no_more():
     assert made.workers(last + 10)["active"] == 0
 
 
+def test_a_worker_that_died_costs_no_more():
+    """After ten minutes of silence, its hours end with its last task, also while tasks are left."""
+    store = MemoryStore(secrets.token_hex(8))
+    ledger = Ledger(store, "infer", 8, segment_size=4, in_background=False)
+    states = TaskStates(store, "infer", np.ones(8, bool), 4)
+    made = TaskHistory(states)
+
+    def hours(now):
+        states.update()
+        made.read(60)
+        return made.workers(now)["hours"]
+
+    def end(number, worker, finished):
+        record = a_record(number)
+        said = {"worker": worker, "finished": finished, "seconds": {"a": 60.0}}
+        ledger.record([Record(number, record.box, "done", record.spec, f"x{number}", **said)])
+
+    end(0, "dead", 60.0)
+    end(1, "alive", 60.0)
+    assert hours(120.0) == pytest.approx(2 * 120 / 3600), "nobody can know yet"
+    for number, when in ((2, 700.0), (3, 1400.0)):
+        end(number, "alive", when)
+        assert hours(when) == pytest.approx((60 + when) / 3600)
+    assert hours(1500.0) == pytest.approx((60 + 1500) / 3600)
+    for number in range(4, 8):
+        end(number, "alive", 1600.0)
+    assert hours(1600.0) == hours(1700.0) == pytest.approx((60 + 1600) / 3600)
+
+
 def test_errors_are_put_together_by_kind_and_words(history):
     """Numbers do not tell them apart; the latest examples keep their tracebacks."""
     said = history.errors()

@@ -97,6 +97,7 @@ def test_google_is_told_in_words():
     written = [each for each in said["worker"] if "objectUser" in each]
     assert [each.partition(" on ")[2] for each in written] == [
         "gs://bucket/runs/em.run/ledger/*",
+        "gs://bucket/runs/em.run/spending/*",
         "gs://bucket/runs/em.run/stages/*",
         "gs://bucket/em/affinity.zarr/*",
     ]
@@ -143,7 +144,7 @@ def test_policy_of_a_run(s3):
     assert ("sqs:SendMessage", f"{queue}-dead") in worker
     assert {place for action, place in worker if action == "s3:PutObject"} == {
         f"{bucket}/em.run/ledger/*", f"{bucket}/em.run/stages/*", f"{bucket}/out.zarr/*",
-        f"{bucket}/done/*",
+        f"{bucket}/done/*", f"{bucket}/em.run/spending/*",
     }  # fmt: skip
     assert ("s3:GetObject", f"{bucket}/image.zarr/*") in worker
     assert said["remarks"] == []

@@ -302,7 +302,8 @@ function renderCost(said) {
   $("price-source").textContent = price === said.price ? said.price_source : "";
   const { hours, hours_foretold: estimate } = said.cost;
   const priced = (value) => price === null ? "needs a price" : dollars(value === null ? null : value * price);
-  fill("cost", [hours.toFixed(3), estimate && estimate.toFixed(2), price], () => [...pairs([
+  fill("cost", [hours.toFixed(3), estimate && estimate.toFixed(2), price, said.spending], () => [...pairs([
+    ...(said.spending ? [["cost of the run, reported by workers", said.spending]] : []),
     ["worker hours so far", few(hours)], ["worker hours, estimated", estimate === null ? "–" : few(estimate)],
     ["cost so far", priced(hours)], ["cost, estimated", priced(estimate)]]).childNodes]);
 }
