@@ -104,6 +104,19 @@ def run_state(steps: Iterable[StepStatus]) -> str:
     return "complete"
 
 
+def cause_text(causes: Mapping[str, int], failures: int) -> str:
+    """Return the number of failed attempts of each cause as text, the most frequent cause first.
+
+    Args:
+        causes: number of failed attempts by cause, see `FailureCause`.
+        failures: number of all failed attempts; older versions did not record causes.
+    """
+    unknown = failures - sum(causes.values())
+    known = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
+    counts = [*known, ("of unknown cause", unknown)] if unknown > 0 else known
+    return ", ".join(f"{count:,} {cause}" for cause, count in counts)
+
+
 def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
     """Yield phrases about the patches of a step and their exchange; none if nothing was counted.
 

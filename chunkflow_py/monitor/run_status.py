@@ -13,6 +13,7 @@ from chunkflow_py.errors import QueueError
 from chunkflow_py.monitor.run_facts import (
     FailedTask,
     StepStatus,
+    cause_text,
     failed_tasks,
     failing_tasks,
     patch_texts,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.run.exchange_store import ExchangeSettings
+    from chunkflow_py.run.ledger.ledger_record import Totals
     from chunkflow_py.run.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -190,6 +192,7 @@ def _step_json(step: StepStatus) -> dict[str, Any]:
         "failed": totals.dead,
         "attempts_failed": totals.failures,
         "attempts_failed_s": totals.failed_s,
+        "attempts_failed_causes": totals.causes,
         "stored_bytes": totals.stored_bytes,
         "missing_blocks": totals.missing_blocks,
         "patches": totals.patches,
@@ -209,7 +212,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
         (totals.skipped, "skipped"),
         (totals.dead, "failed"),
         (step.left, "left"),
-        (totals.failures, f"failed attempts{_seconds(totals.failed_s)}"),
+        (totals.failures, f"failed attempts{_failed_attempts(totals)}"),
         (totals.missing_blocks, "missing blocks read as the fill value"),
     ):
         if count:
@@ -233,9 +236,18 @@ def _task_lines(task: FailedTask) -> Iterator[str]:
         yield f"  failed {task.stage} {task.box}: {task.reason}"
     for number, each in enumerate(task.attempts, 1):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
-        which = f"attempt {number} of {len(task.attempts)}, {each.kind}, {each.worker}, {when}"
+        what = each.kind if each.cause in (None, each.kind) else f"{each.kind} ({each.cause})"
+        which = f"attempt {number} of {len(task.attempts)}, {what}, {each.worker}, {when}"
         yield f"    {which}{_seconds(each.seconds)}: {each.reason}"
         yield from (f"      {line}" for line in each.traceback.splitlines())
+
+
+def _failed_attempts(totals: Totals) -> str:
+    """Return the causes of the failed attempts and their seconds, in parentheses."""
+    causes = cause_text(totals.causes, totals.failures) if totals.causes else ""
+    seconds = f"{totals.failed_s:.3g} s" if totals.failed_s else ""
+    inside = "; ".join(filter(None, (causes, seconds)))
+    return f" ({inside})" if inside else ""
 
 
 def _seconds(seconds: float | None) -> str:

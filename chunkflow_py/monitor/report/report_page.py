@@ -27,7 +27,7 @@ from chunkflow_py.monitor.report.report_markup import (
     tag,
 )
 from chunkflow_py.monitor.report.seam_measure import REACH, WINDOW
-from chunkflow_py.monitor.run_facts import patch_texts
+from chunkflow_py.monitor.run_facts import cause_text, patch_texts
 from chunkflow_py.run.run_spec import FILE_MARK
 from chunkflow_py.store.store_address import public
 
@@ -432,6 +432,8 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
     if found.failures:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(found.errors.kinds().items()))
         yield tag("h3", f"Step {name}: {found.failures:,} failed attempts ({kinds})")
+        if found.causes:
+            yield tag("p", f"Causes: {cause_text(found.causes, found.failures)}.")
         for group in found.errors.ranked()[:_REASONS]:
             example = _attempt(None, group.examples[0])
             yield tag("details", tag("summary", f"{group.count:,} x {group.reason}"), example)
@@ -452,7 +454,8 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
 
 def _attempt(number: int | None, failure: FailedAttempt) -> Html:
     which = f"for example, task {failure.box}" if number is None else f"attempt {number}"
-    title = tag("p", f"{which}: {failure.kind}, worker {failure.worker}: {failure.reason}")
+    kind = f"{failure.kind} ({failure.cause})" if failure.cause else failure.kind
+    title = tag("p", f"{which}: {kind}, worker {failure.worker}: {failure.reason}")
     traceback = (tag("pre", failure.traceback),) if failure.traceback else ()
     return tag("div", title, *traceback)
 

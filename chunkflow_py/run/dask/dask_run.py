@@ -511,10 +511,11 @@ class Dispatcher:
                 f"a worker with this task and other tasks died {times}; the task is retried alone"
             )
             self._alone.append(sent.number)
-            failure = self._failure(sent.number, Fault("transient", f"{reason}; {last}"))
-            self._ledger.fail(failure)
+            fault = Fault("transient", f"{reason}; {last}", cause="worker-lost")
+            self._ledger.fail(self._failure(sent.number, fault))
             return
-        fault = Fault("permanent", f"a worker died {times} while running only this task; {last}")
+        reason = f"a worker died {times} while running only this task; {last}"
+        fault = Fault("permanent", reason, cause="worker-lost")
         for _ in range(deaths):
             if self._count(sent.number, fault, retries=False):
                 return
@@ -540,4 +541,5 @@ class Dispatcher:
             fault.kind,
             fault.reason,
             fault.traceback,
+            cause=fault.cause,
         )

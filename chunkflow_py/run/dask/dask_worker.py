@@ -192,6 +192,7 @@ def _count(
         fault.reason,
         fault.traceback,
         seconds=sum(ended.seconds.values()),
+        cause=fault.cause,
     )
     record, delay_s = count_failure(pipeline.ledger, failure, limits, pipeline.spec)
     return TaskNotEnded("dead" if record else "failed", fault, name, delay_s, is_alone)
@@ -387,7 +388,7 @@ class _SharedPipeline(Listener):
         reason = f"cut off after {taken_s:.0f} s{where}: {bound.why}"
         _end_process(reason)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
-        return Fault("permanent", reason, stack, breaks_process=True)
+        return Fault("permanent", reason, stack, breaks_process=True, cause="hang")
 
     def end(self) -> None:
         """Accept no more tasks, but let the tasks in the pipeline finish."""

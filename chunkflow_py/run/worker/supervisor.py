@@ -741,7 +741,7 @@ class InFlightTasks:
 
     def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
         """Pass a failed attempt to the recorder; *seconds* is the run time of the attempt."""
-        fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
+        fields = {"task": job.box, "kind": fault.kind, "cause": fault.cause, "error": fault.reason}
         extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
         logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
         failure = FailedAttempt(
@@ -753,6 +753,7 @@ class InFlightTasks:
             fault.reason,
             fault.traceback,
             seconds=seconds,
+            cause=fault.cause,
         )
         self._record([(job, failure)])
 
