@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
@@ -21,6 +21,7 @@ from chunkflow_py.monitor.run_facts import (
 )
 from chunkflow_py.queue.queue_protocol import Counts, open_queue
 from chunkflow_py.run.exchange_store import ExchangeAmount, amount_in
+from chunkflow_py.run.worker_records import WorkerCounts, WorkerRecords
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_address import without_secrets
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.exchange_store import ExchangeSettings
     from chunkflow_py.run.ledger.ledger_record import Totals
     from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.submission_record import SubmissionRecord
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class RunStatus:
         failures: tasks that were given up, up to a limit.
         exchange: settings of the exchange of patches; ``None`` if no step runs a network.
         exchanged: amount of data in the exchange; ``None`` if the exchange cannot be read.
+        workers: number of workers that have started and stopped.
+        submission: who submitted the run, and when; ``None`` if this was not recorded.
         failing: tasks with failed attempts that will be tried again, up to a limit; empty if these
             tasks were not requested.
     """
@@ -59,6 +63,8 @@ class RunStatus:
     failing: tuple[FailedTask, ...] = ()
     exchange: ExchangeSettings | None = None
     exchanged: ExchangeAmount | None = None
+    workers: WorkerCounts = field(default_factory=WorkerCounts)
+    submission: SubmissionRecord | None = None
 
     @property
     def state(self) -> str:
@@ -75,6 +81,8 @@ class RunStatus:
             "failures": [asdict(task) for task in self.failures],
             "failing": [asdict(task) for task in self.failing],
             "exchange": self._exchange_json(),
+            "workers": asdict(self.workers),
+            "submission": self.submission and asdict(self.submission),
             "state": self.state,
         }
 
@@ -102,6 +110,13 @@ class RunStatus:
             size = describe_bytes(self.exchanged.bytes)
             yield f"  {name}: {self.exchanged.objects} objects, {size}"
 
+    def _worker_parts(self) -> Iterator[str]:
+        yield f"{self.workers.started} started"
+        for why, count in self.workers.stopped.items():
+            yield f"{count} stopped ({why})"
+        if self.workers.silent:
+            yield f"{self.workers.silent} at work or lost"
+
     def lines(self) -> Iterator[str]:
         """Yield the lines of text that `chunkflow status` prints."""
         yield f"{self.address}: {self.state}"
@@ -115,6 +130,8 @@ class RunStatus:
             )
         elif self.queue_url:
             yield f"  queue {self.queue_url}: cannot be read; a warning on stderr gives the reason"
+        if self.workers.started:
+            yield f"  workers: {', '.join(self._worker_parts())}"
         yield from self._exchange_lines()
         for task in (*self.failures, *self.failing):
             yield from _task_lines(task)
@@ -155,6 +172,8 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
         tuple(failing),
         exchange,
         None if exchange is None else _exchanged(home),
+        WorkerRecords(home.store).counts(),
+        home.submission,
     )
 
 

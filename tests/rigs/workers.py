@@ -81,7 +81,10 @@ class Stage:
         """Return a supervisor whose line does *acts*, see `rigs.lines.Acts`."""
         said = {
             name: settings.pop(name)
-            for name in ("run", "stages", "is_wanted", "check_profile", "environment", "threads")
+            for name in (
+                *("run", "stages", "is_wanted", "check_profile", "environment", "threads"),
+                *("registration", "fate_of"),
+            )
             if name in settings
         }
         make = line or partial(lines.acts, str(self.output), acts or {}, seconds, ahead)

@@ -52,7 +52,13 @@ from chunkflow_py.run.worker.failure_policy import (
     count_failure,
     fault_of,
 )
-from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, pipeline_source
+from chunkflow_py.run.worker.worker import (
+    COMPLETE,
+    FAILURES,
+    WORK_LEFT,
+    check_version,
+    pipeline_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +101,7 @@ def run_on_dask(
         ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
     _check(working)
+    check_version(home, must_be_same=working.same_version)
     for stage in home.spec.steps:
         # check that code is allowed before anything is sent
         pipeline_source(home, stage, allow_code=working.allow_code)
@@ -126,6 +133,7 @@ def run_on_dask(
                     working.threads,
                     settings.ahead,
                     versions_here(),
+                    working.same_version,
                 )
                 home.renew(name)
                 Dispatcher(client, home, order, working, stop).run()

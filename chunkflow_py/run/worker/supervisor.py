@@ -23,6 +23,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +32,7 @@ from chunkflow_py.errors import ChunkflowError, as_error
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, LedgerCounts, Record
 from chunkflow_py.run.worker.acknowledger import Acknowledger
+from chunkflow_py.run.worker.failure_cause import cause_of_signal
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, FailurePolicy, fault_of
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
 from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
     from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, ProcessStart, WorkerProcess
+    from chunkflow_py.run.worker_records import WorkerEnd, WorkerFate, WorkerRegistration
     from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -168,6 +171,8 @@ class Supervisor:
         listener: callbacks that report progress.
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
+        registration: records of this worker, which tell why it stops.
+        fate_of: function that returns what became of the worker that made an attempt.
     """
 
     def __init__(
@@ -187,6 +192,8 @@ class Supervisor:
         is_wanted: Callable[[str], bool] | None = None,
         listener: WorkerListener | None = None,
         on_recorded: Callable[[int], None] | None = None,
+        registration: WorkerRegistration | None = None,
+        fate_of: Callable[[str], WorkerFate] | None = None,
     ) -> None:
         """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
@@ -201,6 +208,8 @@ class Supervisor:
         self._messages = MessageFilter(plan, stage, {**(stages or {}), stage: run}, is_wanted)
         self._listener = listener or WorkerListener()
         self._on_recorded = on_recorded
+        self._registration = registration
+        self._fate_of = fate_of
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = WorkerOutcome()
         self._watch_at = 0.0
@@ -216,9 +225,9 @@ class Supervisor:
             queue, ledger, len(plan), 2 * settings.lease_s, settings.until_complete, self._post
         )
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, why: WorkerEnd = "killed") -> None:
         """Ask the worker to finish the tasks that have begun and then stop; thread-safe."""
-        self._events.put(("stop", reason))
+        self._events.put(("stop", (reason, why)))
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -247,7 +256,7 @@ class Supervisor:
         return self._outcome
 
     def _start_parts(self, stack: ExitStack) -> None:
-        settings, post = self._settings, self._post
+        settings, post, registration = self._settings, self._post, self._registration
         self._keeper = stack.enter_context(
             LeaseKeeper(self._queue, settings.lease_s, on_lost=lambda held: post("lost", held))
         )
@@ -260,7 +269,11 @@ class Supervisor:
             settings.max_worker_lost,
         )
         guard = PoisonTaskGuard(
-            self._ledger, limits, self._spec, keeps_attempts=settings.records_attempts
+            self._ledger,
+            limits,
+            self._spec,
+            keeps_attempts=settings.records_attempts,
+            fate_of=self._fate_of,
         )
         self._recorder = OutcomeRecorder(
             self._ledger,
@@ -274,7 +287,7 @@ class Supervisor:
         stack.callback(self._recorder.close)
         self._receiver = TaskReceiver(
             self._messages,
-            secrets.token_hex(6),
+            secrets.token_hex(6) if registration is None else registration.attempts(),
             self._keeper,
             self._ledger,
             self._acknowledger,
@@ -304,7 +317,11 @@ class Supervisor:
         )
         stack.callback(self._pool.kill)
         if settings.watches_notices:
-            stack.callback(InterruptionWatch(self.stop).close)
+            watch = InterruptionWatch(
+                partial(self.stop, why="preempted"),
+                on_machine=None if registration is None else registration.learned_machine,
+            )
+            stack.callback(watch.close)
         if threading.current_thread() is threading.main_thread():
             # The handler only posts an event: it may run between any two steps of this thread.
             stack.callback(restore_signals, on_stop_signals(self._signalled))
@@ -380,11 +397,11 @@ class Supervisor:
                 self._tasks.lost(content)
             case "signal":
                 self._signals += 1
-                self._stop(f"got {content}")
+                self._stop(f"got {content}", cause_of_signal(signal.Signals[content]))
                 if self._signals > 1:
                     self._is_over = self._leaves_at_once = True
             case "stop":
-                self._stop(content)
+                self._stop(*content)
             case "closed-stage":
                 if self._drains_until is None:
                     self._outcome.state = "stage-closed"
@@ -434,11 +451,13 @@ class Supervisor:
             self._tasks.profile = ", ".join(f"{k} {v}" for k, v in ready.profile.items())
         if self._settings.records_attempts:
             self._receiver.profile = self._tasks.profile
+        if self._registration is not None:
+            self._registration.learned(device=(ready.profile or {}).get("device", ""))
         self._listener.process_ready(process.number, ready.profile)
 
     # --- stopping --------------------------------------------------------------------------------
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str, why: WorkerEnd = "limit") -> None:
         """Receive no more tasks, release tasks that have not begun, and let the others finish."""
         if self._drains_until is not None:
             return
@@ -447,6 +466,8 @@ class Supervisor:
             self._drains_until = min(self._drains_until, self._deadline)
         if self._outcome.state != "stage-closed":
             self._outcome.state = "stopped"
+            if self._registration is not None:
+                self._registration.stopping(why, reason)
         self._outcome.message = f"stopped: {reason}"
         self._receiver.close()
         self._tasks.release_untouched()
@@ -570,7 +591,7 @@ class InFlightTasks:
         recorder: writes outcomes to the ledger.
         outcome: result of the worker, to which the numbers of tasks are added.
         listener: callbacks that report progress.
-        stop: function that is called with the reason when the worker must stop.
+        stop: function that is called with the reason and the cause when the worker must stop.
 
     Attributes:
         profile: compute profile of the pool, as one line.
@@ -587,7 +608,7 @@ class InFlightTasks:
         recorder: OutcomeRecorder,
         outcome: WorkerOutcome,
         listener: WorkerListener,
-        stop: Callable[[str], None],
+        stop: Callable[[str, WorkerEnd], None],
     ) -> None:
         """Create an empty collection."""
         self._spec = spec
@@ -737,7 +758,7 @@ class InFlightTasks:
                 self.release_untouched()
             case "stop":
                 self.give_back(job)
-                self._stop(decision.message)
+                self._stop(decision.message, decision.fault.cause)
 
     def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
         """Pass a failed attempt to the recorder; *seconds* is the run time of the attempt."""

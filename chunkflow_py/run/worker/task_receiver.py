@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.ledger_record import Record
+    from chunkflow_py.run.ledger.ledger_record import FailureCause, Record
     from chunkflow_py.run.worker.acknowledger import Acknowledger
+    from chunkflow_py.run.worker_records import WorkerFate
     from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ WORKER_LOST = (
     "the worker disappeared: either it was killed from outside, or this task killed all processes "
     "of the worker, for example in a container with too little memory"
 )
+WORKER_STOPPED = "the worker disappeared while it was stopping; the cause of the stop was: {}"
 
 
 @dataclass(eq=False, slots=True)
@@ -337,10 +339,17 @@ class PoisonTaskGuard:
         limits: number of failures that end a task.
         spec: hash of the step, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
+        fate_of: function that returns what became of the worker that made an attempt.
     """
 
     def __init__(
-        self, ledger: Ledger, limits: AttemptLimits, spec: str, *, keeps_attempts: bool
+        self,
+        ledger: Ledger,
+        limits: AttemptLimits,
+        spec: str,
+        *,
+        keeps_attempts: bool,
+        fate_of: Callable[[str], WorkerFate] | None = None,
     ) -> None:
         """Create a guard that suspects no task yet."""
         self._own: set[str] = set()  # attempts that this worker has begun: it has not died
@@ -348,6 +357,7 @@ class PoisonTaskGuard:
         self._limits = limits
         self._spec = spec
         self._keeps_attempts = keeps_attempts
+        self._fate_of = fate_of
         self._lock = threading.Lock()
         self._running: Job | None = None  # only one, so that it is clear which task is to blame
 
@@ -382,15 +392,25 @@ class PoisonTaskGuard:
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         for attempt in self._ledger.attempts(job.number):
             if attempt.record is None and attempt.attempt not in failed | self._own:
-                failure = FailedAttempt(
-                    job.number, job.box, attempt.attempt, "unknown", "worker-lost", WORKER_LOST
-                )
+                failure = self._lost(job, attempt.attempt)
                 record, _ = count_failure(self._ledger, failure, self._limits, self._spec)
                 if record is not None:
                     return record
         self._own.add(job.attempt)
         self._ledger.begin(job.number, job.attempt, profile or "")
         return None
+
+    def _lost(self, job: Job, attempt: str) -> FailedAttempt:
+        """Return the failure of an attempt whose worker has ended without an outcome."""
+        worker, reason = "unknown", WORKER_LOST
+        cause: FailureCause = "worker-lost"
+        if self._fate_of is not None:
+            worker, cause = self._fate_of(attempt)
+        if cause != "worker-lost":
+            reason = WORKER_STOPPED.format(cause)
+        return FailedAttempt(
+            job.number, job.box, attempt, worker, "worker-lost", reason, cause=cause
+        )
 
     def withdraw(self, job: Job) -> None:
         """Remove the mark of an attempt that was released without an outcome."""
