@@ -35,7 +35,12 @@ from chunkflow_py.run.worker.acknowledger import Acknowledger
 from chunkflow_py.run.worker.failure_cause import cause_of_signal
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, FailurePolicy, fault_of
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
-from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
+from chunkflow_py.run.worker.task_receiver import (
+    MessageFilter,
+    OperatorTime,
+    PoisonTaskGuard,
+    TaskReceiver,
+)
 from chunkflow_py.run.worker.worker_interruption import InterruptionWatch
 from chunkflow_py.run.worker.worker_limits import TaskDurations
 from chunkflow_py.run.worker.worker_pool import WorkerPool
@@ -144,6 +149,11 @@ class WorkerListener:
 
     def task_failed(self, failure: FailedAttempt) -> None:
         """Called when a failed attempt is counted in the ledger."""
+
+    def attempt_ended(
+        self, ended: Record | FailedAttempt, operators: Sequence[OperatorTime]
+    ) -> None:
+        """Called when an attempt is in the ledger, with the times of its operators if known."""
 
     def changed(self, message: str) -> None:
         """Called when the worker pauses, waits, stops or loses a lease; *message* says why."""
@@ -683,6 +693,7 @@ class InFlightTasks:
             job = self._pool.ended(process, ended)
             if job is None:
                 continue
+            job.operators = _operator_times(process, ended)
             if job.lost or ended.state == "lost":
                 self.give_back(job)
             elif ended.fault is not None:
@@ -723,6 +734,9 @@ class InFlightTasks:
             if failure is not None:
                 outcome.failures += 1
                 self._listener.task_failed(failure)
+                self._listener.attempt_ended(failure, job.operators)
+            elif record is not None:
+                self._listener.attempt_ended(record, job.operators)
             if record is None:
                 continue
             self._recent[job.number] = True
@@ -824,6 +838,15 @@ class InFlightTasks:
             else:
                 self._pool.abandon(job, f"the lease of task {job.box} is lost")
                 self.give_back(job)
+
+
+def _operator_times(process: WorkerProcess, ended: TaskEnded) -> tuple[OperatorTime, ...]:
+    stages = dict(zip(process.operators, process.stages, strict=True))
+    return tuple(
+        OperatorTime(label, stages.get(label, ""), ended.began[label], seconds)
+        for label, seconds in ended.seconds.items()
+        if label in ended.began
+    )
 
 
 class CompletionWatch:

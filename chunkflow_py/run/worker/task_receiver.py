@@ -24,7 +24,7 @@ import random
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import ChunkflowError, GeometryError
@@ -58,6 +58,22 @@ WORKER_LOST = (
 WORKER_STOPPED = "the worker disappeared while it was stopping; the cause of the stop was: {}"
 
 
+class OperatorTime(NamedTuple):
+    """The time in which an operator worked on a task.
+
+    Attributes:
+        label: label of the operator.
+        stage: stage of the operator: read, compute or write.
+        began: time at which the operator began, in seconds since 1970.
+        seconds: run time of the operator in seconds.
+    """
+
+    label: str
+    stage: str
+    began: float
+    seconds: float
+
+
 @dataclass(eq=False, slots=True)
 class Job:
     """A task that this worker has received, but not yet recorded or released.
@@ -71,6 +87,7 @@ class Job:
         is_cancelled: whether the worker process was asked to stop the task, because the lease is
             lost or about to expire.
         is_given_up: whether to ignore all further reports about the task.
+        operators: what the operators did in the attempt, as far as its process has reported it.
     """
 
     number: int
@@ -80,6 +97,7 @@ class Job:
     is_suspected: bool = False
     is_cancelled: bool = False
     is_given_up: bool = False
+    operators: tuple[OperatorTime, ...] = ()
 
     @property
     def lost(self) -> bool:
