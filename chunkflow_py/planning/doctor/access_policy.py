@@ -31,6 +31,7 @@ _RECEIVE = (
     "sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
     "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",
 )  # fmt: skip
+_WRITTEN = ("/ledger", "/stages", "/workers")  # folders of the run that workers write to
 _READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
 _WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
 _CLOUDS = "s3", "gs"
@@ -97,12 +98,13 @@ class Policy:
         """Return the AWS policy for workers that execute the run."""
         outputs = self._arns(self.outputs)
         ledger = self._own("/ledger")
+        written = [each for folder in _WRITTEN for each in self._own(folder)]
         several = self.stages > 1
         return _document(
             _statement("TakeTasks", _RECEIVE, self._queues(0)),
             _statement("BuryTasks", _SEND, self._queues(1)),
             _statement("ReadRunAndOutput", _READ, [*self._own(), *outputs]),
-            _statement("WriteLedgerAndOutput", _WRITE, [*ledger, *self._own("/stages"), *outputs]),
+            _statement("WriteLedgerAndOutput", _WRITE, [*written, *outputs]),
             _statement("RemoveFoldedRecordsAndEmptyBlocks", _REMOVE, [*ledger, *outputs]),
             *self._common(),
             _statement("SendNextStage", ("sqs:SendMessage",), self._queues(0) if several else []),
@@ -159,7 +161,7 @@ class Policy:
             return {}
         everywhere = [*home, *outputs, *inputs]
         read = [f"roles/storage.objectViewer (get, list) on {each}" for each in inputs]
-        ledger = [str(each) for part in ("/ledger", "/stages") for each in self._home(part)]
+        ledger = [str(each) for part in _WRITTEN for each in self._home(part)]
         user = "roles/storage.objectUser (get, list, create, update, delete) on "
         return {
             "producer": [*(user + each for each in (*home, *outputs)), *read],

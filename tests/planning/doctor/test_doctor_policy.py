@@ -98,6 +98,7 @@ def test_google_is_told_in_words():
     assert [each.partition(" on ")[2] for each in written] == [
         "gs://bucket/runs/em.run/ledger/*",
         "gs://bucket/runs/em.run/stages/*",
+        "gs://bucket/runs/em.run/workers/*",
         "gs://bucket/em/affinity.zarr/*",
     ]
     assert run_on("gs").worker()["Statement"] == []
@@ -142,8 +143,8 @@ def test_policy_of_a_run(s3):
     assert ("sqs:DeleteMessage", queue) in worker
     assert ("sqs:SendMessage", f"{queue}-dead") in worker
     assert {place for action, place in worker if action == "s3:PutObject"} == {
-        f"{bucket}/em.run/ledger/*", f"{bucket}/em.run/stages/*", f"{bucket}/out.zarr/*",
-        f"{bucket}/done/*",
+        f"{bucket}/em.run/ledger/*", f"{bucket}/em.run/stages/*",
+        f"{bucket}/em.run/workers/*", f"{bucket}/out.zarr/*", f"{bucket}/done/*",
     }  # fmt: skip
     assert ("s3:GetObject", f"{bucket}/image.zarr/*") in worker
     assert said["remarks"] == []
