@@ -80,6 +80,10 @@ def test_the_records_tell_what_made_each_block(run: str) -> None:
     page = Path("report.html").read_text()
     assert "image@sha256:1" in page
     assert "g5.xlarge" in page
+    # A run that takes the step over finds the workers of the run that made it.
+    again = f"{LINE} plugin -f slow.py -i chunk -o chunk {SAVE} out.zarr"
+    say(f"submit --run f --fork r {again} then {LINE} threshold --threshold 1 {SAVE} mask.zarr")
+    assert say("provenance f --json").splitlines() == [json.dumps(each) for each in origins]
 
 
 def test_why_a_worker_stopped_is_shown(run: str) -> None:

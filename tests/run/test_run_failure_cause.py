@@ -57,8 +57,10 @@ def test_the_end_of_a_process_has_one_cause(
 
 @pytest.mark.parametrize("name", ["KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID", "AWS_BATCH_JOB_ID"])
 def test_sigterm_in_a_job_is_an_eviction(name: str) -> None:
-    """Schedulers send SIGTERM; a SIGINT, or any signal outside of a job, comes from a person."""
+    """Schedulers send SIGTERM or SIGUSR1; any other signal, or outside of a job, is a person's."""
     assert cause_of_signal(signal.SIGTERM, {name: "1"}) == "evicted"
+    assert cause_of_signal(signal.SIGUSR1, {name: "1"}) == "evicted"
+    assert cause_of_signal(signal.SIGUSR1, {}) == "killed"
     assert cause_of_signal(signal.SIGINT, {name: "1"}) == "killed"
     assert cause_of_signal(signal.SIGTERM, {name: ""}) == "killed"
 

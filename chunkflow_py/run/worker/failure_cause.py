@@ -55,8 +55,9 @@ _OUT_OF_GPU_MEMORY = (
 _OUT_OF_HOST_MEMORY = "not enough memory: you tried"
 _SEGFAULTS = (signal.SIGSEGV, signal.SIGBUS)
 _REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# Variables that a scheduler sets in its jobs. Such a scheduler sends SIGTERM to evict a job.
+# Variables that a scheduler sets in its jobs, and signals by which it asks a job to end.
 _SCHEDULERS = ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID", "AWS_BATCH_JOB_ID")
+_EVICTIONS = (signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: before the time limit of a Slurm job
 
 
 def cause_of_error(chain: Sequence[BaseException]) -> FailureCause:
@@ -122,10 +123,10 @@ def cause_of_exit(exit_code: int, *, is_memory_kill: bool) -> FailureCause:
 def cause_of_signal(number: int, environment: Mapping[str, str] = os.environ) -> FailureCause:
     """Return why a worker was asked to stop by a signal.
 
-    Schedulers evict a job with SIGTERM; anyone else who may send a signal counts as a person.
+    A signal of a scheduler in one of its jobs is an eviction; any other signal comes from a person.
     """
     is_job = any(environment.get(name) for name in _SCHEDULERS)
-    return "evicted" if number == signal.SIGTERM and is_job else "killed"
+    return "evicted" if number in _EVICTIONS and is_job else "killed"
 
 
 # --- processes that the kernel killed -------------------------------------------------------------
