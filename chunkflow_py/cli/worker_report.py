@@ -1,4 +1,4 @@
-"""Reports of a worker: a progress view on the terminal, log lines, and metrics for Prometheus."""
+"""Reports of a worker: a progress view on the terminal, log lines, metrics, and telemetry."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from chunkflow_py.cli.logs import add_json_fields, log_event, writes_json
 from chunkflow_py.cli.progress import WorkerProgress
 from chunkflow_py.cli.progress_report import ProgressReport, table_lines, task_times
 from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.monitor.telemetry_settings import telemetry_is_on
 from chunkflow_py.pipeline.terminal import echo
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.supervisor import WorkerListener
 from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from chunkflow_py.monitor.telemetry import Telemetry
     from chunkflow_py.monitor.worker_metrics import Metrics
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.worker.supervisor import WorkerOutcome, WorkerSnapshot
+    from chunkflow_py.run.worker.task_receiver import OperatorTime
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +58,12 @@ class WorkerReport(ProgressReport, WorkerListener):
         self.progress = WorkerProgress()
         self._gpu = GpuWatch()
         self._metrics: Metrics | None = None
+        self._telemetry: Telemetry | None = None
         self._next_snapshot = 0.0
         self._run = ExitStack()  # open for the whole run; self._shown for a step
 
     def __enter__(self) -> WorkerReport:
-        """Start the metrics server, if a port is given.
+        """Start the metrics server, if a port is given, and telemetry, if the environment asks.
 
         Raises:
             OptionError: the port cannot be used, for example because another program uses it.
@@ -67,10 +71,17 @@ class WorkerReport(ProgressReport, WorkerListener):
         """
         run = "" if self._run_directory is None else without_secrets(self._run_directory.url)
         add_json_fields(run=run, worker=self._worker)
-        if self._port is not None:
+        exports = telemetry_is_on()
+        if self._port is not None or exports:
             from chunkflow_py.monitor.worker_metrics import Metrics
 
             self._metrics = Metrics(run, self._worker)
+        if exports and self._metrics is not None:
+            from chunkflow_py.monitor.telemetry import Telemetry
+
+            self._telemetry = Telemetry(run, self._worker, self._metrics.registry)
+            self._run.callback(self._telemetry.close)
+        if self._port is not None and self._metrics is not None:
             url = self._run.enter_context(self._metrics.served(self._port, self._address))
             log_event(logger, logging.INFO, "metrics_served", f"metrics are at {url}", url=url)
         if self._metrics is not None or self.shows_view:
@@ -138,6 +149,13 @@ class WorkerReport(ProgressReport, WorkerListener):
         self.progress.failures += 1
         if self._metrics is not None:
             self._metrics.task_failed(failure)
+
+    def attempt_ended(
+        self, ended: Record | FailedAttempt, operators: Sequence[OperatorTime]
+    ) -> None:
+        """Export a span of the attempt, if telemetry is on."""
+        if self._telemetry is not None:
+            self._telemetry.attempt_ended(self.progress.step, ended, operators)
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
         """Update view and metrics with a new snapshot of the worker, at most every `SNAPSHOT_S` s.

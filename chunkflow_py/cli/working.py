@@ -74,6 +74,9 @@ _OPTIONS = (
     click.option("--no-code", is_flag=True,
                  help="Refuse runs that execute model files or plugins; built-in networks with "
                       "weight files are allowed."),
+    click.option("--same-version", is_flag=True,
+                 help="Refuse a run that another version of chunkflow_py has submitted, instead of "
+                      "warning."),
     click.option("--worker-name", default=f"{socket.gethostname()}-{os.getpid()}",
                  help="Name of this worker in the records.  [default: host name and process id]"),
     click.option("--metrics-port", type=click.IntRange(0, 65535),
@@ -158,6 +161,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
             threads=options["threads"],
             allow_code=not options["no_code"],
             until_complete=options["until_complete"],
+            same_version=options["same_version"],
         )
 
     return make

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.run.ledger.ledger_record import REFUSED_PARTS, LedgerCounts, Sums, Totals
+from chunkflow_py.run.worker_records import worker_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,6 +103,19 @@ def run_state(steps: Iterable[StepStatus]) -> str:
         if not step.closed and step.left + step.totals.dead:
             return "unfinished" if step.left else "complete but for failures"
     return "complete"
+
+
+def cause_text(causes: Mapping[str, int], failures: int) -> str:
+    """Return the number of failed attempts of each cause as text, the most frequent cause first.
+
+    Args:
+        causes: number of failed attempts by cause, see `FailureCause`.
+        failures: number of all failed attempts; older versions did not record causes.
+    """
+    unknown = failures - sum(causes.values())
+    known = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
+    counts = [*known, ("of unknown cause", unknown)] if unknown > 0 else known
+    return ", ".join(f"{count:,} {cause}" for cause, count in counts)
 
 
 def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
@@ -324,6 +338,8 @@ class StepFacts(Totals):
         missing_boxes: boxes of some of the tasks that have read missing blocks.
         over_time: number of voxels in done tasks, by the time at which the tasks ended.
         workers: work that each worker has recorded, by the name of the worker.
+        attempts: number of tasks that each worker has recorded, by the id in the names of its
+            attempts; see `chunkflow_py.run.worker_records`.
         profiles: number of tasks by compute profile (backend, device, threads and precision).
         skip_reasons: number of skipped tasks, by the reason for skipping.
         slowest: seconds and box of the slowest tasks, the slowest first.
@@ -340,6 +356,7 @@ class StepFacts(Totals):
     missing_boxes: list[str] = field(default_factory=list)
     over_time: OverTime = field(default_factory=OverTime)
     workers: dict[str, WorkerFacts] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)
     profiles: Counter[str] = field(default_factory=Counter)
     skip_reasons: Counter[str] = field(default_factory=Counter)
     slowest: list[tuple[float, str]] = field(default_factory=list)
@@ -420,6 +437,7 @@ class StepFacts(Totals):
         worker.tasks += 1
         worker.start = min(worker.start, record.finished - total_s)
         worker.stop = max(worker.stop, record.finished)
+        self.attempts[worker_id(record.attempt)] += 1
         count_bounded(self.profiles, record.profile)
         if record.state == "skipped":
             count_bounded(self.skip_reasons, record.reason or "no reason given")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
@@ -13,6 +13,7 @@ from chunkflow_py.errors import ChunkflowError, QueueError
 from chunkflow_py.monitor.run_facts import (
     FailedTask,
     StepStatus,
+    cause_text,
     failed_tasks,
     failing_tasks,
     patch_texts,
@@ -21,6 +22,7 @@ from chunkflow_py.monitor.run_facts import (
 from chunkflow_py.queue.queue_protocol import Counts, open_queue
 from chunkflow_py.run.exchange_store import ExchangeAmount, amount_in
 from chunkflow_py.run.spending import budget_of, describe, spending_of
+from chunkflow_py.run.worker_records import WorkerCounts, WorkerRecords
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_address import without_secrets
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.run.exchange_store import ExchangeSettings
+    from chunkflow_py.run.ledger.ledger_record import Totals
     from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.submission_record import SubmissionRecord
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ class RunStatus:
         failures: tasks that were given up, up to a limit.
         exchange: settings of the exchange of patches; ``None`` if no step runs a network.
         exchanged: amount of data in the exchange; ``None`` if the exchange cannot be read.
+        workers: number of workers that have started and stopped.
+        submission: who submitted the run, and when; ``None`` if this was not recorded.
         failing: tasks with failed attempts that will be tried again, up to a limit; empty if these
             tasks were not requested.
         budget: budget of the run; ``None`` if it has none or the budget cannot be read.
@@ -62,6 +68,8 @@ class RunStatus:
     exchanged: ExchangeAmount | None = None
     budget: float | None = None
     spent: float | None = None
+    workers: WorkerCounts = field(default_factory=WorkerCounts)
+    submission: SubmissionRecord | None = None
 
     @property
     def state(self) -> str:
@@ -80,6 +88,8 @@ class RunStatus:
             "exchange": self._exchange_json(),
             "budget": self.budget,
             "spent": self.spent,
+            "workers": asdict(self.workers),
+            "submission": self.submission and asdict(self.submission),
             "state": self.state,
         }
 
@@ -107,6 +117,13 @@ class RunStatus:
             size = describe_bytes(self.exchanged.bytes)
             yield f"  {name}: {self.exchanged.objects} objects, {size}"
 
+    def _worker_parts(self) -> Iterator[str]:
+        yield f"{self.workers.started} started"
+        for why, count in self.workers.stopped.items():
+            yield f"{count} stopped ({why})"
+        if self.workers.silent:
+            yield f"{self.workers.silent} at work or lost"
+
     def lines(self) -> Iterator[str]:
         """Yield the lines of text that `chunkflow status` prints."""
         yield f"{self.address}: {self.state}"
@@ -120,6 +137,8 @@ class RunStatus:
             )
         elif self.queue_url:
             yield f"  queue {self.queue_url}: cannot be read; a warning on stderr gives the reason"
+        if self.workers.started:
+            yield f"  workers: {', '.join(self._worker_parts())}"
         yield from self._exchange_lines()
         run, is_over = self.address.partition("#")[0], self.state != "unfinished"
         if text := describe(run, self.budget, self.spent, is_over=is_over):
@@ -165,6 +184,8 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
         None if exchange is None else _exchanged(home),
         _budget(home),
         spending.cost if spending.reports else None,
+        WorkerRecords(home.store).counts(),
+        home.submission,
     )
 
 
@@ -210,6 +231,7 @@ def _step_json(step: StepStatus) -> dict[str, Any]:
         "failed": totals.dead,
         "attempts_failed": totals.failures,
         "attempts_failed_s": totals.failed_s,
+        "attempts_failed_causes": totals.causes,
         "stored_bytes": totals.stored_bytes,
         "missing_blocks": totals.missing_blocks,
         "patches": totals.patches,
@@ -229,7 +251,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
         (totals.skipped, "skipped"),
         (totals.dead, "failed"),
         (step.left, "left"),
-        (totals.failures, f"failed attempts{_seconds(totals.failed_s)}"),
+        (totals.failures, f"failed attempts{_failed_attempts(totals)}"),
         (totals.missing_blocks, "missing blocks read as the fill value"),
     ):
         if count:
@@ -253,9 +275,18 @@ def _task_lines(task: FailedTask) -> Iterator[str]:
         yield f"  failed {task.stage} {task.box}: {task.reason}"
     for number, each in enumerate(task.attempts, 1):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
-        which = f"attempt {number} of {len(task.attempts)}, {each.kind}, {each.worker}, {when}"
+        what = each.kind if each.cause in (None, each.kind) else f"{each.kind} ({each.cause})"
+        which = f"attempt {number} of {len(task.attempts)}, {what}, {each.worker}, {when}"
         yield f"    {which}{_seconds(each.seconds)}: {each.reason}"
         yield from (f"      {line}" for line in each.traceback.splitlines())
+
+
+def _failed_attempts(totals: Totals) -> str:
+    """Return the causes of the failed attempts and their seconds, in parentheses."""
+    causes = cause_text(totals.causes, totals.failures) if totals.causes else ""
+    seconds = f"{totals.failed_s:.3g} s" if totals.failed_s else ""
+    inside = "; ".join(filter(None, (causes, seconds)))
+    return f" ({inside})" if inside else ""
 
 
 def _seconds(seconds: float | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import OptionError, needs_extra
-from chunkflow_py.run.ledger.ledger_record import REFUSED_PARTS, FailureKind
+from chunkflow_py.run.ledger.ledger_record import CAUSES, REFUSED_PARTS, FailureKind
 from chunkflow_py.store.network_reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
@@ -58,6 +58,12 @@ class Metrics:
         )
         self._failures = counter(
             "failures", "Number of failed attempts of this worker.", ["stage", "kind"], **kept
+        )
+        self._causes = counter(
+            "failure_causes",
+            "Number of failed attempts of this worker, by cause.",
+            ["stage", "cause"],
+            **kept,
         )
         self._seconds = histogram(
             "operator_seconds",
@@ -163,6 +169,8 @@ class Metrics:
             self._tasks.labels(stage, outcome)
         for kind in get_args(FailureKind):
             self._failures.labels(stage, kind)
+        for cause in CAUSES:
+            self._causes.labels(stage, cause)
         for each, names in self._patch_counters():
             for name in names:
                 each.labels(stage, name)
@@ -193,6 +201,8 @@ class Metrics:
     def task_failed(self, failure: FailedAttempt) -> None:
         """Count a failed attempt."""
         self._failures.labels(self._stage, failure.kind).inc()
+        if failure.cause is not None:
+            self._causes.labels(self._stage, failure.cause).inc()
 
     def update(self, snapshot: WorkerSnapshot) -> None:
         """Update the metrics of leases, queue and processes from a snapshot of the worker."""

@@ -185,7 +185,7 @@ class _Pool:
     def _check_ended(self, process: WorkerProcess) -> None:
         """Raise an error if a process has ended before its last task."""
         process.reap()
-        cause, output = process.cause()
+        cause, output, _ = process.how_ended()
         tasks = ", ".join(process.jobs[slot].box for slot in process.begun())
         if process.broken is not None and process.broken.is_usage:
             raise OptionError(cause)

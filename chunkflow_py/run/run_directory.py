@@ -3,6 +3,7 @@
 ```
 <run>/spec.json                       the spec; never changes
 <run>/spec.sha256                     SHA-256 of the spec as submitted
+<run>/submitted.json                  who submitted the run, when, and with which version
 <run>/plan/<step>                     the part of the plan that is not in the spec
 <run>/files/<sha256>/<name>           networks, weights, plugins
 <run>/documents/<sha256>              metadata of the outputs at submission
@@ -12,6 +13,7 @@
 <run>/stages/<step>/order.json        sending order of tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 <run>/budget.json, spending/…         money for the run, and spent: `chunkflow_py.run.spending`
+<run>/workers/<id>/…                  start and end of workers: `chunkflow_py.run.worker_records`
 <run>/exchange.json                   whether and where tasks exchange patches
 <run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.exchange_store`
 ```
@@ -40,6 +42,7 @@ from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.exchange_store import ExchangeAddress, ExchangeSettings, remove_parts
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.run_spec import Spec, differences, sha256_of
+from chunkflow_py.run.submission_record import LONGEST_RECORD, SubmissionRecord
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local_files import replacing
 from chunkflow_py.store.store_address import public, without_secrets
@@ -57,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 SPEC = "spec.json"
 _SUBMITTED = "spec.sha256"
+_SUBMISSION = "submitted.json"
 _EXCHANGE = "exchange.json"
 _LONGEST_EXCHANGE = 65_536  # bytes
 _ALL = "all"
@@ -143,6 +147,16 @@ class RunDirectory:
                 msg = f"{self.url}/{SPEC}: {error}"
                 raise OptionError(msg) from error
         return self._spec
+
+    @property
+    def submission(self) -> SubmissionRecord | None:
+        """Who submitted the run; ``None`` if that was not recorded, or the record is damaged."""
+        content = self.store.get_range(_SUBMISSION, 0, LONGEST_RECORD + 1)
+        try:
+            return None if content is None else SubmissionRecord.from_json(content)
+        except ValueError as error:
+            logger.warning("%s/%s is damaged: %s", self.shown, _SUBMISSION, error)
+            return None
 
     def _submitted(self) -> str:
         """Return the SHA-256 of the spec that submit stored; empty if the file is missing.
@@ -268,6 +282,7 @@ class RunDirectory:
         new = self.store.put_if_absent(SPEC, spec.content)
         self.check_same(spec, len(spec.steps))
         self.store.put_if_absent(_SUBMITTED, f"{self.spec.digest}\n".encode())
+        self.store.put_if_absent(_SUBMISSION, SubmissionRecord.here().to_json())
         return new
 
     def check_same(self, spec: Spec, steps: int) -> None:

@@ -112,3 +112,18 @@ def test_wrong_words(words, said, tmp_path, monkeypatch):
     """Are named, with exit code 2."""
     monkeypatch.chdir(tmp_path)
     assert said in say(words, code=2)
+
+
+def test_the_causes_of_failed_attempts_are_listed(home):
+    """In text and JSON, the most frequent first; older attempts have none."""
+    ledger = home.ledger("infer")
+    causes = ("hang", "gpu-memory", "hang", None)
+    for attempt, cause in enumerate(causes):
+        ledger.fail(failure(PLAN, 1, attempt, cause=cause, seconds=2.0, when=float(attempt)))
+    text = say(f"status {home.url} --failures")
+    assert "4 failed attempts (2 hang, 1 gpu-memory, 1 of unknown cause; 8 s)" in text
+    assert "attempt 1 of 4, permanent (hang), machine-2" in text
+    assert "attempt 4 of 4, permanent, machine-2" in text
+    status = json.loads(say(f"status {home.url} --json"))
+    assert status["stages"][0]["attempts_failed_causes"] == {"hang": 2, "gpu-memory": 1}
+    assert [each["cause"] for each in status["failing"][0]["attempts"]] == list(causes)

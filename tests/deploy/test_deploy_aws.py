@@ -222,6 +222,8 @@ NEEDED = {
         *[(f"s3:{verb}Object", f"{OUTPUT}/c/0/0/0") for verb in VERBS],
         ("s3:PutObject", f"{RUN}/stages/infer/closed"),
         *[(f"s3:{verb}Object", f"{RUN}/spending/0123456789ab-00000001-0-0") for verb in VERBS],
+        *[(f"s3:{verb}Object", f"{RUN}/exchange/infer-5bec/0/1") for verb in VERBS],
+        ("s3:PutObject", f"{RUN}/workers/0123456789ab/started.json"),
     ],
     "ProducerPolicy": [
         ("sqs:SendMessage", QUEUE), ("sqs:GetQueueUrl", QUEUE), ("sqs:GetQueueAttributes", QUEUE),
@@ -239,6 +241,7 @@ REFUSED = {
         ("s3:PutObject", f"{RUN}/plan/infer"), ("s3:DeleteObject", f"{RUN}/spec.json"),
         ("s3:PutObject", f"{RUN}/budget.json"),
         ("s3:DeleteObject", f"{RUN}/stages/infer/closed"),
+        ("s3:DeleteObject", f"{RUN}/workers/0123456789ab/started.json"),
         ("s3:PutObject", f"{INPUT}/0/c/0/0/0"), ("s3:DeleteObject", f"{INPUT}/0/c/0/0/0"),
         ("s3:GetObject", "arn:aws:s3:::least-bucket/other"), ("s3:DeleteBucket", OUTPUT),
         ("iam:PassRole", "*"),

@@ -104,6 +104,8 @@ def test_metrics_during_a_run_agree_with_the_ledger(tmp_path, monkeypatch):
     counts = [value("tasks_total", **stage, outcome=o) for o in ("done", "skipped", "given up")]
     assert counts == [6, 0, 1]
     assert value("failures_total", **stage, kind="permanent") == 1
+    assert value("failure_causes_total", **stage, cause="error") == 1
+    assert value("failure_causes_total", **stage, cause="hang") == 0
     assert value("voxels_total", **stage) == 6 * 8 * 16 * 16
     assert value("written_bytes_total", **stage) == sum(each.stored_bytes for each in records) > 0
     assert value("read_bytes_total", **stage) > 0

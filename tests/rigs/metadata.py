@@ -16,6 +16,12 @@ PATHS = {
     "/latest/meta-data/spot/instance-action": "action",
     "/latest/meta-data/events/recommendations/rebalance": "rebalance",
 }
+MACHINE = {
+    "/latest/meta-data/instance-type": "g5.xlarge",
+    "/latest/meta-data/placement/availability-zone": "us-east-1b",
+    "/computeMetadata/v1/instance/machine-type": "projects/7/machineTypes/g2-standard-4",
+    "/computeMetadata/v1/instance/zone": "projects/7/zones/us-central1-a",
+}
 
 
 @dataclass
@@ -38,9 +44,13 @@ class Metadata:
             token = token_hex(8)
             self.tokens.add(token)
             return 200, token
-        if name := PATHS.get(path):
+        if (machine := MACHINE.get(path)) is not None and path.startswith("/computeMetadata"):
+            return (200, machine) if headers.get("Metadata-Flavor") == "Google" else (403, "")
+        if name := PATHS.get(path) or (machine and path):
             if headers.get("X-aws-ec2-metadata-token") not in self.tokens:
                 return 401, ""
+            if machine is not None:
+                return 200, machine
             notice = self.notices.get(name)
             return (404, "") if notice is None else (200, json.dumps(notice))
         if path == "/computeMetadata/v1/instance/preempted":

@@ -83,7 +83,7 @@ class Stage:
             name: settings.pop(name)
             for name in (
                 *("run", "stages", "is_wanted", "check_profile", "environment", "threads"),
-                "stop_reason",
+                *("stop_reason", "registration", "fate_of"),
             )
             if name in settings
         }

@@ -25,37 +25,73 @@ def raised_from(error: Exception, cause: BaseException) -> Exception:
     return error
 
 
+def of_torch(text: str) -> RuntimeError:
+    """Return the error that torch raises if a GPU has too little memory."""
+    import torch
+
+    return torch.OutOfMemoryError(text)
+
+
 DISK = OSError(errno.ENOSPC, "No space left on device")
 CASES = [
-    (ValueError("shapes differ"), "permanent", None),
-    (errors.ChunkError("shapes differ"), "permanent", None),
-    (errors.VolumeNotFoundError("no such volume"), "permanent", None),
-    (errors.VolumeRefusedError("403"), "resource", "access"),
-    (FileNotFoundError(errno.ENOENT, "no such file"), "permanent", None),
-    (errors.VolumeUnreachableError("503, 9 tries in 120 s"), "transient", None),
-    (errors.QueueUnreachableError("no answer"), "transient", None),
-    (ConnectionResetError(errno.ECONNRESET, "reset"), "transient", None),
-    (TimeoutError("timed out"), "transient", None),
-    (OSError(errno.EHOSTUNREACH, "No route to host"), "transient", None),
-    (raised_from(VolumeError("cannot read"), OSError(errno.ESTALE, "stale")), "transient", None),
-    (DISK, "resource", "disk"),
-    (raised_from(VolumeError("cannot write"), DISK), "resource", "disk"),
-    (OSError(errno.EDQUOT, "Disk quota exceeded"), "resource", "disk"),
-    (MemoryError(), "resource", "memory"),
-    (errors.OutOfMemoryError("a batch of 4 needs 9 GiB"), "resource", "memory"),
-    (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "resource", "memory"),
-    (errors.WrongArithmeticError("cuda:0 computes wrong values"), "resource", "device"),
+    (ValueError("shapes differ"), "permanent", None, "error"),
+    (errors.ChunkError("shapes differ"), "permanent", None, "error"),
+    (errors.VolumeNotFoundError("no such volume"), "permanent", None, "error"),
+    (errors.VolumeRefusedError("403"), "resource", "access", "no-access"),
+    (FileNotFoundError(errno.ENOENT, "no such file"), "permanent", None, "error"),
+    (errors.VolumeUnreachableError("503, 9 tries in 120 s"), "transient", None, "network"),
+    (errors.QueueUnreachableError("no answer"), "transient", None, "network"),
+    (ConnectionResetError(errno.ECONNRESET, "reset"), "transient", None, "network"),
+    (TimeoutError("timed out"), "transient", None, "network"),
+    (OSError(errno.EHOSTUNREACH, "No route to host"), "transient", None, "network"),
+    (
+        raised_from(VolumeError("cannot read"), OSError(errno.ESTALE, "stale")),
+        "transient",
+        None,
+        "network",
+    ),
+    (DISK, "resource", "disk", "disk-full"),
+    (raised_from(VolumeError("cannot write"), DISK), "resource", "disk", "disk-full"),
+    (OSError(errno.EDQUOT, "Disk quota exceeded"), "resource", "disk", "disk-full"),
+    (MemoryError(), "resource", "memory", "host-memory"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), "resource", "memory", "host-memory"),
+    (errors.OutOfMemoryError("a batch of 4 needs 9 GiB"), "resource", "memory", "host-memory"),
+    (
+        raised_from(errors.OutOfMemoryError("a batch of 4 needs 9 GiB"), of_torch("2 GiB")),
+        "resource",
+        "memory",
+        "gpu-memory",
+    ),
+    (of_torch("Tried to allocate 2 GiB"), "resource", "memory", "gpu-memory"),
+    (
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        "resource",
+        "memory",
+        "gpu-memory",
+    ),
+    (
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+        "resource",
+        "memory",
+        "host-memory",
+    ),
+    (
+        errors.WrongArithmeticError("cuda:0 computes wrong values"),
+        "resource",
+        "device",
+        "faulty-device",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("error", "kind", "shortage"), CASES)
+@pytest.mark.parametrize(("error", "kind", "shortage", "cause"), CASES)
 def test_errors_are_classed_by_what_they_come_from(
-    error: Exception, kind: str, shortage: str | None
+    error: Exception, kind: str, shortage: str | None, cause: str
 ) -> None:
     """The class follows the cause, also under the error that an operator wraps around it."""
     for each in (error, OperatorError("save", "0-1_0-1_0-1", error)):
         fault = fault_of(each)
-        assert (fault.kind, fault.shortage) == (kind, shortage)
+        assert (fault.kind, fault.shortage, fault.cause) == (kind, shortage, cause)
         assert fault.reason
         assert type(error).__name__ in fault_of(error).traceback
 

@@ -82,6 +82,26 @@ def test_failures_of_earlier_versions():
     assert FailedAttempt.from_json(old).to_json() == old
 
 
+def test_causes_of_failures_are_summed():
+    """Attempts of earlier versions have no cause; they are counted only as failures."""
+    old = FailedAttempt(3, "b", "a", "w", "permanent", "r", when=1.0)
+    new = replace(old, cause="hang")
+    assert "cause" not in old.to_json()
+    assert FailedAttempt.from_json(new.to_json()) == new
+    total = Sums()
+    for failure in (old, new, new):
+        total.add(Sums.of_failure(failure))
+    assert (total.failures, total.causes) == (3, {"hang": 2})
+
+
+@pytest.mark.parametrize("value", ["", "other", 1, ["hang"], {}])
+def test_a_wrong_cause_is_refused(value):
+    """A cause that a damaged or hostile ledger contains is not shown."""
+    text = FailedAttempt(3, "b", "a", "w", "permanent", "r", cause="hang").to_json()
+    with pytest.raises(VolumeError, match="damaged"):
+        FailedAttempt.from_json(json.dumps(json.loads(text) | {"cause": value}))
+
+
 def test_counts_about_patches_are_summed():
     """Records without them are those of earlier versions, and of runs without exchange."""
     old = Record(1, "b", "done", "s", "a", "w", finished=1.0)

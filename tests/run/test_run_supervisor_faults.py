@@ -69,13 +69,15 @@ def test_a_failure_that_passes_is_no_failure(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "says"),
+    ("act", "says", "cause"),
     [
-        ("crashes", "killed by SIGSEGV (segmentation fault) in operator acts"),
-        ("is_killed", "probably for lack of memory, or by a user; peak memory"),
+        ("crashes", "killed by SIGSEGV (segmentation fault) in operator acts", "segfault"),
+        ("is_killed", "because the system reports no lack of memory; peak memory", "killed"),
     ],
 )
-def test_a_task_that_kills_its_child_is_given_up(stage: Stage, act: str, says: str) -> None:
+def test_a_task_that_kills_its_child_is_given_up(
+    stage: Stage, act: str, says: str, cause: str
+) -> None:
     """The cause of death is its failure; what else was in the child is done, and not blamed."""
     outcome = stage.work({5: act}, processes=2, ahead=1)
     assert outcome.state == "complete-with-failures"
@@ -84,6 +86,7 @@ def test_a_task_that_kills_its_child_is_given_up(stage: Stage, act: str, says: s
     assert {failure.number for failure in failures} == {5}
     assert len(failures) == 3
     assert all(says in failure.reason for failure in failures)
+    assert stage.ledger.counts().causes == {cause: 3}
     if act == "crashes":
         assert all("in crashes" in failure.traceback for failure in failures)
 
@@ -106,6 +109,9 @@ def test_a_task_that_hangs_is_cut(stage: Stage) -> None:
     assert "s in operator acts: --task-limit allows 0.5 s" in failures[0].reason
     assert "in hangs" in failures[0].traceback
     assert all((failure.seconds or 0) > 0.5 for failure in failures), "what they have wasted"
+    assert stage.ledger.counts().causes == {"hang": 3}
+    stage.ledger.compact()
+    assert stage.ledger.counts().causes == {"hang": 3}
 
 
 def test_a_task_without_enough_memory_is_given_up_where_others_succeed(stage: Stage) -> None:
@@ -114,6 +120,7 @@ def test_a_task_without_enough_memory_is_given_up_where_others_succeed(stage: St
     assert outcome.state == "complete-with-failures"
     assert all_but(stage, 11)
     assert "not enough memory" in next(iter(stage.ledger.failures(11))).reason
+    assert stage.ledger.counts().causes == {"host-memory": 3}
 
 
 def test_a_machine_without_enough_memory_stops(stage: Stage) -> None:

@@ -108,3 +108,29 @@ def test_aws_is_not_asked_where_that_is_forbidden(
     finally:
         watch.close()
     assert not [path for path in metadata.log if path.startswith("/latest")]
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "machine"),
+    [
+        ("NO_GCE_CHECK", ("g5.xlarge", "us-east-1b")),
+        ("AWS_EC2_METADATA_DISABLED", ("g2-standard-4", "us-central1-a")),
+    ],
+)
+def test_the_machine_is_asked_for_once(
+    metadata: Metadata,
+    monkeypatch: pytest.MonkeyPatch,
+    forbidden: str,
+    machine: tuple[str, str],
+) -> None:
+    """A server that answers says the type and the zone of the machine, and then only notices."""
+    monkeypatch.setenv(forbidden, "true")
+    heard: Queue[tuple[str, str]] = Queue()
+    watch = InterruptionWatch(pytest.fail, 0.02, on_machine=lambda *said: heard.put(said))
+    try:
+        assert heard.get(timeout=LONG_S) == machine
+        with pytest.raises(Empty):
+            heard.get(timeout=0.3)
+    finally:
+        watch.close()
+    assert sum("zone" in path for path in metadata.log) == 1

@@ -150,9 +150,9 @@ def test_the_board_shows_where_a_dead_process_was(start: Callable[..., Rig]) -> 
     rig.process.take(next(slot for slot, job in rig.process.jobs.items() if job.number == 2))
     assert rig.process.begun() == [rig.slot(3)]
     assert rig.process.place(rig.slot(3)) == "operator acts"
-    cause, said = rig.process.cause()
-    assert cause == "killed by SIGSEGV (segmentation fault)"
-    assert "in crashes" in said
+    end = rig.process.how_ended()
+    assert (end.reason, end.cause) == ("killed by SIGSEGV (segmentation fault)", "segfault")
+    assert "in crashes" in end.output
 
 
 def test_a_process_ignores_stop_signals(start: Callable[..., Rig]) -> None:

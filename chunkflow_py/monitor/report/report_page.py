@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.host_memory import describe_bytes
+from chunkflow_py.monitor.provenance import TITLES
 from chunkflow_py.monitor.report.report_markup import (
     Html,
     bars,
@@ -27,7 +28,7 @@ from chunkflow_py.monitor.report.report_markup import (
     tag,
 )
 from chunkflow_py.monitor.report.seam_measure import REACH, WINDOW
-from chunkflow_py.monitor.run_facts import patch_texts
+from chunkflow_py.monitor.run_facts import cause_text, patch_texts
 from chunkflow_py.run.run_spec import FILE_MARK
 from chunkflow_py.store.store_address import public
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from chunkflow_py.monitor.run_facts import StepFacts
     from chunkflow_py.planning.prices import Prices
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt
+    from chunkflow_py.run.submission_record import SubmissionRecord
 
 # The page may load nothing; browsers enforce this policy, whatever the page contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -72,6 +74,7 @@ img { image-rendering: pixelated; display: block; background: #000; }
 @media print { details > * { display: block; } body { max-width: none; } }
 """
 _SHOWN_PROFILES = 10
+_SHOWN_ORIGINS = 50
 _COLUMNS = 120  # most bars of a plot over time
 _TASKS = 4  # least number of tasks per bar, on average
 _WORKERS = 25  # workers that are shown: those with the most tasks
@@ -196,6 +199,7 @@ def _ran_parts(report: RunReport) -> Iterator[Html]:
         ("run", report.address.partition("#")[0]),
         ("SHA-256 of the spec", spec.digest),
         ("chunkflow_py", spec.version),
+        ("submitted by", _submitter(report.submission)),
         ("submitted in", spec.folder),
         ("queue", spec.queue or "none: a Dask scheduler distributes the tasks"),
         ("taken over", "; ".join(f"step {n} from {url}" for n, url in spec.reused.items())
@@ -204,6 +208,12 @@ def _ran_parts(report: RunReport) -> Iterator[Html]:
     for stage in report.stages:
         yield tag("h3", f"Step {stage.stage.name}")
         yield from _ran_stage(stage)
+
+
+def _submitter(submission: SubmissionRecord | None) -> str:
+    if submission is None:
+        return "not recorded"
+    return f"{submission.user}@{submission.host} on {_when(submission.when)}: {submission.command}"
 
 
 def _ran_stage(report: StepReport) -> Iterator[Html]:
@@ -232,6 +242,12 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
     if len(profiles) > 1:
         rows = ((profile, f"{count:,}") for profile, count in profiles[:_SHOWN_PROFILES])
         yield table(["compute profile of workers", "tasks"], rows)
+    if any(report.origins):
+        yield tag("h4", "Made by")
+        head = [*TITLES.values(), "tasks"]
+        ranked = report.origins.most_common(_SHOWN_ORIGINS)
+        known = ((dict(facts), f"{count:,}") for facts, count in ranked)
+        yield table(head, ([*(made.get(name, "") for name in TITLES), n] for made, n in known))
     options = [
         (operator, f"--{name.replace('_', '-')}", _option_text(value, names))
         for operator, chosen in stage.options
@@ -434,6 +450,8 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
     if found.failures:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(found.errors.kinds().items()))
         yield tag("h3", f"Step {name}: {found.failures:,} failed attempts ({kinds})")
+        if found.causes:
+            yield tag("p", f"Causes: {cause_text(found.causes, found.failures)}.")
         for group in found.errors.ranked()[:_REASONS]:
             example = _attempt(None, group.examples[0])
             yield tag("details", tag("summary", f"{group.count:,} x {group.reason}"), example)
@@ -454,7 +472,8 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
 
 def _attempt(number: int | None, failure: FailedAttempt) -> Html:
     which = f"for example, task {failure.box}" if number is None else f"attempt {number}"
-    title = tag("p", f"{which}: {failure.kind}, worker {failure.worker}: {failure.reason}")
+    kind = f"{failure.kind} ({failure.cause})" if failure.cause else failure.kind
+    title = tag("p", f"{which}: {kind}, worker {failure.worker}: {failure.reason}")
     traceback = (tag("pre", failure.traceback),) if failure.traceback else ()
     return tag("div", title, *traceback)
 

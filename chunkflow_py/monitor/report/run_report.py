@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.monitor.provenance import counts_of
 from chunkflow_py.monitor.report.seam_measure import FACES, sampled, seams_of
 from chunkflow_py.monitor.report.volume_planes import planes_of
 from chunkflow_py.monitor.run_facts import StepFacts
@@ -18,12 +19,14 @@ from chunkflow_py.run.spending import spending_text
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
+    from chunkflow_py.monitor.provenance import Facts
     from chunkflow_py.monitor.report.seam_measure import Seams
     from chunkflow_py.monitor.report.volume_planes import VolumePlanes
     from chunkflow_py.monitor.run_volumes import RunVolume
     from chunkflow_py.planning.prices import Prices
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep, Spec
+    from chunkflow_py.run.submission_record import SubmissionRecord
     from chunkflow_py.run.verify import Damage
     from chunkflow_py.tasks.task_plan import Plan
 
@@ -71,6 +74,8 @@ class StepReport:
         others: sentences about other addresses that the step reads or writes.
         planes: images of these volumes, except volumes that are shown for an earlier step.
         seams: seam measures of the volumes that the step writes.
+        origins: number of tasks by the known facts about their workers; see
+            `chunkflow_py.monitor.provenance`.
     """
 
     stage: RunStep
@@ -82,6 +87,7 @@ class StepReport:
     others: list[str] = field(default_factory=list)
     planes: list[VolumePlanes] = field(default_factory=list)
     seams: list[Seams] = field(default_factory=list)
+    origins: Counter[Facts] = field(default_factory=Counter)
 
     @property
     def left(self) -> int:
@@ -103,6 +109,7 @@ class RunReport:
         damage_kinds: number of findings of `verify`, by kind.
         spending: phrase about the cost that workers have reported, and the budget of the run; empty
             if there is neither.
+        submission: who submitted the run; ``None`` if this was not recorded.
     """
 
     address: str
@@ -112,6 +119,7 @@ class RunReport:
     damages: list[tuple[str, Damage]] | None = None
     damage_kinds: Counter[str] = field(default_factory=Counter)
     spending: str = ""
+    submission: SubmissionRecord | None = None
 
     @property
     def left(self) -> int:
@@ -135,7 +143,14 @@ def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
     """
     shown: set[tuple[str, int]] = set()
     stages = [_stage_report(home, stage, options, shown) for stage in home.spec.steps]
-    report = RunReport(home.address, home.spec, options, stages, spending=spending_text(home))
+    report = RunReport(
+        home.address,
+        home.spec,
+        options,
+        stages,
+        spending=spending_text(home),
+        submission=home.submission,
+    )
     if options.verify:
         report.damages = []
         for name, damage in damages_of(home):
@@ -159,6 +174,7 @@ def _stage_report(
         taken,
         home.is_closed(stage.name),
     )
+    report.origins = counts_of(store, report.facts.attempts)
     report.volumes, report.others = volumes_of(stage)
     region = _region(plan)
     if region is None:

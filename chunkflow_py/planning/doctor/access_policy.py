@@ -32,7 +32,9 @@ _RECEIVE = (
     "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",
 )  # fmt: skip
 _READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
-_WRITTEN = ("/ledger", "/spending", "/stages")  # parts of the run directory that workers write
+# Folders of the run directory that workers write to, and from which they remove objects.
+_WRITTEN = ("/exchange", "/ledger", "/spending", "/stages", "/workers")
+_REMOVED = ("/exchange", "/ledger", "/spending")
 _WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
 _CLOUDS = "s3", "gs"
 # markers in the addresses of a spec: text before the level, placeholder for the box of a task
@@ -97,14 +99,15 @@ class Policy:
     def worker(self) -> dict[str, Any]:
         """Return the AWS policy for workers that execute the run."""
         outputs = self._arns(self.outputs)
-        ledger = [*self._own("/ledger"), *self._own("/spending")]
+        removed = [each for folder in _REMOVED for each in self._own(folder)]
+        written = [each for folder in _WRITTEN for each in self._own(folder)]
         several = self.stages > 1
         return _document(
             _statement("TakeTasks", _RECEIVE, self._queues(0)),
             _statement("BuryTasks", _SEND, self._queues(1)),
             _statement("ReadRunAndOutput", _READ, [*self._own(), *outputs]),
-            _statement("WriteLedgerAndOutput", _WRITE, [*ledger, *self._own("/stages"), *outputs]),
-            _statement("RemoveFoldedRecordsAndEmptyBlocks", _REMOVE, [*ledger, *outputs]),
+            _statement("WriteLedgerAndOutput", _WRITE, [*written, *outputs]),
+            _statement("RemoveFoldedRecordsAndEmptyBlocks", _REMOVE, [*removed, *outputs]),
             *self._common(),
             _statement("SendNextStage", ("sqs:SendMessage",), self._queues(0) if several else []),
             _statement(

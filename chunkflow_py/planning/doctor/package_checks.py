@@ -35,6 +35,7 @@ BRINGS = {
     "numba": "a faster segment-affinity",
     "mutex": "agglomerate --method mutex",
     "metrics": "figures for Prometheus (--metrics-port)",
+    "telemetry": "traces and metrics for OpenTelemetry (OTEL_EXPORTER_OTLP_ENDPOINT)",
     "skeleton": "skeletonize, aggregate-skeleton-fragments",
     "tensorstore": "load-tensorstore",
     "napari": "napari",

@@ -52,7 +52,13 @@ from chunkflow_py.run.worker.failure_policy import (
     count_failure,
     fault_of,
 )
-from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, pipeline_source
+from chunkflow_py.run.worker.worker import (
+    COMPLETE,
+    FAILURES,
+    WORK_LEFT,
+    check_version,
+    pipeline_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +101,7 @@ def run_on_dask(
         ChunkflowError: the ledger refuses access, or the pipeline cannot be created.
     """
     _check(working)
+    check_version(home, must_be_same=working.same_version)
     for stage in home.spec.steps:
         # check that code is allowed before anything is sent
         pipeline_source(home, stage, allow_code=working.allow_code)
@@ -126,6 +133,7 @@ def run_on_dask(
                     working.threads,
                     settings.ahead,
                     versions_here(),
+                    working.same_version,
                 )
                 home.renew(name)
                 Dispatcher(client, home, order, working, stop).run()
@@ -511,10 +519,11 @@ class Dispatcher:
                 f"a worker with this task and other tasks died {times}; the task is retried alone"
             )
             self._alone.append(sent.number)
-            failure = self._failure(sent.number, Fault("transient", f"{reason}; {last}"))
-            self._ledger.fail(failure)
+            fault = Fault("transient", f"{reason}; {last}", cause="worker-lost")
+            self._ledger.fail(self._failure(sent.number, fault))
             return
-        fault = Fault("permanent", f"a worker died {times} while running only this task; {last}")
+        reason = f"a worker died {times} while running only this task; {last}"
+        fault = Fault("permanent", reason, cause="worker-lost")
         for _ in range(deaths):
             if self._count(sent.number, fault, retries=False):
                 return
@@ -540,4 +549,5 @@ class Dispatcher:
             fault.kind,
             fault.reason,
             fault.traceback,
+            cause=fault.cause,
         )

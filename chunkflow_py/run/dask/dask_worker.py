@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -31,7 +30,7 @@ from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
-from chunkflow_py.run.worker.worker import pipeline_source
+from chunkflow_py.run.worker.worker import check_version, pipeline_source
 from chunkflow_py.run.worker.worker_limits import Bound, TaskDurations, TaskLimit
 from chunkflow_py.run.worker.worker_process import (
     THREAD_VARIABLES,
@@ -42,6 +41,7 @@ from chunkflow_py.run.worker.worker_process import (
     profile_of,
     task_ended,
 )
+from chunkflow_py.run.worker_records import WorkerRegistration, WorkerStart
 from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.worker.failure_policy import AttemptLimits
     from chunkflow_py.run.worker.worker import MakeSourcedPipeline
+    from chunkflow_py.run.worker_records import WorkerEnd
 
 PACKAGE = "chunkflow_py"
 SAME_VERSIONS = ("python", "dask", "distributed")  # packages whose versions must be equal
@@ -74,6 +75,7 @@ class WorkOrder:
             environment variables set.
         ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
         versions: names and versions of packages of the client; workers must have equal versions.
+        same_version: whether to refuse a run that another version of chunkflow_py has submitted.
     """
 
     run: str
@@ -85,6 +87,7 @@ class WorkOrder:
     threads: int | None = None
     ahead: int | None = None
     versions: tuple[tuple[str, str], ...] = ()
+    same_version: bool = False
 
 
 class TaskNotEnded(NamedTuple):
@@ -137,9 +140,9 @@ def perform(order: WorkOrder, number: int) -> None:
         NotEndedError: the task has not ended, or was given up.
         ChunkflowError: the ledger cannot be reached.
     """
-    attempt = secrets.token_hex(8)
     while True:
         pipeline = _pipeline_for(order)
+        attempt = pipeline.registration.attempts()
         if pipeline.ledger.find([number]):
             return  # another client has completed it
         if pipeline.records_attempts:
@@ -192,6 +195,7 @@ def _count(
         fault.reason,
         fault.traceback,
         seconds=sum(ended.seconds.values()),
+        cause=fault.cause,
     )
     record, delay_s = count_failure(pipeline.ledger, failure, limits, pipeline.spec)
     return TaskNotEnded("dead" if record else "failed", fault, name, delay_s, is_alone)
@@ -321,6 +325,7 @@ class _SharedPipeline(Listener):
         profile: compute profile (backend, device, threads and precision) as one line.
         records_attempts: whether the ledger must record each attempt before it writes output.
         has_ended: whether the pipeline no longer accepts tasks.
+        registration: records of this process as a worker of the step.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than
@@ -335,6 +340,8 @@ class _SharedPipeline(Listener):
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))
         self._home = RunDirectory.parse(order.run)
         stage = self._home.spec.step(order.stage)
+        check_version(self._home, must_be_same=order.same_version)
+        self.registration = WorkerRegistration(self._home.store, WorkerStart.here(process_name()))
         self._stage = stage
         self.plan = self._home.plan(stage.name)
         self.ledger = self._home.ledger(stage.name)
@@ -354,6 +361,7 @@ class _SharedPipeline(Listener):
         self._patches = PatchCounter(self._pipeline.operators)
         threading.Thread(target=self._run, name=f"pipeline-{stage.name}", daemon=True).start()
         self._ready.result()
+        self.registration.begin()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
         """Run a task; return the outcome, and whether no other task was in the pipeline at its end.
@@ -387,7 +395,7 @@ class _SharedPipeline(Listener):
         reason = f"cut off after {taken_s:.0f} s{where}: {bound.why}"
         _end_process(reason)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
-        return Fault("permanent", reason, stack, breaks_process=True)
+        return Fault("permanent", reason, stack, breaks_process=True, cause="hang")
 
     def end(self) -> None:
         """Accept no more tasks, but let the tasks in the pipeline finish."""
@@ -397,12 +405,14 @@ class _SharedPipeline(Listener):
 
     def _run(self) -> None:
         error: NotEndedError | _PipelineEndedError = _PipelineEndedError()
+        why: WorkerEnd = "complete"
         try:
             for task in self._pipeline.run():
                 self._ended(task)
                 del task  # it may refer to chunks
         except BaseException as problem:  # noqa: BLE001  (sent to the client, which reports it)
             error = _broken(problem)
+            why = error.task.fault.cause
             if not self._ready.done():
                 self._ready.set_exception(problem)
         with self._changing:
@@ -410,6 +420,7 @@ class _SharedPipeline(Listener):
             for waiting in self._tasks.values():
                 if not waiting.ended.done():
                     waiting.ended.set_exception(error)
+        self.registration.stopping(why, str(error) or "no task is left")
 
     def _ended(self, task: Task) -> None:
         if not isinstance(task.lease, ProcessLease):
@@ -431,6 +442,7 @@ class _SharedPipeline(Listener):
         """Check the compute profile when all operators have been entered."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
+        self.registration.learned(device=(profile or {}).get("device", ""))
         self.profile = ", ".join(f"{key} {value}" for key, value in (profile or {}).items())
         self._ready.set_result(None)
 

@@ -26,6 +26,24 @@ State = Literal["done", "skipped", "dead"]
 # resource: the machine is at fault, for example because its disk is full. worker-lost: the whole
 # worker or its machine died, so that the cause is unknown.
 FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
+# Causes of failed attempts, and of the end of workers; `run.worker.failure_cause` decides them.
+FailureCause = Literal[
+    "error",  # the pipeline raised an error
+    "network",  # the network, a store or the queue did not answer
+    "host-memory",  # out of host memory
+    "gpu-memory",  # out of GPU memory
+    "disk-full",
+    "no-access",  # a store refused access
+    "faulty-device",  # a GPU computes wrong values
+    "hang",  # the task exceeded its time limit
+    "segfault",  # SIGSEGV or SIGBUS ended the worker process
+    "crash",  # another signal of a crash, such as SIGABRT, or an exit code ended the worker process
+    "killed",  # a signal from outside ended the process, for example kill -9
+    "preempted",  # the cloud took the machine back
+    "evicted",  # the scheduler, such as Kubernetes or Slurm, stopped the worker
+    "worker-lost",  # the worker disappeared, and left no notice
+]
+CAUSES: tuple[FailureCause, ...] = get_args(FailureCause)
 # Kinds of entries: the record of a task, the beginning of an attempt, the output of an attempt that
 # was not first, and failed attempts by the kind of their failure.
 Kind = Literal["record", "begun", "finished"] | FailureKind
@@ -148,6 +166,7 @@ class FailedAttempt:
         when: time of the failure, in seconds since 1970 by the worker's clock; used only for
             display.
         seconds: run time of all operators in seconds; ``None`` if it is unknown.
+        cause: cause of the failure; ``None`` in records of versions that did not record it.
     """
 
     number: int
@@ -159,6 +178,7 @@ class FailedAttempt:
     traceback: str = ""
     when: float = field(default_factory=time.time)
     seconds: float | None = None
+    cause: FailureCause | None = None
 
     def __post_init__(self) -> None:
         _clean(self, "box", "attempt", "worker", "reason")
@@ -172,6 +192,8 @@ class FailedAttempt:
             del values["seconds"]
         else:
             values["seconds"] = round(self.seconds, 6)
+        if self.cause is None:
+            del values["cause"]
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
@@ -186,6 +208,9 @@ class FailedAttempt:
             _check_types(failure, _FAILURE_TYPES)
             if failure.kind not in FAILURES or not 0 <= failure.when < _LATEST:
                 msg = 'the value of "kind" or "when" is not valid'
+                raise ValueError(msg)
+            if failure.cause is not None and failure.cause not in CAUSES:
+                msg = 'the value of "cause" is not valid'
                 raise ValueError(msg)
         return failure
 
@@ -283,6 +308,7 @@ class Totals:
         done, skipped, dead: number of tasks in each state.
         failures: number of failed attempts.
         failed_s: run time of the failed attempts in seconds, as far as it is known.
+        causes: number of failed attempts by cause, as far as the cause was recorded.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
         missing_blocks: number of blocks that the tasks have read as the fill value.
         patches: sums of the counts about patches; see `Record`.
@@ -296,6 +322,7 @@ class Totals:
     dead: int = 0
     failures: int = 0
     failed_s: float = 0.0
+    causes: dict[str, int] = field(default_factory=dict)
     stored_bytes: int = 0
     missing_blocks: int = 0
     patches: dict[str, int] = field(default_factory=dict)
@@ -315,6 +342,8 @@ class Totals:
         self.dead += other.dead
         self.failures += other.failures
         self.failed_s = round(self.failed_s + other.failed_s, 6)
+        for cause, count in other.causes.items():
+            self.causes[cause] = self.causes.get(cause, 0) + count
         self.stored_bytes += other.stored_bytes
         self.missing_blocks += other.missing_blocks
         for name, count in other.patches.items():
@@ -357,7 +386,8 @@ class Sums(Totals):
     @classmethod
     def of_failure(cls, failure: FailedAttempt) -> Sums:
         """Return the sums for a single failed attempt."""
-        return cls(failures=1, failed_s=failure.seconds or 0.0)
+        causes = {} if failure.cause is None else {failure.cause: 1}
+        return cls(failures=1, failed_s=failure.seconds or 0.0, causes=causes)  # type: ignore[arg-type]
 
     def add(self, other: Sums) -> None:
         """Add the totals and the counts per minute of *other* to these sums."""
@@ -373,6 +403,7 @@ class Sums(Totals):
         """Return a copy that can be changed independently."""
         return replace(
             self,
+            causes=dict(self.causes),
             patches=dict(self.patches),
             seconds=dict(self.seconds),
             minutes=dict(self.minutes),

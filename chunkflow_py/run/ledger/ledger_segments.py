@@ -75,6 +75,7 @@ HEADER_BYTES = 4096  # size of the first ranged read; almost all headers are sho
 AT_ONCE = 4  # whole segments in memory
 
 _FORMAT = 2
+_OMITTED = ("causes", "patches")  # sums that a header has only if they are not empty
 _OLDER_FORMAT = 1  # of version 0.1.0: lines and header without generation and seal
 _RECORD: tuple[Kind, ...] = ("record",)
 _GZIP_MEMBER = b"\x1f\x8b\x08"  # first bytes of each part of a body
@@ -248,7 +249,7 @@ class SegmentHeader:
             "size": size,
             "states": base64.b64encode(self.states).decode(),
             "generations": self.generations,
-            "sums": {k: v for k, v in asdict(self.sums).items() if v or k != "patches"},
+            "sums": {k: v for k, v in asdict(self.sums).items() if v or k not in _OMITTED},
             "body": self.body,
         }
         return sealed(json.dumps(values, separators=(",", ":"))).encode() + b"\n"

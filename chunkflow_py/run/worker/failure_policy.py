@@ -18,7 +18,6 @@ ends a task. Workers and runs on Dask use the same rules.
 
 from __future__ import annotations
 
-import errno
 import random
 import time
 import traceback
@@ -26,14 +25,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.core.plain_text import tail
-from chunkflow_py.errors import (
-    OperatorError,
-    TransientError,
-    VolumeRefusedError,
-    WrongArithmeticError,
-    text_of,
-)
+from chunkflow_py.errors import OperatorError, text_of
 from chunkflow_py.run.ledger.ledger_record import Record
+from chunkflow_py.run.worker.failure_cause import cause_of_error
 from chunkflow_py.store.store_address import public
 
 if TYPE_CHECKING:
@@ -41,7 +35,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.task import Skip
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, FailureKind
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, FailureCause, FailureKind
 
 Shortage = Literal["disk", "memory", "access", "device"]
 
@@ -49,27 +43,14 @@ LONGEST_TRACEBACK = 16_000  # characters
 LONGEST_RETRY_S = 300.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-_NETWORK_ERRORS = {
-    errno.ECONNABORTED,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETDOWN,
-    errno.ENETRESET,
-    errno.ENETUNREACH,
-    errno.EPIPE,
-    errno.ESTALE,  # a file server was restarted
-    errno.ETIMEDOUT,
+# The missing resource, by cause. The other causes are no lack of a resource.
+_SHORTAGES: dict[FailureCause, Shortage] = {
+    "host-memory": "memory",
+    "gpu-memory": "memory",
+    "disk-full": "disk",
+    "no-access": "access",
+    "faulty-device": "device",
 }
-# Messages with which torch reports a lack of memory as a plain RuntimeError.
-_OUT_OF_MEMORY = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "not enough memory: you tried",
-)
 # After one of these errors, a process cannot use its device any more.
 _BROKEN_DEVICE = ("CUDA error:", "CUDNN_STATUS_INTERNAL_ERROR", "device-side assert")
 
@@ -88,6 +69,7 @@ class Fault:
         shortage: the missing resource if the kind is ``resource``, else ``None``; ``device``: one
             that computes right values.
         breaks_process: whether the next task in the same process would also fail.
+        cause: cause of the failure, for records.
     """
 
     kind: FailureKind
@@ -95,6 +77,7 @@ class Fault:
     traceback: str = ""
     shortage: Shortage | None = None
     breaks_process: bool = False
+    cause: FailureCause = "error"
 
     def __post_init__(self) -> None:
         """Remove secrets from the reason and the traceback, because both are recorded."""
@@ -112,12 +95,13 @@ def fault_of(error: BaseException) -> Fault:
     chain = list(_causes(error))
     text = _traceback_of(error)
     reason = text_of(error) or type(error).__name__
-    shortage = _shortage(chain)
+    cause = cause_of_error(chain)
+    shortage = _SHORTAGES.get(cause)
     if shortage is not None:
-        return Fault("resource", reason, text, shortage)
+        return Fault("resource", reason, text, shortage, cause=cause)
     broken = any(pattern in text_of(each) for each in chain for pattern in _BROKEN_DEVICE)
-    transient = any(_is_transient(each) for each in chain)
-    return Fault("transient" if transient else "permanent", reason, text, breaks_process=broken)
+    kind: FailureKind = "transient" if cause == "network" else "permanent"
+    return Fault(kind, reason, text, breaks_process=broken, cause=cause)
 
 
 def _traceback_of(error: BaseException) -> str:
@@ -138,31 +122,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield following
         cause = following.cause if isinstance(following, OperatorError) else None
         following = following.__cause__ or cause
-
-
-def _shortage(chain: list[BaseException]) -> Shortage | None:
-    for each in chain:
-        if isinstance(each, OSError) and each.errno in _DISK_ERRORS:
-            return "disk"
-        if isinstance(each, VolumeRefusedError):
-            return "access"
-        if isinstance(each, WrongArithmeticError):
-            return "device"
-        # Compare the name, so that torch need not be imported for torch.OutOfMemoryError.
-        if isinstance(each, MemoryError) or type(each).__name__ == "OutOfMemoryError":
-            return "memory"
-        if isinstance(each, OSError) and each.errno == errno.ENOMEM:
-            return "memory"
-        if isinstance(each, RuntimeError) and any(part in text_of(each) for part in _OUT_OF_MEMORY):
-            return "memory"
-    return None
-
-
-def _is_transient(error: BaseException) -> bool:
-    # BlockingIOError: another process has locked the file.
-    if isinstance(error, (TransientError, ConnectionError, TimeoutError, BlockingIOError)):
-        return True
-    return isinstance(error, OSError) and error.errno in _NETWORK_ERRORS
 
 
 def skip_reason(skip: Skip) -> str:

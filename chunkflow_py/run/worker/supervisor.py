@@ -24,6 +24,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,9 +33,15 @@ from chunkflow_py.errors import ChunkflowError, as_error
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, LedgerCounts, Record
 from chunkflow_py.run.worker.acknowledger import Acknowledger
+from chunkflow_py.run.worker.failure_cause import cause_of_signal
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, FailurePolicy, fault_of
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
-from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
+from chunkflow_py.run.worker.task_receiver import (
+    MessageFilter,
+    OperatorTime,
+    PoisonTaskGuard,
+    TaskReceiver,
+)
 from chunkflow_py.run.worker.worker_interruption import InterruptionWatch
 from chunkflow_py.run.worker.worker_limits import TaskDurations
 from chunkflow_py.run.worker.worker_pool import WorkerPool
@@ -57,6 +64,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
     from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, ProcessStart, WorkerProcess
+    from chunkflow_py.run.worker_records import WorkerEnd, WorkerFate, WorkerRegistration
     from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -147,6 +155,11 @@ class WorkerListener:
     def task_failed(self, failure: FailedAttempt) -> None:
         """Called when a failed attempt is counted in the ledger."""
 
+    def attempt_ended(
+        self, ended: Record | FailedAttempt, operators: Sequence[OperatorTime]
+    ) -> None:
+        """Called when an attempt is in the ledger, with the times of its operators if known."""
+
     def changed(self, message: str) -> None:
         """Called when the worker pauses, waits, stops or loses a lease; *message* says why."""
 
@@ -175,6 +188,8 @@ class Supervisor:
             recorded.
         stop_reason: function that returns why the worker must take no more tasks of the run, such
             as a spent budget; ``None`` while it may take tasks. It must return at once.
+        registration: records of this worker, which tell why it stops.
+        fate_of: function that returns what became of the worker that made an attempt.
     """
 
     def __init__(
@@ -195,6 +210,8 @@ class Supervisor:
         listener: WorkerListener | None = None,
         on_recorded: Callable[[int], None] | None = None,
         stop_reason: Callable[[], str | None] = lambda: None,
+        registration: WorkerRegistration | None = None,
+        fate_of: Callable[[str], WorkerFate] | None = None,
     ) -> None:
         """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
@@ -210,6 +227,8 @@ class Supervisor:
         self._listener = listener or WorkerListener()
         self._on_recorded = on_recorded
         self._stop_reason = stop_reason
+        self._registration = registration
+        self._fate_of = fate_of
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = WorkerOutcome()
         self._watch_at = 0.0
@@ -225,9 +244,9 @@ class Supervisor:
             queue, ledger, len(plan), 2 * settings.lease_s, settings.until_complete, self._post
         )
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, why: WorkerEnd = "killed") -> None:
         """Ask the worker to finish the tasks that have begun and then stop; thread-safe."""
-        self._events.put(("stop", reason))
+        self._events.put(("stop", (reason, why)))
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -256,7 +275,7 @@ class Supervisor:
         return self._outcome
 
     def _start_parts(self, stack: ExitStack) -> None:
-        settings, post = self._settings, self._post
+        settings, post, registration = self._settings, self._post, self._registration
         self._keeper = stack.enter_context(
             LeaseKeeper(self._queue, settings.lease_s, on_lost=lambda held: post("lost", held))
         )
@@ -269,7 +288,11 @@ class Supervisor:
             settings.max_worker_lost,
         )
         guard = PoisonTaskGuard(
-            self._ledger, limits, self._spec, keeps_attempts=settings.records_attempts
+            self._ledger,
+            limits,
+            self._spec,
+            keeps_attempts=settings.records_attempts,
+            fate_of=self._fate_of,
         )
         self._recorder = OutcomeRecorder(
             self._ledger,
@@ -283,7 +306,7 @@ class Supervisor:
         stack.callback(self._recorder.close)
         self._receiver = TaskReceiver(
             self._messages,
-            secrets.token_hex(6),
+            secrets.token_hex(6) if registration is None else registration.attempts(),
             self._keeper,
             self._ledger,
             self._acknowledger,
@@ -313,7 +336,11 @@ class Supervisor:
         )
         stack.callback(self._pool.kill)
         if settings.watches_notices:
-            stack.callback(InterruptionWatch(self.stop).close)
+            watch = InterruptionWatch(
+                partial(self.stop, why="preempted"),
+                on_machine=None if registration is None else registration.learned_machine,
+            )
+            stack.callback(watch.close)
         if threading.current_thread() is threading.main_thread():
             # The handler only posts an event: it may run between any two steps of this thread.
             stack.callback(restore_signals, on_stop_signals(self._signalled))
@@ -389,11 +416,11 @@ class Supervisor:
                 self._tasks.lost(content)
             case "signal":
                 self._signals += 1
-                self._stop(f"got {content}")
+                self._stop(f"got {content}", cause_of_signal(signal.Signals[content]))
                 if self._signals > 1:
                     self._is_over = self._leaves_at_once = True
             case "stop":
-                self._stop(content)
+                self._stop(*content)
             case "closed-stage":
                 if self._drains_until is None:
                     self._outcome.state = "stage-closed"
@@ -443,15 +470,18 @@ class Supervisor:
             self._tasks.profile = ", ".join(f"{k} {v}" for k, v in ready.profile.items())
         if self._settings.records_attempts:
             self._receiver.profile = self._tasks.profile
+        if self._registration is not None:
+            self._registration.learned(device=(ready.profile or {}).get("device", ""))
         self._listener.process_ready(process.number, ready.profile)
 
     # --- stopping --------------------------------------------------------------------------------
 
-    def _stop(self, reason: str, grace_s: float | None = None) -> None:
+    def _stop(self, reason: str, why: WorkerEnd = "limit", grace_s: float | None = None) -> None:
         """Receive no more tasks, release tasks that have not begun, and let the others finish.
 
         Args:
             reason: why the worker stops; the first reason counts.
+            why: the kind of the reason, for the record of the worker.
             grace_s: seconds in which the others may finish (default: the setting).
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s
@@ -464,6 +494,8 @@ class Supervisor:
             self._drains_until = min(self._drains_until, self._deadline)
         if self._outcome.state != "stage-closed":
             self._outcome.state = "stopped"
+            if self._registration is not None:
+                self._registration.stopping(why, reason)
         self._outcome.message = f"stopped: {reason}"
         self._receiver.close()
         self._tasks.release_untouched()
@@ -591,7 +623,7 @@ class InFlightTasks:
         recorder: writes outcomes to the ledger.
         outcome: result of the worker, to which the numbers of tasks are added.
         listener: callbacks that report progress.
-        stop: function that is called with the reason when the worker must stop.
+        stop: function that is called with the reason and the cause when the worker must stop.
 
     Attributes:
         profile: compute profile of the pool, as one line.
@@ -608,7 +640,7 @@ class InFlightTasks:
         recorder: OutcomeRecorder,
         outcome: WorkerOutcome,
         listener: WorkerListener,
-        stop: Callable[[str], None],
+        stop: Callable[[str, WorkerEnd], None],
     ) -> None:
         """Create an empty collection."""
         self._spec = spec
@@ -683,6 +715,7 @@ class InFlightTasks:
             job = self._pool.ended(process, ended)
             if job is None:
                 continue
+            job.operators = _operator_times(process, ended)
             if job.lost or ended.state == "lost":
                 self.give_back(job)
             elif ended.fault is not None:
@@ -723,6 +756,9 @@ class InFlightTasks:
             if failure is not None:
                 outcome.failures += 1
                 self._listener.task_failed(failure)
+                self._listener.attempt_ended(failure, job.operators)
+            elif record is not None:
+                self._listener.attempt_ended(record, job.operators)
             if record is None:
                 continue
             self._recent[job.number] = True
@@ -758,11 +794,11 @@ class InFlightTasks:
                 self.release_untouched()
             case "stop":
                 self.give_back(job)
-                self._stop(decision.message)
+                self._stop(decision.message, decision.fault.cause)
 
     def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
         """Pass a failed attempt to the recorder; *seconds* is the run time of the attempt."""
-        fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
+        fields = {"task": job.box, "kind": fault.kind, "cause": fault.cause, "error": fault.reason}
         extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
         logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
         failure = FailedAttempt(
@@ -774,6 +810,7 @@ class InFlightTasks:
             fault.reason,
             fault.traceback,
             seconds=seconds,
+            cause=fault.cause,
         )
         self._record([(job, failure)])
 
@@ -828,6 +865,15 @@ class InFlightTasks:
             else:
                 self._pool.abandon(job, f"the lease of task {job.box} is lost")
                 self.give_back(job)
+
+
+def _operator_times(process: WorkerProcess, ended: TaskEnded) -> tuple[OperatorTime, ...]:
+    stages = dict(zip(process.operators, process.stages, strict=True))
+    return tuple(
+        OperatorTime(label, stages.get(label, ""), ended.began[label], seconds)
+        for label, seconds in ended.seconds.items()
+        if label in ended.began
+    )
 
 
 class CompletionWatch:

@@ -24,7 +24,7 @@ import random
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import ChunkflowError, GeometryError
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.ledger_record import Record
+    from chunkflow_py.run.ledger.ledger_record import FailureCause, Record
     from chunkflow_py.run.worker.acknowledger import Acknowledger
+    from chunkflow_py.run.worker_records import WorkerFate
     from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,23 @@ WORKER_LOST = (
     "the worker disappeared: either it was killed from outside, or this task killed all processes "
     "of the worker, for example in a container with too little memory"
 )
+WORKER_STOPPED = "the worker disappeared while it was stopping; the cause of the stop was: {}"
+
+
+class OperatorTime(NamedTuple):
+    """The time in which an operator worked on a task.
+
+    Attributes:
+        label: label of the operator.
+        stage: stage of the operator: read, compute or write.
+        began: time at which the operator began, in seconds since 1970.
+        seconds: run time of the operator in seconds.
+    """
+
+    label: str
+    stage: str
+    began: float
+    seconds: float
 
 
 @dataclass(eq=False, slots=True)
@@ -69,6 +87,7 @@ class Job:
         is_cancelled: whether the worker process was asked to stop the task, because the lease is
             lost or about to expire.
         is_given_up: whether to ignore all further reports about the task.
+        operators: what the operators did in the attempt, as far as its process has reported it.
     """
 
     number: int
@@ -78,6 +97,7 @@ class Job:
     is_suspected: bool = False
     is_cancelled: bool = False
     is_given_up: bool = False
+    operators: tuple[OperatorTime, ...] = ()
 
     @property
     def lost(self) -> bool:
@@ -337,10 +357,17 @@ class PoisonTaskGuard:
         limits: number of failures that end a task.
         spec: hash of the step, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
+        fate_of: function that returns what became of the worker that made an attempt.
     """
 
     def __init__(
-        self, ledger: Ledger, limits: AttemptLimits, spec: str, *, keeps_attempts: bool
+        self,
+        ledger: Ledger,
+        limits: AttemptLimits,
+        spec: str,
+        *,
+        keeps_attempts: bool,
+        fate_of: Callable[[str], WorkerFate] | None = None,
     ) -> None:
         """Create a guard that suspects no task yet."""
         self._own: set[str] = set()  # attempts that this worker has begun: it has not died
@@ -348,6 +375,7 @@ class PoisonTaskGuard:
         self._limits = limits
         self._spec = spec
         self._keeps_attempts = keeps_attempts
+        self._fate_of = fate_of
         self._lock = threading.Lock()
         self._running: Job | None = None  # only one, so that it is clear which task is to blame
 
@@ -382,15 +410,25 @@ class PoisonTaskGuard:
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         for attempt in self._ledger.attempts(job.number):
             if attempt.record is None and attempt.attempt not in failed | self._own:
-                failure = FailedAttempt(
-                    job.number, job.box, attempt.attempt, "unknown", "worker-lost", WORKER_LOST
-                )
+                failure = self._lost(job, attempt.attempt)
                 record, _ = count_failure(self._ledger, failure, self._limits, self._spec)
                 if record is not None:
                     return record
         self._own.add(job.attempt)
         self._ledger.begin(job.number, job.attempt, profile or "")
         return None
+
+    def _lost(self, job: Job, attempt: str) -> FailedAttempt:
+        """Return the failure of an attempt whose worker has ended without an outcome."""
+        worker, reason = "unknown", WORKER_LOST
+        cause: FailureCause = "worker-lost"
+        if self._fate_of is not None:
+            worker, cause = self._fate_of(attempt)
+        if cause != "worker-lost":
+            reason = WORKER_STOPPED.format(cause)
+        return FailedAttempt(
+            job.number, job.box, attempt, worker, "worker-lost", reason, cause=cause
+        )
 
     def withdraw(self, job: Job) -> None:
         """Remove the mark of an attempt that was released without an outcome."""

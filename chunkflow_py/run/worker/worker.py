@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
-from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
+from chunkflow_py.errors import ChunkflowError, OptionError, QueueError, text_of
 from chunkflow_py.queue.message_body import run_of
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
@@ -25,10 +27,13 @@ from chunkflow_py.run.scheduling import scheduling_of
 from chunkflow_py.run.spending import metered
 from chunkflow_py.run.stop_watch import StopWatch, watching
 from chunkflow_py.run.submit import send_step
+from chunkflow_py.run.worker.failure_cause import cause_of_signal
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
 from chunkflow_py.run.worker.task_receiver import FOREIGN_DELAY_S
+from chunkflow_py.run.worker.worker_interruption import StopRequested
 from chunkflow_py.run.worker.worker_pool import ProcessStart
+from chunkflow_py.run.worker_records import WorkerRecords, WorkerRegistration, WorkerStart
 
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
@@ -158,6 +163,7 @@ class WorkOptions:
         allow_code: whether model files and plugins may run.
         until_complete: whether the worker exits when the run is complete. Otherwise, it waits
             for a repair or a retry.
+        same_version: whether to refuse a run that another version of the package has submitted.
     """
 
     settings: WorkerSettings
@@ -165,6 +171,7 @@ class WorkOptions:
     threads: int | None = None
     allow_code: bool = True
     until_complete: bool = True
+    same_version: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,6 +231,7 @@ def work_on_run(
     began = time.monotonic()
     spec = home.spec
     spec.check_current()
+    check_version(home, must_be_same=working.same_version)
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
             f"other people may be able to write to {home.url}, and so change the code that runs on "
@@ -245,6 +253,7 @@ def work_on_run(
     stop_signal: str | None = None  # a signal that arrived when a step was about to end
     with (
         metered(home, working.settings.limits.cost_per_hour) as meter,
+        registered(home, working.worker) as registration,
         closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue,
     ):
         while True:
@@ -253,17 +262,17 @@ def work_on_run(
             if name is not None and watch.reason is not None and not working.until_complete:
                 code, message = WORK_LEFT, f"stopped: {watch.reason}"
             elif name is not None:
-                reasons = (
-                    limits.reached,
-                    f"got {stop_signal}" if stop_signal else None,
-                    watch.reason,
-                    None if meter is None else meter.reached,
-                )
+                if stop_signal is not None:
+                    why = cause_of_signal(signal.Signals[stop_signal])
+                    registration.stopping(why, f"got {stop_signal}")
+                    return RunOutcome(WORK_LEFT, f"stopped: got {stop_signal}", ended, stop_signal)
+                reasons = limits.reached, watch.reason, None if meter is None else meter.reached
                 if reason := next(filter(None, reasons), None):
-                    return RunOutcome(WORK_LEFT, f"stopped: {reason}", ended, stop_signal)
+                    registration.stopping("limit", reason)
+                    return RunOutcome(WORK_LEFT, f"stopped: {reason}", ended)
                 try:
                     outcome = _work_on(
-                        home, queue, name, working, limits, make_pipeline, listener,
+                        home, queue, name, working, limits, make_pipeline, listener, registration,
                         lambda: watch.reason or (None if meter is None else meter.reached),
                     )  # fmt: skip
                 except ChunkflowError:
@@ -314,6 +323,57 @@ def pause_of(home: RunDirectory) -> str | None:
     return f"{home.shown} is paused; go on with chunkflow resume {home.shown}"
 
 
+@contextmanager
+def registered(home: RunDirectory, worker: str) -> Iterator[WorkerRegistration]:
+    """Store that a worker begins, and at the end of the ``with`` block, why it has ended.
+
+    Args:
+        home: the run directory.
+        worker: name of the worker.
+    """
+    registration = WorkerRegistration(home.store, WorkerStart.here(worker))
+    try:
+        registration.begin()  # a stop signal may interrupt it
+        yield registration
+    except StopRequested as request:
+        why = cause_of_signal(signal.Signals[str(request)])
+        registration.end(why, f"got {request}")
+        raise
+    except BaseException as error:
+        registration.end(fault_of(error).cause, text_of(error) or type(error).__name__)
+        raise
+    else:
+        registration.end("complete", "no task is left")
+
+
+def check_version(home: RunDirectory, *, must_be_same: bool) -> None:
+    """Compare the version of this package with the version that submitted the run.
+
+    A warning is logged if they differ.
+
+    Raises:
+        OptionError: the versions differ, and *must_be_same* is set.
+    """
+    submitted, own = home.spec.version, version("chunkflow_py")
+    if submitted == own:
+        return
+    if must_be_same:
+        msg = (
+            f"run {home.shown} was submitted by chunkflow_py {submitted}, but this worker has "
+            f"version {own}, and --same-version allows no other version; install chunkflow_py "
+            f"{submitted}, or omit --same-version"
+        )
+        raise OptionError(msg)
+    logger.warning(
+        "run %s was submitted by chunkflow_py %s, but this worker has version %s; the records of "
+        "workers say which version has made each task; to refuse other versions, add "
+        "--same-version",
+        home.shown,
+        submitted,
+        own,
+    )
+
+
 def _opened(url: str, disk_wait_s: float) -> Queue:
     """Open a queue; if the disk of the queue is full, wait and try again."""
     while True:
@@ -334,6 +394,7 @@ def _work_on(
     limits: WorkerLimits,
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None,
+    registration: WorkerRegistration,
     stop_reason: Callable[[], str | None],
 ) -> WorkerOutcome:
     """Send the tasks of a step if necessary, and run the tasks with a supervisor."""
@@ -363,6 +424,8 @@ def _work_on(
         listener=listener,
         on_recorded=None if remover is None else remover.recorded,
         stop_reason=stop_reason,
+        registration=registration,
+        fate_of=WorkerRecords(home.store).fate_of,
     )
     try:
         return supervisor.run()

@@ -6,6 +6,8 @@
 | AWS    | ``events/recommendations/rebalance``  | an interruption is likely                     |
 | Google | ``instance/preempted``                | the preemption follows in about 30 seconds    |
 
+A server that answers is also asked, once, for the type and the zone of the machine.
+
 Notices only save money; correctness never depends on them. Each metadata server is polled in its
 own thread, so an absent, slow or faulty server does not delay the worker. A server that has never
 answered is polled only a few times.
@@ -19,7 +21,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -58,11 +60,19 @@ class InterruptionWatch:
         on_notice: function that is called once, in a thread of the watch, with the text of the
             notice.
         interval_s: seconds between two polls.
+        on_machine: function that is called, in a thread of the watch, with the type of the machine
+            in its cloud and with its zone.
     """
 
-    def __init__(self, on_notice: Callable[[str], None], interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        on_notice: Callable[[str], None],
+        interval_s: float = INTERVAL_S,
+        on_machine: Callable[[str, str], None] | None = None,
+    ) -> None:
         """Start one thread for each server."""
         self._on_notice = on_notice
+        self._on_machine = on_machine
         self._interval_s = interval_s
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -86,10 +96,14 @@ class InterruptionWatch:
                     logger.debug("found no metadata server of %s", type(server).__name__.strip("_"))
                     return
             else:
-                has_answered = True
                 if notice is not None:
                     self._notify(notice)
+                if not has_answered and self._on_machine is not None:
+                    with suppress(_NoAnswerError):
+                        self._on_machine(*server.machine())
+                if notice is not None:
                     return
+                has_answered = True
             self._stopped.wait(self._interval_s)
 
     def _notify(self, notice: str) -> None:
@@ -124,6 +138,13 @@ class _Amazon:
                 raise _NoAnswerError
         return None
 
+    def machine(self) -> tuple[str, str]:
+        """Return the type and the zone of the machine; empty texts if they are unknown."""
+        names = ("instance-type", "placement/availability-zone")
+        answers = [self._ask(f"/latest/meta-data/{name}") for name in names]
+        kind, zone = (text if status == 200 else "" for status, text in answers)
+        return kind, zone
+
     def _ask(self, path: str) -> tuple[int, str]:
         now = time.monotonic()
         if now >= self._token_ends:
@@ -146,11 +167,21 @@ class _Google:
         self._host = host
 
     def notice(self) -> str | None:
-        path = "/computeMetadata/v1/instance/preempted"
-        status, answer = _ask(self._host, "GET", path, {"Metadata-Flavor": "Google"})
+        status, answer = self._ask("preempted")
         if status != 200:
             raise _NoAnswerError
         return "this instance is being preempted" if answer.upper() == "TRUE" else None
+
+    def machine(self) -> tuple[str, str]:
+        """Return the type and the zone of the machine; empty texts if they are unknown."""
+        answers = [self._ask(name) for name in ("machine-type", "zone")]
+        # The answers are paths, such as projects/1/zones/us-east1-b.
+        kind, zone = (text.rpartition("/")[2] if status == 200 else "" for status, text in answers)
+        return kind, zone
+
+    def _ask(self, name: str) -> tuple[int, str]:
+        path = f"/computeMetadata/v1/instance/{name}"
+        return _ask(self._host, "GET", path, {"Metadata-Flavor": "Google"})
 
 
 def _ask(host: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:

@@ -25,11 +25,12 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.run.worker.failure_cause import cause_of_exit, memory_kills
 from chunkflow_py.run.worker.failure_policy import LONGEST_TRACEBACK, Fault
 from chunkflow_py.run.worker.worker_process import (
     MOST_TASKS,
@@ -45,6 +46,7 @@ from chunkflow_py.run.worker.worker_process import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from chunkflow_py.run.ledger.ledger_record import FailureCause
     from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.run.worker.worker_limits import TaskDurations, WorkerSettings
     from chunkflow_py.run.worker.worker_process import MakePipeline, PipelineReady, TaskEnded
@@ -480,7 +482,8 @@ class WorkerPool:
         if seat.process is not process:
             return
         process.reap()
-        cause, output = process.cause()
+        end = process.how_ended()
+        cause = end.reason
         jobs = {slot: job for slot, job in process.jobs.items() if not job.is_given_up}
         begun = [slot for slot in process.begun() if slot in jobs]
         verdict = seat.verdict
@@ -518,7 +521,8 @@ class WorkerPool:
             self._alone.append(jobs[slot])
             seat.runs_alone = True
         if blamed is not None and blamed in jobs:
-            self._on_blamed(jobs[blamed], Fault("permanent", why, output), taken.get(blamed))
+            fault = Fault("permanent", why, end.output, cause="hang" if verdict else end.cause)
+            self._on_blamed(jobs[blamed], fault, taken.get(blamed))
         if not was_ready:
             self._start_failed(seat, process.broken, verdict[1] if verdict else cause)
         elif seat.deaths > TRANSIENT_STARTS:
@@ -782,7 +786,7 @@ class WorkerProcess:
     def reap(self) -> None:
         """Wait until a process has ended, and close our end of the pipe.
 
-        `cause` may be called afterwards. A process cannot be killed while it is blocked in the
+        `how_ended` may be called afterwards. A process cannot be killed while it is blocked in the
         kernel, for example by a file server that does not answer; it is then abandoned.
         """
         self.process.join(5)
@@ -794,36 +798,52 @@ class WorkerProcess:
             self._reader.join(1)
         self._connection.close()
 
-    def cause(self) -> tuple[str, str]:
-        """Return why the process has ended, and what Python printed when it crashed."""
+    def how_ended(self) -> ProcessEnd:
+        """Return how and why a process that was reaped has ended."""
         output = self._crash_file.text()
         if self.broken is not None:
-            return self.broken.fault.reason, self.broken.fault.traceback or output
+            fault = self.broken.fault
+            return ProcessEnd(fault.reason, fault.traceback or output, fault.cause)
         code = self.process.exitcode
         if code is None:
-            return (
-                "cannot be killed: it is blocked in the kernel, for example by a file server",
-                output,
-            )
+            reason = "cannot be killed: it is blocked in the kernel, for example by a file server"
+            return ProcessEnd(reason, output, "hang")
+        before, after = self._memory_kills, memory_kills()
+        is_counted = before is not None and after is not None
+        cause = cause_of_exit(code, is_memory_kill=is_counted and after != before)
         if code >= 0:
-            return f"ended with exit code {code}", output
-        if -code == signal.SIGKILL:
-            return f"killed by SIGKILL, {self._killer()}", output
+            return ProcessEnd(f"ended with exit code {code}", output, cause)
         number = signal.Signals(-code)
+        if number == signal.SIGKILL:
+            killer = "by a user or a program, because the system reports no lack of memory"
+            if cause == "host-memory":
+                killer = "by the system for lack of memory"
+            elif not is_counted:
+                killer = "probably for lack of memory, or by a user"
+            peak = f"; peak memory {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
+            return ProcessEnd(f"killed by SIGKILL, {killer}{peak}", output, cause)
         meaning = f" ({_SIGNALS[number]})" if number in _SIGNALS else ""
-        return f"killed by {number.name}{meaning}", output
-
-    def _killer(self) -> str:
-        peak = f"; peak memory {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
-        if memory_kills() > self._memory_kills:
-            return f"by the system for lack of memory{peak}"
-        return f"probably for lack of memory, or by a user{peak}"
+        return ProcessEnd(f"killed by {number.name}{meaning}", output, cause)
 
     def close(self) -> None:
         """Close the files that belong to the process."""
         self._crash_file.file.close()
         with suppress(ValueError):  # it cannot be killed
             self.process.close()
+
+
+class ProcessEnd(NamedTuple):
+    """The end of a worker process.
+
+    Attributes:
+        reason: how the process has ended, as a phrase.
+        output: what Python printed when the process crashed.
+        cause: cause of the end, for records.
+    """
+
+    reason: str
+    output: str
+    cause: FailureCause
 
 
 class _CrashFile:
@@ -843,26 +863,3 @@ class _CrashFile:
 def _descriptor(handed: Any) -> int:
     descriptor: int = handed.detach()
     return descriptor
-
-
-def memory_kills() -> int:
-    """Return the number of processes that the kernel has killed for lack of memory."""
-    kills = 0
-    for path in _memory_kill_files():
-        with suppress(OSError, ValueError, IndexError):
-            lines = [line for line in path.read_text().splitlines() if line.startswith("oom_kill ")]
-            kills += sum(int(line.split()[1]) for line in lines)
-    return kills
-
-
-def _memory_kill_files() -> list[Path]:
-    """Return the files with the counts of processes killed for lack of memory."""
-    files = [Path("/proc/vmstat")]
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if not controllers:
-                files.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
-            elif "memory" in controllers.split(","):
-                files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control"))
-    return files

@@ -120,6 +120,7 @@ class TaskEnded(NamedTuple):
         written: URL, size and checksum of each stored object.
         missing_blocks: number of blocks that were read as the fill value; see `Task`.
         patches: counts about patches; see `chunkflow_py.run.ledger.ledger_record.Record`.
+        began: time at which each operator began, in seconds since 1970, by name like *seconds*.
     """
 
     slot: int
@@ -131,6 +132,7 @@ class TaskEnded(NamedTuple):
     written: tuple[tuple[str, int | None, str | None], ...] = ()
     missing_blocks: int = 0
     patches: dict[str, int] = {}  # noqa: RUF012 never changed
+    began: dict[str, float] = {}  # noqa: RUF012 never changed
 
 
 class LogMessage(NamedTuple):
@@ -329,11 +331,19 @@ def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: Progres
 
 @dataclass(slots=True, eq=False)
 class ProcessLease:
-    """A stand-in for the lease of a task in a worker process; the supervisor has the real lease."""
+    """A stand-in for the lease of a task in a worker process; the supervisor has the real lease.
+
+    Attributes:
+        slot, number: slot of the task on the board, and its number in the plan.
+        lost: whether the supervisor has lost the lease.
+        began: time at which each operator began to work on the task, in seconds since 1970, by the
+            label of the operator.
+    """
 
     slot: int
     number: int
     lost: bool = False
+    began: dict[str, float] = field(default_factory=dict)
 
     def acknowledge(self) -> None:
         """Do nothing, because the supervisor acknowledges the message of a recorded task."""
@@ -418,6 +428,7 @@ class _BoardListener(Listener):
     def operator_started(self, label: str, task: Task) -> None:
         if isinstance(task.lease, ProcessLease):
             self._board.begin(task.lease.slot, self._numbers[label])
+            task.lease.began.setdefault(label, time.time())
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
         if isinstance(task.lease, ProcessLease):
@@ -466,7 +477,7 @@ class PatchCounter:
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
     """Return the outcome of a task; ``failed`` if the outcome cannot be described."""
     try:
-        return _task_ended(task, lease)
+        return _task_ended(task, lease)._replace(began=lease.began)
     except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
         return TaskEnded(lease.slot, lease.number, "failed", None, fault_of(error))
 

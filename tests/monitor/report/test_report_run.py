@@ -125,6 +125,7 @@ def test_the_page_says_what_went_wrong(page):
     assert "1 of 8 tasks were given up" in page.text
     assert "1 failed tasks 8-16_16-32_16-32" in page.text
     assert "1 failed attempts (1 permanent)" in page.text
+    assert "Causes: 1 error." in page.text
     assert "1 x poison failed on task (box): " in page.text
     assert "ValueError: <script>alert(1)</script>" in page.text
     assert page.names["pre"] == 3, "the line, the traceback of the task, and that of its reason"

@@ -27,6 +27,7 @@ VALUES = {
     "DeadLetters.Arn": "arn:aws:sqs:us-east-1:1:em-dead",
 }
 QUEUE = VALUES["Queue.Arn"], VALUES["DeadLetters.Arn"]
+WRITTEN = ("exchange", "ledger", "spending", "stages", "workers")  # folders of a run
 
 
 class Template(yaml.SafeLoader):
@@ -96,9 +97,7 @@ def test_google_is_told_in_words():
     assert any("gs://bucket/runs/em.run/*" in each and "User" in each for each in said["producer"])
     written = [each for each in said["worker"] if "objectUser" in each]
     assert [each.partition(" on ")[2] for each in written] == [
-        "gs://bucket/runs/em.run/ledger/*",
-        "gs://bucket/runs/em.run/spending/*",
-        "gs://bucket/runs/em.run/stages/*",
+        *(f"gs://bucket/runs/em.run/{folder}/*" for folder in WRITTEN),
         "gs://bucket/em/affinity.zarr/*",
     ]
     assert run_on("gs").worker()["Statement"] == []
@@ -143,8 +142,8 @@ def test_policy_of_a_run(s3):
     assert ("sqs:DeleteMessage", queue) in worker
     assert ("sqs:SendMessage", f"{queue}-dead") in worker
     assert {place for action, place in worker if action == "s3:PutObject"} == {
-        f"{bucket}/em.run/ledger/*", f"{bucket}/em.run/stages/*", f"{bucket}/out.zarr/*",
-        f"{bucket}/done/*", f"{bucket}/em.run/spending/*",
+        *(f"{bucket}/em.run/{folder}/*" for folder in WRITTEN),
+        f"{bucket}/out.zarr/*", f"{bucket}/done/*",
     }  # fmt: skip
     assert ("s3:GetObject", f"{bucket}/image.zarr/*") in worker
     assert said["remarks"] == []
