@@ -162,6 +162,8 @@ class WorkerReport(ProgressReport, WorkerListener):
 
         If *is_last* is true, the snapshot is always taken.
         """
+        if self._metrics is not None:
+            self._metrics.health.tick()
         now = time.monotonic()
         if now < self._next_snapshot and not is_last:
             return
@@ -173,6 +175,8 @@ class WorkerReport(ProgressReport, WorkerListener):
 
     def stage_ended(self, outcome: WorkerOutcome) -> None:
         """Erase the progress view, and print the table of times of the step."""
+        if self._metrics is not None:
+            self._metrics.health.rest()
         progress = self.progress
         self._report_end(
             "stage_finished",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import OptionError, needs_extra
+from chunkflow_py.monitor.worker_health import WorkerHealth
 from chunkflow_py.run.ledger.ledger_record import CAUSES, REFUSED_PARTS, FailureKind
 from chunkflow_py.store.network_reach import asks_loopback, is_loopback
 
@@ -46,6 +47,7 @@ class Metrics:
         disable: Any = prometheus.disable_created_metrics  # unused time series
         disable()
         self.registry = prometheus.CollectorRegistry()
+        self.health = WorkerHealth()
         kept: dict[str, Any] = {"registry": self.registry, "namespace": "chunkflow"}
         counter, gauge, histogram = prometheus.Counter, prometheus.Gauge, prometheus.Histogram
         self._info = prometheus.Info("worker", "Run, name and version of the worker.", **kept)
@@ -241,6 +243,8 @@ class Metrics:
     def served(self, port: int, address: str = "127.0.0.1") -> Iterator[str]:
         """Serve the metrics while the context is open, and yield the URL of the metrics.
 
+        The server also answers ``/health``; see `worker_health`.
+
         On a loopback address, the server answers only requests to loopback host names, as a
         protection against DNS rebinding.
 
@@ -261,8 +265,8 @@ class Metrics:
                 "or --metrics-port 0 to use any free port"
             )
             raise OptionError(msg) from error
-        if is_loopback(address):
-            server.set_app(_private(server.get_app()))
+        page = self.health.served_with(server.get_app())
+        server.set_app(_private(page) if is_loopback(address) else page)
         try:
             host = f"[{address}]" if ":" in address else address
             yield f"http://{host}:{server.server_port}/metrics"

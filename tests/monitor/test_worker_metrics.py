@@ -22,6 +22,7 @@ from rigs.event_schema import events_of, metric_names
 from rigs.workers import wait_for
 
 from chunkflow_py.errors import MissingExtraError, OptionError
+from chunkflow_py.monitor.worker_health import WorkerHealth
 from chunkflow_py.monitor.worker_metrics import Metrics
 from chunkflow_py.queue.queue_protocol import Counts
 from chunkflow_py.run.ledger.ledger_record import Record
@@ -235,3 +236,33 @@ def test_patches_and_their_exchange():
     assert value("parts_refused", reason="damaged") == 2
     directions = ("read", "written")
     assert [value("exchange_bytes", direction=each) for each in directions] == [60, 80]
+
+
+def test_health_says_whether_the_supervisor_responds():
+    """200 between steps and while it ticks, 503 when it has not ticked for two minutes."""
+    now = 1000.0
+    metrics = Metrics("run", "worker")
+    metrics.health = WorkerHealth(lambda: now)
+
+    def ask(host="127.0.0.1"):
+        request = Request(url.replace("/metrics", "/health"), headers={"Host": host})
+        try:
+            with urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    with metrics.served(0) as url:
+        assert ask() == (200, "between steps\n")
+        metrics.health.tick()
+        now += 119
+        assert ask() == (200, "working\n")
+        now += 2
+        assert ask() == (503, "stalled: no response for 121 s\n")
+        metrics.health.tick()
+        assert ask() == (200, "working\n")
+        metrics.health.rest()
+        now += 1000
+        assert ask()[0] == 200
+        assert ask("evil.example")[0] == 403
+        assert page(url)

@@ -36,6 +36,7 @@ from chunkflow_py.run.worker.acknowledger import Acknowledger
 from chunkflow_py.run.worker.failure_cause import cause_of_signal
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, FailurePolicy, fault_of
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
+from chunkflow_py.run.worker.stall_watch import StallWatch
 from chunkflow_py.run.worker.task_receiver import (
     MessageFilter,
     OperatorTime,
@@ -264,8 +265,12 @@ class Supervisor:
         self._deadline = None if bound_s is None else time.monotonic() + bound_s
         with ExitStack() as stack:
             self._start_parts(stack)
+            stall_watch = StallWatch()
+            stack.callback(stall_watch.close)
             while not self._is_over:
+                stall_watch.tick()
                 self._step()
+            stall_watch.tick()
             self._listener.may_observe(self._snapshot, is_last=True)
             self._leave()
             self._notice_completion()

@@ -1,0 +1,61 @@
+"""Whether a worker responds, for the liveness probe of a cluster: ``GET /health``.
+
+```
+200 working          the supervisor of the current step has ticked in the last two minutes
+200 between steps    no supervisor runs, for example while a pool waits for a run
+503 stalled …        otherwise: the worker should be restarted
+```
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STALLED_S = 120.0  # a supervisor ticks several times a second
+
+
+class WorkerHealth:
+    """The time of the last tick of a supervisor; other threads may read it.
+
+    Args:
+        clock: function that returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin between two steps."""
+        self._clock = clock
+        self._ticked: float | None = None
+
+    def tick(self) -> None:
+        """Say that the supervisor works."""
+        self._ticked = self._clock()
+
+    def rest(self) -> None:
+        """Say that no supervisor runs."""
+        self._ticked = None
+
+    def answer(self) -> tuple[str, str]:
+        """Return the status and the text of an answer to ``GET /health``."""
+        ticked = self._ticked
+        if ticked is None:
+            return "200 OK", "between steps"
+        silent_s = self._clock() - ticked
+        if silent_s <= STALLED_S:
+            return "200 OK", "working"
+        return "503 Service Unavailable", f"stalled: no response for {silent_s:.0f} s"
+
+    def served_with(self, page: Any) -> Any:
+        """Return a WSGI application that answers ``/health``, and serves *page* for other paths."""
+
+        def answer(environ: dict[str, Any], start: Any) -> Any:
+            if environ.get("PATH_INFO") != "/health":
+                return page(environ, start)
+            status, text = self.answer()
+            start(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{text}\n".encode()]
+
+        return answer

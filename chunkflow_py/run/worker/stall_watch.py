@@ -1,0 +1,74 @@
+"""End a worker whose supervisor has stalled, so that other workers get its tasks.
+
+The thread that renews leases would go on without the supervisor, and no other worker would ever
+receive the tasks. Without its process, the leases expire.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 300  # a supervisor ticks several times a second
+CODE = 70  # exit code of an unexpected error
+
+
+class StallWatch:
+    """Counts the seconds without a tick of the supervisor, in a thread.
+
+    The thread counts its own seconds, so a process that was suspended as a whole has not stalled.
+
+    Args:
+        limit_s: number of seconds after which *on_stall* is called.
+        on_stall: function that is called once, in the thread; it ends the process by default.
+        second_s: length of a second, for tests.
+    """
+
+    def __init__(
+        self,
+        limit_s: int = LIMIT_S,
+        on_stall: Callable[[], None] | None = None,
+        second_s: float = 1.0,
+    ) -> None:
+        """Start the thread."""
+        self._limit, self._second_s = limit_s, second_s
+        self._on_stall = on_stall or self._end_process
+        self._seconds = 0
+        self._over = threading.Event()
+        threading.Thread(target=self._count, name="stall-watch", daemon=True).start()
+
+    def tick(self) -> None:
+        """Say that the supervisor works; called in its thread."""
+        self._seconds = 0
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._over.set()
+
+    def _count(self) -> None:
+        while not self._over.wait(self._second_s):
+            self._seconds += 1
+            if self._seconds >= self._limit:
+                self._on_stall()
+                return
+
+    def _end_process(self) -> None:
+        logger.critical(
+            "the supervisor of this worker has not responded for %d s, so the worker ends; its "
+            "tasks go to other workers when their leases expire; the places where its threads "
+            "hang follow",
+            self._limit,
+        )
+        with suppress(Exception):  # a closed stderr must not keep the process alive
+            faulthandler.dump_traceback(sys.__stderr__ or 2)
+        os._exit(CODE)
