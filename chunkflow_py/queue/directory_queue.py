@@ -36,9 +36,10 @@ import os
 import random
 import re
 import secrets
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -402,6 +403,11 @@ class DirectoryQueue:
             self._texts.pop(pack, None)
             remove(f"{folder}/texts")
             remove_folder(folder)
+
+    def remove(self) -> None:
+        """Remove the folder of the queue."""
+        with self._translate_errors("remove"), suppress(FileNotFoundError):
+            shutil.rmtree(self._root)
 
     def close(self) -> None:
         """Do nothing: no file stays open between calls."""

@@ -177,6 +177,14 @@ def address_of(url: str) -> tuple[str, str]:
     return scheme, rest
 
 
+@runtime_checkable
+class Removable(Protocol):
+    """A queue that can remove itself."""
+
+    def remove(self) -> None:
+        """Remove the queue with all its messages and dead letters; does nothing if it is gone."""
+
+
 def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) -> Queue:
     """Open the queue at *url*; a bare name is a queue of Amazon SQS.
 

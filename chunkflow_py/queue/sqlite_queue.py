@@ -408,6 +408,12 @@ class SqliteQueue:
             for last, body, reason in rows:  # noqa: B007 used by the next query
                 yield DeadLetter(body, reason)
 
+    def remove(self) -> None:
+        """Remove the file of the queue, and the files that SQLite keeps beside it."""
+        self.close()
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{self._path}{ending}").unlink(missing_ok=True)
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:

@@ -230,6 +230,16 @@ class SqsQueue:
         address = self._dead_address() if dead else None
         return Counts(waiting, leased, None if address is None else sum(self._count(address)))
 
+    def remove(self) -> None:
+        """Remove the queue and the queue of its dead letters."""
+        for address in (self._address, self._dead_address()):
+            if address is not None:
+                try:
+                    self._client.ask("delete_queue", QueueUrl=address)
+                except SqsRefusedError as error:
+                    if "NonExistentQueue" not in error.code:
+                        raise
+
     def _dead_address(self) -> str | None:
         if not self._knows_dead:
             self._dead = address_of_dead(self._client, self._address)

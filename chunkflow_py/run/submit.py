@@ -208,7 +208,15 @@ def submit(
         if priority is not None:
             change_scheduling(run.store, priority=priority)
         if key is not None:
-            key.sign(run.store, run.spec.digest if is_known else spec.digest)
+            if is_known and run.spec.digest != spec.digest:
+                # The stored spec may differ in what `check_same` does not compare.
+                msg = (
+                    f"cannot sign {run.shown}: its spec has the SHA-256 {run.spec.digest}, but "
+                    f"this pipeline gives {spec.digest}, for example because another version of "
+                    "chunkflow_py submitted it; choose another --run"
+                )
+                raise OptionError(msg)
+            key.sign(run.store, spec.digest)
         is_new, sent = run.create(spec, plans, files, documents), 0
         _set_exchange(run, ready, settings)
         mode = "off" if run.exchange is None else run.exchange.mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,19 @@ def test_code_runs_only_if_it_is_signed_by_a_trusted_key(folder, caplog):
     for name in ("unsigned", "foreign"):
         assert f"{name}: this run is left out: none of the keys" in caplog.text
     assert say(f"work runs/foreign --trust-key {our_public}", 2).count("has signed the spec") == 1
+    # Whoever can write to the run could place a spec before it is signed.
+    spec = RunDirectory("runs/unsigned").spec
+    arguments = tuple(each.replace("100", "101") for each in spec.steps[0].arguments)
+    assert arguments != spec.steps[0].arguments
+    placed = replace(spec, steps=(replace(spec.steps[0], arguments=arguments),))
+    Path("runs/unsigned/spec.json").write_bytes(placed.content)
+    Path("runs/unsigned/spec.sha256").unlink()
+    told = say(
+        f"submit --run runs/unsigned --no-rehearse --sign-key {ours} {LINE} {code} "
+        f"{SAVE} unsigned.zarr", 2
+    )  # fmt: skip
+    assert "cannot sign" in told
+    assert not Path("runs/unsigned/spec.sig").exists()
     # A spec that was replaced is another spec, and has no signature.
     spec = Path("runs/unsigned/spec.json").read_bytes()
     Path("runs/signed/spec.json").write_bytes(spec)
@@ -285,3 +299,13 @@ def test_changes_of_priority_and_pause_keep_each_other():
     assert scheduling_of(store) == Scheduling(3, paused=True)
     change_scheduling(store, paused=False)
     assert scheduling_of(store) == Scheduling(3, paused=False)
+
+
+def test_time_and_cost_are_limited_over_all_runs():
+    """What a worker has used for one run is missing for the next."""
+    limits = WorkerLimits(walltime_s=100.0, max_cost=1.0, cost_per_hour=3600.0, max_tasks=10)
+    first = limits.after(0.25, 4)
+    assert first.after(0.5, 3).spent_s == 0.75
+    assert first.after(0.5, 3).max_tasks == 3
+    assert first.after(0.5, 3).deadline_s == pytest.approx(0.25)
+    assert first.after(0.8, 0).reached is not None

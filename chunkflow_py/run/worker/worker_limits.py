@@ -94,14 +94,14 @@ class WorkerLimits:
         return f"the cost limit of {self.max_cost} at {self.cost_per_hour} per hour"
 
     def after(self, seconds: float, tasks: int) -> WorkerLimits:
-        """Return the limits that remain for the next step of a run.
+        """Return the limits that remain for the next step or the next run.
 
         Args:
-            seconds: time in seconds that the worker has run.
-            tasks: number of tasks that have ended on the worker.
+            seconds: time in seconds that the worker has run under these limits.
+            tasks: number of tasks that have ended on the worker under these limits.
         """
         most = None if self.max_tasks is None else max(0, self.max_tasks - tasks)
-        return replace(self, max_tasks=most, spent_s=seconds)
+        return replace(self, max_tasks=most, spent_s=self.spent_s + seconds)
 
     def idle_left_s(self, idle_s: float) -> float:
         """Return how many more seconds a worker may wait after *idle_s* seconds without a task."""
