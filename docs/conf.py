@@ -56,6 +56,7 @@ NAVIGATION = {
         "planning",
         "costs",
         "resuming",
+        "pool",
         "verifying",
         "progress",
         "dashboard",

@@ -26,12 +26,21 @@ class Worker:
         was_asked: whether a signal asked it to stop.
     """
 
-    def __init__(self, drill, name, options, *, failpoint="", unsafe="", ahead=None):
+    def __init__(self, drill, name, options, *, failpoint="", unsafe="", ahead=None, place=None):
         self.drill, self.name = drill, name
         self.was_asked = False
         self.output = drill.folder / f"{name}.log"
         ahead = [] if ahead is None else ["--ahead", str(ahead)]
-        line = [*PROGRAM, *ahead, "work", drill.address, "--worker-name", name, "--threads", "1"]
+        line = [
+            *PROGRAM,
+            *ahead,
+            "work",
+            place or drill.address,
+            "--worker-name",
+            name,
+            "--threads",
+            "1",
+        ]
         more = {"CHUNKFLOW_FAILPOINT": failpoint, "CHUNKFLOW_UNSAFE": unsafe}
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(

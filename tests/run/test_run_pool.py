@@ -309,3 +309,24 @@ def test_time_and_cost_are_limited_over_all_runs():
     assert first.after(0.5, 3).max_tasks == 3
     assert first.after(0.5, 3).deadline_s == pytest.approx(0.25)
     assert first.after(0.8, 0).reached is not None
+
+
+def test_the_status_of_a_prefix_lists_its_runs():
+    """In the order in which they are taken; as a table and as JSON."""
+    submit("b", "--priority 2")
+    submit("a")
+    say("work runs/a")
+    say("pause runs/b")
+    lines = say("status runs/").splitlines()
+    assert [line.split()[:3] for line in lines[:3]] == [
+        ["run", "priority", "state"], ["b", "2", "paused"], ["a", "0", "complete"],
+    ]  # fmt: skip
+    assert "0 of 8" in lines[1]
+    assert "8 of 8" in lines[2]
+    assert lines[3].startswith("2 runs of file://")
+    assert lines[3].endswith("/runs/: unfinished")
+    told = json.loads(say("status runs/ --json"))
+    assert [(run["name"], run["paused"]) for run in told["runs"]] == [("b", True), ("a", False)]
+    assert told["runs"][1]["state"] == "complete"
+    assert "--watch shows one run" in say("status runs/ --watch 1", 2)
+    assert "no run in a folder below it" in say("status nothing/", 2)

@@ -1,8 +1,10 @@
-"""Show the progress of a run.
+"""Show the progress of a run, or of all runs below a prefix.
 
 The numbers of finished and failed tasks come from the run's records. The numbers of waiting and
 running tasks come from the queue; SQS reports approximate numbers. With --watch, the status is
 updated until no task is left: in place on a terminal, elsewhere with a new line after each change.
+If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, a table shows the runs below
+it, in the order in which the workers of a pool take them.
 
 Example: chunkflow status s3://bucket/affinity.run --json
 """
@@ -17,6 +19,7 @@ import click
 
 from chunkflow_py.cli.shared_options import json_option
 from chunkflow_py.cli.subcommands import subcommand
+from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
@@ -71,7 +74,18 @@ def command(
     def act() -> None:
         from chunkflow_py.monitor.run_status import status_of
         from chunkflow_py.run.run_directory import RunDirectory
+        from chunkflow_py.run.run_prefix import RunPrefix, check_has_runs, is_run_prefix
 
+        if is_run_prefix(run):
+            from chunkflow_py.monitor.pool_status import pool_status
+
+            if watch:
+                msg = "--watch shows one run; give the address of a run, or leave --watch out"
+                raise OptionError(msg)
+            check_has_runs(prefix := RunPrefix(run))
+            pool = pool_status(prefix)
+            echo(json.dumps(pool.to_json()) if as_json else "\n".join(pool.lines()))
+            return
         run_directory = RunDirectory.parse(run)
 
         def read_status() -> RunStatus:

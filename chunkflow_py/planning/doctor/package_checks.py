@@ -36,6 +36,7 @@ BRINGS = {
     "mutex": "agglomerate --method mutex",
     "metrics": "figures for Prometheus (--metrics-port)",
     "telemetry": "traces and metrics for OpenTelemetry (OTEL_EXPORTER_OTLP_ENDPOINT)",
+    "sign": "signatures of runs (submit --sign-key, work --trust-key)",
     "skeleton": "skeletonize, aggregate-skeleton-fragments",
     "tensorstore": "load-tensorstore",
     "napari": "napari",

@@ -104,7 +104,11 @@ class RunPool:
                 if scheduling.paused or time.monotonic() < known.again_at:
                     continue
                 try:
-                    if self._is_allowed(name, run) and self._has_tasks(run, known):
+                    step = run.current_step()
+                    known.ended = COMPLETE if step is None else None
+                    if step is None:
+                        known.again_at = time.monotonic() + REFUSED_S
+                    elif self._is_allowed(name, run) and self._has_tasks(run, step):
                         return name
                 except ChunkflowError as error:
                     self.failed(name, error)
@@ -192,13 +196,9 @@ class RunPool:
         self._known[name].refused = ""
         return True
 
-    def _has_tasks(self, run: RunDirectory, known: _Known) -> bool:
+    @staticmethod
+    def _has_tasks(run: RunDirectory, step: str) -> bool:
         """Return whether a run has a task that no worker has leased, or a step to open or close."""
-        step = run.current_step()
-        if step is None:
-            known.ended, known.again_at = COMPLETE, time.monotonic() + REFUSED_S
-            return False
-        known.ended = None
         if step != run.spec.first and not run.is_sent(step):
             return True
         with closing(open_queue(run.spec.queue)) as queue:

@@ -1,0 +1,111 @@
+"""The status of all runs below a prefix: one line for each run, in the order of a pool."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkflowError, named
+from chunkflow_py.monitor.run_status import RunStatus, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.run.run_prefix import RunPrefix
+    from chunkflow_py.run.scheduling import Scheduling
+
+logger = logging.getLogger(__name__)
+
+_TITLES = ("run", "priority", "state", "done", "failed", "waiting", "leased")
+
+
+@dataclass(frozen=True)
+class PooledRun:
+    """One run.
+
+    Attributes:
+        name: name of its folder.
+        scheduling: its priority, and whether it is paused.
+        status: its status.
+    """
+
+    name: str
+    scheduling: Scheduling
+    status: RunStatus
+
+    @property
+    def state(self) -> str:
+        """The state of the run, or ``paused`` if it is not finished and paused."""
+        is_paused = self.scheduling.paused and self.status.state == "unfinished"
+        return "paused" if is_paused else self.status.state
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of the columns of the table."""
+        steps = self.status.stages
+        finished, tasks = sum(s.totals.finished for s in steps), sum(s.tasks for s in steps)
+        dead, queue = sum(s.totals.dead for s in steps), self.status.queue
+        numbers = ("?", "?") if queue is None else (f"{queue.waiting:,}", f"{queue.leased:,}")
+        return (
+            self.name, str(self.scheduling.priority), self.state, f"{finished:,} of {tasks:,}",
+            f"{dead:,}", *numbers,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """The status of the runs of a pool.
+
+    Attributes:
+        prefix: address of the prefix, without credentials.
+        runs: the runs, in the order in which workers take them.
+    """
+
+    prefix: str
+    runs: tuple[PooledRun, ...]
+
+    @property
+    def state(self) -> str:
+        """``unfinished`` if a run is, else ``complete-with-failures`` if one is, else complete."""
+        states = {each.status.state for each in self.runs}
+        for state in ("unfinished", "complete-with-failures"):
+            if state in states:
+                return state
+        return "complete"
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table as text."""
+        rows = [_TITLES, *(each.cells() for each in self.runs)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+        for row in rows:
+            cells = [
+                text.ljust(width) if column in (0, 2) else text.rjust(width)
+                for column, (text, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            yield "  ".join(cells).rstrip()
+        yield f"{len(self.runs)} runs of {self.prefix}: {self.state}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as an object for JSON."""
+        runs = [
+            {
+                "name": each.name,
+                "priority": each.scheduling.priority,
+                "paused": each.scheduling.paused,
+                **each.status.to_json(),
+            }
+            for each in self.runs
+        ]
+        return {"prefix": self.prefix, "state": self.state, "runs": runs}
+
+
+def pool_status(prefix: RunPrefix) -> PoolStatus:
+    """Return the status of the runs below a prefix; a run that cannot be read is left out."""
+    found = sorted(prefix.runs().items(), key=lambda item: (-item[1][1].priority, item[0]))
+    runs = []
+    for name, (run, scheduling) in found:
+        try:
+            runs.append(PooledRun(name, scheduling, status_of(run, 0)))
+        except ChunkflowError as error:
+            logger.warning("%s is left out: %s", run.shown, named(error))
+    return PoolStatus(prefix.shown, tuple(runs))
