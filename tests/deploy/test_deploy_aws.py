@@ -119,7 +119,9 @@ def template_of(clients, name):
 def test_stack_is_created(clients):
     """Queues, bucket, roles and fleet come into being, tied to each other as they have to be."""
     run = "s3://fleet-bucket/affinity.run" + DIGEST
-    outputs = create(clients, "fleet", Run=run, Image="registry.example.org/chunkflow:1")
+    outputs = create(
+        clients, "fleet", Run=run, Image=f"registry.example.org/chunkflow@sha256:{64 * '0'}"
+    )
     sqs = clients("sqs")
     address = sqs.get_queue_url(QueueName=outputs["Queue"].removeprefix("sqs://"))["QueueUrl"]
     attributes = sqs.get_queue_attributes(QueueUrl=address, AttributeNames=["All"])["Attributes"]
@@ -153,7 +155,9 @@ def test_stack_is_created(clients):
 @pytest.mark.parametrize("clients", ["ministack_address"], indirect=True)
 def test_fleet_grows_with_backlog_and_drains(clients):
     """Growth is by visible plus in-flight tasks a worker; nothing but workers ends a worker."""
-    outputs = create(clients, "grown", Run="s3://b/r.run" + DIGEST, Image="chunkflow:1")
+    outputs = create(
+        clients, "grown", Run="s3://b/r.run" + DIGEST, Image=f"chunkflow@sha256:{64 * '0'}"
+    )
     scaling = clients("autoscaling")
     policies = scaling.describe_policies(AutoScalingGroupName=outputs["Workers"])["ScalingPolicies"]
     kinds = {each["PolicyType"]: each for each in policies}
@@ -477,11 +481,13 @@ class Machine:
         (folder / "meta" / "autoscaling").mkdir(parents=True)
         self.set("meta/autoscaling/target-lifecycle-state", "InService")
         self.set("meta/instance-id", "i-0123")
+        self.set("meta/instance-type", "g6.xlarge")
+        self.set("meta/placement/availability-zone", "us-east-1a")
 
     def set(self, name, content=""):
         """Write a file that the programs read."""
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(str(content))
 
     def script(self, image=f"{REGISTRY}/team/chunkflow:1"):
@@ -552,6 +558,8 @@ def test_a_worker_that_is_done_makes_the_fleet_smaller(machine, code):
         "--log-driver awslogs", "--log-opt awslogs-group=/chunkflow/affinity",
         "--log-opt awslogs-stream=i-0123", "--log-opt mode=non-blocking", "--read-only",
         "--cap-drop ALL", "--security-opt no-new-privileges",
+        f"--env CHUNKFLOW_IMAGE={REGISTRY}/team/chunkflow:1",
+        "--env CHUNKFLOW_INSTANCE_TYPE=g6.xlarge", "--env CHUNKFLOW_ZONE=us-east-1a",
     ):  # fmt: skip
         assert f" {option} " in run
 
@@ -631,3 +639,54 @@ def test_a_machine_that_can_reach_nobody_ends(machine):
     log = machine.run(0)
     assert count(log, LEAVES.replace("i-0123 ", "")) == 5
     assert log[-1] == "shutdown -h now"
+
+
+@pytest.mark.parametrize(
+    ("image", "is_right"),
+    [
+        ("", True),
+        (f"{REGISTRY}/team/chunkflow@sha256:" + "0" * 64, True),
+        (f"{REGISTRY}/team/chunkflow:1@sha256:" + "0" * 64, True),
+        (f"{REGISTRY}/team/chunkflow:1", False),
+        (f"{REGISTRY}/team/chunkflow@sha256:" + "0" * 63, False),
+        ("@sha256:" + "0" * 64, False),
+    ],
+)
+def test_an_image_is_named_by_its_digest(image, is_right):
+    """A tag may be moved to another image during a run."""
+    pattern = parsed()["Parameters"]["Image"]["AllowedPattern"]
+    assert (re.fullmatch(pattern, image) is not None) is is_right
+
+
+def test_workers_reach_the_endpoints():
+    """Each service that the user data calls has an endpoint, which lets workers in."""
+    resources = parsed()["Resources"]
+    endpoints = [
+        each["Properties"] for each in resources.values() if each["Type"] == "AWS::EC2::VPCEndpoint"
+    ]
+    services = {
+        each["ServiceName"]["Fn::Sub"].rpartition("${AWS::Region}.")[2] for each in endpoints
+    }
+    assert services == {"s3", "sqs", "ecr.api", "ecr.dkr", "autoscaling", "monitoring", "logs"}
+    (rule,) = resources["FromWorkers"]["Properties"]["SecurityGroupIngress"]
+    assert rule["SourceSecurityGroupId"] == {"Fn::GetAtt": "OutwardsOnly.GroupId"}
+    assert (rule["FromPort"], rule["ToPort"]) == (443, 443)
+    for endpoint in endpoints:
+        if endpoint["VpcEndpointType"] == "Interface":
+            assert endpoint["SecurityGroupIds"] == [{"Fn::GetAtt": "FromWorkers.GroupId"}]
+            assert endpoint["PrivateDnsEnabled"]
+
+
+def test_spending_is_told_to_the_topic():
+    """At 80 % and at 100 % of the budget, for the machines of this stack only."""
+    budget = parsed()["Resources"]["Spending"]["Properties"]
+    thresholds = [
+        each["Notification"]["Threshold"] for each in budget["NotificationsWithSubscribers"]
+    ]
+    assert thresholds == [80, 100]
+    for each in budget["NotificationsWithSubscribers"]:
+        assert each["Subscribers"] == [
+            {"SubscriptionType": "SNS", "Address": {"Ref": "AlarmTopicArn"}}
+        ]
+    (tag,) = budget["Budget"]["CostFilters"]["TagKeyValue"]
+    assert tag["Fn::Sub"] == "aws:autoscaling:groupName$${AWS::StackName}-workers"

@@ -189,6 +189,14 @@ def test_images_are_named_by_digest(name):
     assert re.fullmatch(r"[a-z0-9./-]+@sha256:[0-9a-f]{64}", container["image"])
 
 
+@pytest.mark.parametrize("name", WORKERS)
+def test_records_name_the_image(name):
+    """The worker is told the image that it runs in."""
+    (container,) = WORKERS[name]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    assert told["CHUNKFLOW_IMAGE"] == container["image"]
+
+
 def test_the_page_enters_the_image_everywhere(tmp_path):
     """The command of the page replaces the image of every pod."""
     import yaml
@@ -202,10 +210,10 @@ def test_the_page_enters_the_image_everywhere(tmp_path):
     for name in FILES:
         for each in yaml.safe_load_all((folder / name).read_text()):
             check(each, LATEST)
-        expected = (FOLDER / name).read_text().count("image: ")
-        assert (folder / name).read_text().count(f"image: {image}\n") == expected
+        expected = (FOLDER / name).read_text().count("/chunkflow@sha256:")
+        assert (folder / name).read_text().count(f": {image}\n") == expected
         images += expected
-    assert images == len(PODS)
+    assert images == len(PODS) + len(WORKERS)  # the records of workers name the image, too
 
 
 def test_there_are_workers_of_all_kinds():
