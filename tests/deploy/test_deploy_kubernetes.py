@@ -237,13 +237,12 @@ def test_workers_are_told_the_run_and_a_gpu(name):
     pod = WORKERS[name]
     container = pod["containers"][0]
     assert options(pod)[:3] == ["work", "$(RUN)", "--gpus=all"]
-    if "env" in container:
-        told = {each["name"]: each["value"] for each in container["env"]}
-    else:
+    told = {each["name"]: each["value"] for each in container["env"]}
+    if "envFrom" in container:
         settings = resource("run.yaml", "ConfigMap")
         assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
-        told = settings["data"]
-    assert set(told) == {"RUN", "AWS_DEFAULT_REGION"}
+        told |= settings["data"]
+    assert set(told) == {"RUN", "AWS_DEFAULT_REGION", "CHUNKFLOW_IMAGE"}
     assert re.fullmatch(r"s3://\S+\.run#sha256=[0-9a-f]{64}", told["RUN"])
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "--task-limit=auto" in options(pod)
