@@ -3,20 +3,23 @@
 #   docker build -t chunkflow .
 #   docker run --rm --user "$(id -u)" -v "$PWD:/data" chunkflow create-chunk save-h5 --file-name chunk.h5
 #
-# For GPUs, build on a CUDA runtime image of Debian or Ubuntu whose Python is 3.11 to 3.13, and run
-# with --gpus all:
+# With GPUs, it needs no base with CUDA, because PyTorch's packages bring their own CUDA libraries:
 #
-#   docker build --build-arg BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04 -t chunkflow:cuda .
-#   docker run --rm --gpus all -v models:/models -v cache:/cache chunkflow:cuda \
+#   docker run --rm --gpus all -v models:/models -v cache:/cache chunkflow \
 #     work s3://bucket/affinity.run#sha256=... --gpus all
 #
-# If the base has no Python, that of its distribution is installed. `docker stop --time 120` lets a
-# worker finish its current task. deploy/ has files for Kubernetes, AWS and Slurm.
+# A base must be a Debian or Ubuntu; if it has no Python, that of its distribution (3.11 to 3.13) is
+# installed. `docker stop --time 120` lets a worker finish its current task. deploy/ has files for
+# Kubernetes, AWS and Slurm. /opt/chunkflow/sbom.json lists all Python packages (CycloneDX).
 ARG BASE=python:3.11-slim-bookworm
 FROM $BASE
 
-# EXTRAS: optional dependencies to install, separated by commas; see pyproject.toml.
-ARG EXTRAS=all
+# EXTRAS: optional dependencies to install, separated by commas; see pyproject.toml. "all" adds 0.7 GB.
+ARG EXTRAS=cloud,sqs,zarr,precomputed,image,metrics,numba,segmentation,sign
+
+# Which parts of the driver the runtime of NVIDIA puts into the container.
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 ENV PYTHONUNBUFFERED=1 \
     PIP_NO_CACHE_DIR=1 \
@@ -38,7 +41,8 @@ RUN pip install torch==2.13.0
 
 WORKDIR /src
 COPY . .
-RUN pip install -c constraints.txt --no-binary atomicwrites ".[$EXTRAS]"
+RUN pip install -c constraints.txt --no-binary atomicwrites ".[$EXTRAS]" \
+    && python3 deploy/sbom.py > /opt/chunkflow/sbom.json
 
 # Any user, also with --user, can write to the home folder, which contains the caches; everything
 # else may be read-only. /models is for networks that are not downloaded.

@@ -51,7 +51,7 @@ test-models: $(READY) ## compare networks of other formats with the packages tha
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -rs -m models tests
 
 image: $(READY) ## build the image and try it; needs buildah and debootstrap
-	@$(BIN)/pytest -rs -m container tests/deploy
+	@$(BIN)/pytest -rs -s -m container tests/deploy
 
 install-test: $(READY) ## install lowest and highest versions into new environments; ARGS='--python 3.12'
 	@$(BIN)/python tests/install/try_install.py $(ARGS)

@@ -86,6 +86,10 @@ class Images:
         """Return what the image says of itself: Entrypoint, User, Volumes, ..."""
         return json.loads(self("inspect", "--type", "image", IMAGE))["Docker"]["config"]
 
+    def size(self):
+        """Return the size of the image with its base, for people."""
+        return self("images", "--format", "{{.Size}}", IMAGE)
+
     @contextmanager
     def container(self):
         """Yield a `Container` of the image, removed afterwards."""

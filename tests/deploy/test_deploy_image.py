@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import distributions
 from pathlib import Path
 
 import images
@@ -48,6 +49,21 @@ def test_dockerfile_has_no_findings():
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_the_bill_of_materials_lists_all_packages():
+    """Each package that is installed, with its version and its address."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "deploy" / "sbom.py"], capture_output=True, text=True, check=True
+    )
+    bill = json.loads(done.stdout)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    listed = {each["name"].lower(): each for each in bill["components"]}
+    installed = {each.metadata["Name"].lower() for each in distributions()}
+    assert listed.keys() == installed
+    torch = listed["torch"]
+    assert torch["purl"] == f"pkg:pypi/torch@{torch['version']}"
+    assert all(each["version"] for each in bill["components"])
+
+
 @pytest.fixture
 def image(tmp_path):
     """A store of images that holds the image of the Dockerfile with few extras."""
@@ -69,7 +85,10 @@ def image(tmp_path):
 def test_image(image):
     """The image is built, runs as anybody, can be written to only at its home, and ends well."""
     _says_how_it_is_to_be_run(image.configuration())
+    print(f"\nsize of the image: {image.size()}")  # noqa: T201 make image shows it
     with image.container() as container:
+        bill = json.loads(container.output(entrypoint=["cat", "/opt/chunkflow/sbom.json"]))
+        assert {"chunkflow_py", "torch"} <= {each["name"] for each in bill["components"]}
         for user in (None, 4321):
             _runs_commands(container, user)
         assert _said_when_ended(container) == "drained, zombies: 0\n"
