@@ -6,6 +6,7 @@ python3 deploy/sbom.py > sbom.json
 from __future__ import annotations
 
 import json
+import sys
 from importlib.metadata import Distribution, distributions
 
 
@@ -32,7 +33,7 @@ def main() -> None:
         "version": 1,
         "components": [components[key] for key in sorted(components)],
     }
-    print(json.dumps(bill, indent=1))
+    sys.stdout.write(json.dumps(bill, indent=1) + "\n")
 
 
 if __name__ == "__main__":

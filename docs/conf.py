@@ -57,6 +57,7 @@ NAVIGATION = {
         "costs",
         "resuming",
         "pool",
+        "upgrading",
         "verifying",
         "progress",
         "dashboard",
