@@ -14,16 +14,18 @@ import pytest
 from rigs.s3 import environment
 
 TEMPLATE = Path(__file__).parents[2] / "deploy" / "aws" / "fleet.yaml"
+BATCH = TEMPLATE.with_name("batch.yaml")
 DIGEST = "#sha256=" + "0" * 64
 MACHINE_IMAGE = "/chunkflow/machine-image"
 
 
-def test_template_has_no_findings():
+@pytest.mark.parametrize("template", [TEMPLATE, BATCH], ids=["fleet", "batch"])
+def test_template_has_no_findings(template):
     """cfn-lint has nothing to say of the template."""
     program = Path(sys.executable).with_name("cfn-lint")
     if not program.exists():
         pytest.skip("cfn-lint not installed; pip install cfn-lint")
-    done = subprocess.run([program, TEMPLATE], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, template], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -293,8 +295,8 @@ def test_workers_open_the_next_stage_if_told_so(clients):
     assert not granted(document, "s3:DeleteObject", f"{run}/closed")
 
 
-def parsed():
-    """Return the template, with every function of CloudFormation as `{name: argument}`."""
+def parsed(template=TEMPLATE):
+    """Return a template, with every function of CloudFormation as `{name: argument}`."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -308,7 +310,7 @@ def parsed():
         return {name: getattr(loader, f"construct_{construct}")(node, deep=True)}
 
     Loader.add_multi_constructor("!", function)
-    return yaml.load(TEMPLATE.read_text(), Loader)
+    return yaml.load(template.read_text(), Loader)
 
 
 def found(node, kind):
@@ -690,3 +692,27 @@ def test_spending_is_told_to_the_topic():
         ]
     (tag,) = budget["Budget"]["CostFilters"]["TagKeyValue"]
     assert tag["Fn::Sub"] == "aws:autoscaling:groupName$${AWS::StackName}-workers"
+
+
+def test_a_batch_job_is_a_worker():
+    """The command, image, permissions and retries of a job are those of a worker of the fleet."""
+    template = parsed(BATCH)
+    job = template["Resources"]["Worker"]["Properties"]
+    container = job["ContainerProperties"]
+    assert container["Command"] == [
+        "--log-json", "work", {"Ref": "Run"}, "--gpus", "all", "--grace", "90",
+        "--task-limit", "auto",
+    ]  # fmt: skip
+    told = {each["Name"]: each["Value"] for each in container["Environment"]}
+    assert told["CHUNKFLOW_IMAGE"] == container["Image"] == {"Ref": "Image"}
+    role = template["Resources"]["WorkerRole"]["Properties"]
+    assert role["ManagedPolicyArns"] == [{"Ref": "WorkerPolicy"}]
+    needed = {each["Type"]: each["Value"] for each in container["ResourceRequirements"]}
+    assert needed["GPU"] == "1"
+    *ends, others = job["RetryStrategy"]["EvaluateOnExit"]
+    assert {each["OnExitCode"] for each in ends if each["Action"] == "EXIT"} == {"1", "2"}
+    assert others == {"OnReason": "*", "Action": "RETRY"}
+    fleet = parsed()["Parameters"]
+    for name in ("Run", "Image"):
+        patterns = [each[name]["AllowedPattern"] for each in (template["Parameters"], fleet)]
+        assert patterns[0] == patterns[1].removeprefix("|")
