@@ -15,7 +15,7 @@ from chunkflow_py.store.transfers import Transfers
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-MOST_BYTES = 512 * 1024**2
+MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
