@@ -330,3 +330,19 @@ def test_the_status_of_a_prefix_lists_its_runs():
     assert told["runs"][1]["state"] == "complete"
     assert "--watch shows one run" in say("status runs/ --watch 1", 2)
     assert "no run in a folder below it" in say("status nothing/", 2)
+
+
+def test_a_run_whose_budget_is_spent_is_left_out(caplog):
+    """The worker goes on with the next run, and does not wait for more money."""
+    submit("a", "--priority 2", "--budget 0.0001")
+    submit("b")
+    order = Order()
+    code, message = work(order, cost_per_hour=3600.0, max_cost=1000.0)
+    assert code == 75
+    assert "left out: a" in message
+    assert order.runs.count("b") == 8
+    assert order.runs.count("a") < 8
+    assert "a: this run is left out: the workers of the run have spent" in caplog.text
+    say("budget runs/a none")
+    assert work(order, cost_per_hour=3600.0, max_cost=1000.0)[0] == 0
+    assert order.runs.count("a") == 8

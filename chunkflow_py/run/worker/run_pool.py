@@ -30,6 +30,7 @@ from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, TransientError, named
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_prefix import check_has_runs
+from chunkflow_py.run.spending import budget_reached
 from chunkflow_py.run.stop_watch import INTERVAL_S, watching
 from chunkflow_py.run.worker.worker import (
     COMPLETE,
@@ -109,7 +110,9 @@ class RunPool:
                     if step is None:
                         known.again_at = time.monotonic() + REFUSED_S
                     elif self._is_allowed(name, run) and self._has_tasks(run, step):
-                        return name
+                        if (spent := budget_reached(run)) is None:
+                            return name
+                        self.refuse(name, spent)
                 except ChunkflowError as error:
                     self.failed(name, error)
             return None
