@@ -1,4 +1,4 @@
-"""Show or change the priority of a run in a pool of workers.
+"""Show or change the priority of a run.
 
 The workers of a pool (work s3://bucket/runs/) take tasks of the run with the highest priority
 first. Workers notice a change within 30 seconds. Without NUMBER, the command changes nothing.

@@ -1,4 +1,4 @@
-"""Remove a run with its records and its queue, but not its outputs.
+"""Remove a run, but not its outputs.
 
 The command lists what it will remove, and asks before it does so: the exchange of patches, the
 ledger, the hierarchy of a segmentation (graph, links and merges), the queue, and all other files of

@@ -1,4 +1,4 @@
-"""Show the progress of a run, or of all runs below a prefix.
+"""Show the progress of a run.
 
 The numbers of finished and failed tasks come from the run's records. The numbers of waiting and
 running tasks come from the queue; SQS reports approximate numbers. With --watch, the status is

@@ -1,4 +1,4 @@
-"""Carry out tasks of a run, or of all runs below a prefix, on this machine.
+"""Carry out tasks of a run on this machine.
 
 RUN is the address that submit prints. The worker reads the pipeline, the network and the address of
 the queue from the run directory at this address. Workers may be started and killed at any time, on
