@@ -92,14 +92,17 @@ def wrong_in(text: str) -> list[str]:
 
 def test_files_and_parameters_of_fleets_exist() -> None:
     """Files that kubectl, aws and sbatch are given are there, and so are parameters of stacks."""
-    template = (ROOT / "deploy" / "aws" / "fleet.yaml").read_text(encoding="utf-8")
+    stacks = (ROOT / "deploy" / "aws").glob("*.yaml")
+    templates = {f"deploy/aws/{path.name}": path.read_text(encoding="utf-8") for path in stacks}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for path in set(re.findall(r"(?<![\w/])deploy/[\w./-]+\.\w+", text)):
             assert (ROOT / path).is_file(), f"{path} of {page}"
-        given = " ".join(re.findall(r"--parameter-overrides(.*?)\n(?:\S|```)", text, re.DOTALL))
-        for name in re.findall(r"\b([A-Z]\w+)=", given):
-            assert re.search(rf"^  {name}:$", template, re.MULTILINE), f"{name} of {page}"
+        commands = r"--template-file (\S+)(.*?)--parameter-overrides(.*?)\n(?:\S|```)"
+        for path, _, given in re.findall(commands, text, re.DOTALL):
+            for name in re.findall(r"\b([A-Z]\w+)=", given):
+                found = re.search(rf"^  {name}:$", templates[path], re.MULTILINE)
+                assert found, f"{name} of {page}"
 
 
 def test_what_does_not_exist_is_found() -> None:
