@@ -18,7 +18,7 @@ EPSILON_S = 6  # of a busy machine
 POINTS = [
     "leased:kill-all@1",
     "mid-read:kill-all@3",
-    "mid-write:kill-all@1",
+    "mid-write:kill-all@2",
     "written-not-recorded:kill-all@1",
     "recorded-not-acknowledged:kill-all@1",
 ]
