@@ -28,8 +28,8 @@ def clip_limits(
             last intensity of *counts*.
 
     Returns:
-        The lower and the upper limit, which are in this order if the two arguments add up to less
-        than 1. Both are 0 if no voxel is counted.
+        The lower and the upper limit. The lower one is not above the upper one if *lower_fraction*
+        and *upper_fraction* add up to less than 1. Both are 0 if no voxel is counted.
     """
     counted = np.cumsum(np.concatenate([[0], counts[1:]]))
     if counted[-1] == 0:

@@ -65,7 +65,7 @@ class SectionLevels:
     def limits_of(self, chunk: Chunk) -> list[list[tuple[int, int]]]:
         """Return, for each channel of *chunk*, the limits of each of its sections.
 
-        Without *per_section*, each channel has one pair, for all sections.
+        If *per_section* is false, each channel has a single pair of limits for all sections.
 
         Raises:
             VolumeNotFoundError: a section has no histogram; the message names the command that

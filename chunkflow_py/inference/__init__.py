@@ -1,4 +1,4 @@
-"""Inference on chunks: patches, windows, blending, backends, networks.
+"""Run networks on chunks, patch by patch, and blend the overlapping results.
 
 This package works on arrays and needs no storage library. Its public names are imported when they
 are first used:

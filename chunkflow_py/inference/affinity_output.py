@@ -7,8 +7,8 @@ stored, at target       .   a   b   c      value at the upper voxel: moved up by
 output patch              |-------|        complete, because the margin is at least one voxel
 ```
 
-Values are moved within each patch, before the margin is cut off, so the stored voxels need no input
-beyond that of their patches, and blending and `--augment` see the stored convention only.
+Values are moved within each patch, before its margin is cut off. A patch therefore needs no values
+of other patches. Blending and `--augment` receive affinities in the stored convention.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def as_stored(
     Args:
         output: (n, c, z, y, x); not changed.
         layout: convention of the affinities in *output*.
-        first_channels: number of the first of the three channels of each group of affinities.
+        first_channels: index of the first channel of each group of three affinities.
 
     Returns:
         (n, c, z, y, x): *output* itself if nothing is converted, else a copy. Values that were
         stored at the lower voxel are moved up by one voxel along their axis; plane 0 of that axis,
-        which belongs to edges to voxels outside of the patch, is then 0.
+        whose edges lead out of the patch, is then 0.
     """
     if layout == DEFAULT_LAYOUT:
         return output
@@ -72,7 +72,7 @@ def check_layout(
 
     Args:
         layout: convention of the network.
-        first_channels: number of the first channel of each group of affinities.
+        first_channels: index of the first channel of each group of three affinities.
         input_patch_size: size of the input patch, voxels, zyx.
         output_patch_size: size of the output patch, voxels, zyx.
 
@@ -104,7 +104,7 @@ def check_layout(
 
 
 def check_whole(model: str, layout: AffinityLayout, size: Zyx, input_patch_size: Zyx) -> None:
-    """Check that a network returns the margin, from which affinities at source are moved.
+    """Check that a network returns whole patches if affinities are moved out of the margin.
 
     Args:
         model: name or file of the network, for the message.

@@ -274,7 +274,7 @@ def _measure(
     dtype: str,
     wanted: list[torch.Tensor],
 ) -> BackendTrial:
-    """Measure one backend; if *wanted* is empty, add the results of this backend to *wanted*."""
+    """Measure one backend against the results in *wanted*; fill this list if it is empty."""
     error = 0.0
 
     def compare(index: int, found: torch.Tensor) -> None:
@@ -310,9 +310,9 @@ def seconds_per_batch(
     Args:
         backend: backend to measure.
         batches: batches to run in turn, each at least once.
-        most: number of forward passes; if there are more batches, one pass for each batch.
+        most: largest number of forward passes, but at least one for each batch.
         enough_s: stop when the passes have taken this many seconds, but run at least three passes,
-            and at least one for each batch; 0 for no limit.
+            and at least one for each batch; 0 disables this limit.
         on_output: called once for each batch, with its index and output.
     """
     seconds: list[float] = []

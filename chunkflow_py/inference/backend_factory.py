@@ -70,8 +70,8 @@ def create_backend(
     """Load a network and return it ready for batches of patches.
 
     The framework ``universal`` runs Python code that defines ``PatchInferencer``. Any other model
-    runs as ``pytorch``: a built-in network, a TorchScript or exported program, or Python code that
-    defines only ``InstantiatedModel``, or a model script of cellmap-flow.
+    runs as ``pytorch``: a built-in network, a TorchScript or exported program, a model script of
+    cellmap-flow, or Python code that defines only ``InstantiatedModel``.
 
     Python code of a model runs with all permissions of the user.
 
@@ -108,7 +108,7 @@ def create_backend(
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies patches by it.
         trust_weights: unpickle any object in the weight file, which can run code.
         orientations: for a MONAI bundle, the orientation of the network and that of the image.
-        in_memory: the network itself, which is copied; *model* is then only its name.
+        in_memory: the network itself, which is copied; *model* is then only the name to show.
         patches: non-empty batches for ``auto`` to measure with (default: synthetic ones).
         folds: for ``nnunet``, folds to average (default: all).
         mirror: for ``nnunet``, average over mirror images along the axes of the training.

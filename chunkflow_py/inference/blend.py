@@ -206,7 +206,7 @@ class Blender:
         self._row = index
 
     def _put_by(self, planes: int, first: int, lines: int) -> None:
-        """Store the planes from number *planes* on for the next layer; move remaining lines up."""
+        """Keep the planes after the first *planes* for the next layer; move remaining lines up."""
         height, length, _ = self._window.shape
         if planes < height:
             self._carry[:, : height - planes, first : first + lines] = self._strip[
@@ -248,7 +248,7 @@ class Blender:
         size: Zyx,
         without: Collection[tuple[int, ...]] = (),
     ) -> torch.Tensor:
-        """Sum the windows in the same order as the values, so that a constant image stays exact."""
+        """Sum the windows in the order of the values, so that a constant image stays exact."""
         weights = self._window.new_zeros(size)
         for corner in product(*starts):
             if corner in without:
@@ -277,7 +277,8 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
     * ``wu``: exp(−Σ 1/(1−u²)), u = 2(i+1)/(n+1) − 1, rescaled linearly to [1, 1e6];
     * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum, at least 1e-6;
     * ``gaussian``: standard deviation n/8 around the centre, maximum 1, at least 1e-6;
-    * ``gaussian-monai``: the window of MONAI, ``gaussian`` that is at least 1e-3 and not rescaled;
+    * ``gaussian-monai``: the window of MONAI: like ``gaussian``, but at least 1e-3 and not
+      rescaled;
     * ``linear``: Π min(i+1, n−i), a tent, divided by its maximum;
     * ``constant``: 1;
     * ``nnunet``: standard deviation n/8 around voxel n//2, maximum 10, as nnU-Net computes it.

@@ -26,7 +26,7 @@ def _has_ended(event: Any) -> bool:
 
 
 class Stopwatch:
-    """Sums the durations of blocks of work, on a GPU without waiting for the work to finish."""
+    """Sums the durations of blocks of work; on a GPU, it does not wait for work to finish."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"

@@ -6,7 +6,7 @@ Engine (thread)                    network -> Blender: strip of sums -> complete
 OutputWriter                                -> type -> result; for a GPU in a thread
 ```
 
-It needs nothing but arrays:
+The engine works on arrays and needs no storage library:
 
     engine = Engine(backend, EngineSettings(PatchGeometry(...)))
     output = engine.run(array, BoundingBox.from_size((0, 0, 0), array.shape))
@@ -319,7 +319,7 @@ class Engine:
     def _values(
         self, step: Step, outputs: torch.Tensor | None, exchange: TaskExchange | None
     ) -> torch.Tensor | None:
-        """Return the output of a patch; if it is a part, values outside the task are arbitrary."""
+        """Return the output of a patch; values outside the box of a stored part are arbitrary."""
         part = step.part
         if part is None or exchange is None:
             return None if step.place is None or outputs is None else outputs[step.place]

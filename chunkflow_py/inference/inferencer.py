@@ -74,12 +74,14 @@ class Inferencer(OperatorBase):
             patch. The output of other patches is zero.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
-        model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; images
-            that differ by more than 10 % are refused (default: the one that the model declares).
+        model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx (default:
+            the one that the model declares). Images whose voxel size differs by more than 10 % are
+            refused.
         statistics: path of the statistics file of the normalisation, if there is one.
         fetched_files: path of the local copy of each file of the network that the user gave as an
             address: address as typed -> path.
-        origins: addresses that are read besides the chunks; the pipeline must not write there.
+        origins: addresses that the operator reads in addition to the chunks. The pipeline must not
+            write there.
         report_precision: log the compute profile with the first chunk. Unless PyTorch runs the
             network in plain float32, also log the error against PyTorch in float32.
         on_progress: called as (patches done, all patches).
@@ -120,10 +122,10 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files that another machine needs, as the user typed them -> ``code`` or ``data``.
+        """Files that another machine needs, by path as typed; each value is ``code`` or ``data``.
 
         Raises:
-            OptionError: the network consists of several files, of which a run can take only one.
+            OptionError: the network consists of several files, but a run can store only one.
         """
         read = {} if self.statistics is None else {self.statistics: "data"}
         typed = {path: address for address, path in self.fetched_files.items()}
@@ -222,10 +224,10 @@ class Inferencer(OperatorBase):
         return self.engine
 
     def _take_voxel_size(self, declared: tuple[float, float, float] | None) -> None:
-        """Use the voxel size that the model declares, unless the user gave the same.
+        """Use the voxel size that the model declares.
 
         Raises:
-            OptionError: the user gave another voxel size.
+            OptionError: the user gave a voxel size that differs from it.
         """
         given = self.model_voxel_size_nm
         if declared is None:
@@ -311,7 +313,7 @@ class Inferencer(OperatorBase):
         """Refuse a pipeline that does not fit into memory.
 
         Args:
-            line_bytes: estimated memory of the whole pipeline, this network included.
+            line_bytes: estimated memory of the whole pipeline, including this network.
 
         Raises:
             OptionError: the pipeline does not fit; the message names sizes that would fit.
@@ -326,7 +328,8 @@ class Inferencer(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Store the `Outline` of all tasks, and check the voxel size if it is known.
 
-        Messages name a margin that suits all tasks.
+        If the margin of a chunk is too small, the error names a margin that suffices for all tasks
+        of the outline.
         """
         self.placement.outline = outline
         self._check_voxel_size()
@@ -462,7 +465,7 @@ class Inferencer(OperatorBase):
     def _why_separately(
         self, engine: Engine, batch_size: int, grid: PatchGrid, domain: BoundingBox
     ) -> str:
-        """Return why tasks do not exchange patches, as part of a sentence; empty if they do."""
+        """Return why tasks do not exchange patches, as part of a sentence; "" if they do."""
         if not self.is_local or grid != self.placement.patches(domain):
             return (
                 "patches start at the corner of each chunk; --grid anchored with "
@@ -483,7 +486,7 @@ class Inferencer(OperatorBase):
         return too_small(self.placement.outline.boxes, patch)
 
     def _part_bytes(self) -> int:
-        """Return the most bytes of parts that one task in the middle of the volume stores."""
+        """Return how many bytes of parts a task in the middle of the volume stores at most."""
         outline = self.placement.outline
         if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
             return 0

@@ -1,4 +1,4 @@
-"""Parts of patches in the memory of one process and, beyond a limit, in a temporary folder."""
+"""Keep parts of patches in the memory of a process and, beyond a limit, in temporary files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; parts for a task are removed when it is done.
+    """A `PartStore` for the tasks of one process; the parts for a task are removed after the task.
 
     Args:
-        most_bytes: limit of the bytes in memory; further objects become temporary files.
+        most_bytes: limit of the bytes in memory; objects beyond it become temporary files.
 
     Attributes:
         identity, connections, most_bytes, must_save_time, writes: see

@@ -28,8 +28,8 @@ class Activations:
     """Memory that the feature maps of a network need during a forward pass.
 
     Attributes:
-        peak_bytes: most bytes that feature maps occupy at any one time, including the result, but
-            without the weights and the batch.
+        peak_bytes: largest number of bytes that feature maps occupy at the same time. The result is
+            included; the weights and the batch are not.
         voxels: number of voxels of the batch, n·z·y·x.
         exact: whether a batch of this size was measured; if not, *peak_bytes* was scaled from a
             smaller batch.
@@ -70,7 +70,7 @@ def peak_activations(
         divisor: numbers (zyx) of which patch sizes must be multiples, if known.
 
     Returns:
-        The activations, or ``None`` if the network cannot be run, not even on a small patch.
+        The activations, or ``None`` if the network cannot even be run on a small patch.
     """
     device = torch.device("cpu") if device is None else device
     shape = tuple(shape)

@@ -52,7 +52,8 @@ class NetworkSource:
         num_input_channels: number of channels of the network's input.
         num_output_channels: number of channels that the network must return.
         trust_weights: unpickle all objects in the weight file, even those that can run code.
-        in_memory: the network itself, if it is already loaded; *model* is then only its name.
+        in_memory: the network itself, if it is already loaded; *model* is then only the name to
+            show.
         orientations: for a MONAI bundle, the orientation of the network and that of the image.
     """
 

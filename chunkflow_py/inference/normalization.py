@@ -58,10 +58,11 @@ class Normalizer:
         method: normalisation method, as listed in the module's table.
         shift: number to subtract from each channel; empty with ``dtype`` and ``none``.
         divisor: number to divide each channel by; empty with ``dtype`` and ``none``.
-        limits: smallest and largest value to pass to the network, or ``None`` not to clip.
-        channel_limits: the same for each channel; empty not to clip.
-        extremes: smallest and largest normalised voxel of each channel of the image, as far as
-            known; empty if unknown. Only interpolated voxels are clipped to them.
+        limits: smallest and largest value to pass to the network, or ``None`` for no clipping.
+        channel_limits: smallest and largest value of each channel to pass to the network; empty for
+            no clipping.
+        extremes: smallest and largest normalised voxel of each channel of the image; empty if
+            unknown. Only interpolated voxels are clipped to these values.
     """
 
     method: Method = "dtype"
@@ -98,7 +99,7 @@ class Normalizer:
     def clip_interpolated(self, values: NDArray[np.float32]) -> None:
         """Clip voxels that were interpolated after they were normalised, in place.
 
-        Splines exceed the range of the voxels that they interpolate.
+        This is necessary because splines exceed the range of the voxels that they interpolate.
 
         Args:
             values: (c, z, y, x) float32.
@@ -133,7 +134,8 @@ def create_normalizer(
         percentiles: the two percentiles that become 0 and 1, for ``percentile``.
         epsilon: number to add to every divisor.
         limits: clip normalised voxels to these two values (default: no clipping).
-        joint: the network needs all channels normalised alike, so their statistics must be equal.
+        joint: whether the network needs all channels normalised alike. If so, the statistics of all
+            channels must be equal.
 
     Raises:
         OptionError: the statistics are required but not given, given but not used, or given both
@@ -198,8 +200,8 @@ def _given_statistics(
     """Return the statistics that the user gave as numbers.
 
     Raises:
-        OptionError: the method does not use them, a statistics file is given too, one of the two
-            is missing, or they have different numbers of channels.
+        OptionError: the method uses no numbers, a statistics file is also given, the mean or the
+            standard deviation is missing, or both have different numbers of channels.
     """
     if method != "zscore":
         option = "--normalize-std" if mean is None else "--normalize-mean"

@@ -49,7 +49,7 @@ class OutputWriter:
     def __init__(
         self, settings: EngineSettings, device: Device, *, staged: bool | None = None
     ) -> None:
-        """Open the copy stream and start the thread that copies, if one is needed.
+        """Open the copy stream; if copies are staged, start the thread that makes them.
 
         Args:
             settings: engine settings, which decide activation, mask and dtype of the output.
@@ -211,7 +211,7 @@ def converted(
 def _parts(
     buffer: torch.Tensor, facts: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return views of a byte buffer with the types and shapes of *facts* and *values*."""
+    """Return two views of a byte buffer, with the dtypes and shapes of *facts* and *values*."""
     size = facts.numel() * facts.element_size()
     end = size + values.numel() * values.element_size()
     return (
@@ -241,8 +241,8 @@ _KEPT = 2  # idle blocks to keep: one being written while the next is computed
 class ResultMemory:
     """Allocates arrays whose memory is reused after their last view is deleted.
 
-    The first access to fresh memory costs more than all the arithmetic of blending: 0.7 s per GB,
-    against nothing for reused memory (measured with 2 threads; large pages took longer).
+    The first access to fresh memory takes 0.7 s per GB, more than all the arithmetic of blending;
+    reused memory costs nothing (measured with 2 threads; large pages took longer).
     """
 
     def __init__(self) -> None:

@@ -12,10 +12,10 @@ the activation comes before blending. The other task uses the part instead of ru
 It blends computed patches and parts in the order of the grid, so the bytes of its result are the
 same with and without parts.
 
-A part is found by its key. The key is the digest of the patch's input, as the network gets it, and
-of the *identity* of the computation: network, weights, compute profile, batch size and so on. If a
-part is missing, damaged, late or has another key, the task computes the patch itself. A task never
-waits for another task.
+A part is found by its key. The key is a digest of the patch's input, as the network receives it,
+and of the *identity* of the computation: network, weights, compute profile, batch size and so on.
+If a part is missing, damaged, late or has another key, the task computes the patch itself. A task
+never waits for another task.
 
 The parts of one task (the producer) for another task (the consumer) are one object, which is
 written when the producer ends. Within one process, a task also finds the parts of a task that still
@@ -67,7 +67,7 @@ _LABEL = re.compile(r"[0-9a-f]{8}-(.+)")
 
 
 def digest_of(*contents: bytes | memoryview) -> bytes:
-    """Return a digest of 16 bytes of *contents*, one after the other."""
+    """Return a digest (16 bytes) of the joined *contents*."""
     found = hashlib.blake2b(digest_size=16)
     for each in contents:
         found.update(each)
@@ -246,15 +246,17 @@ class PartStore(Protocol):
         """Return the names of the tasks that stored objects for the task *consumer*."""
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return the object of *producer* for *consumer*, or ``None``.
+        """Return the object of *producer* for *consumer*.
 
-        ``None`` means that there is no such object, or that it has more than *most* bytes.
+        The result is ``None`` if there is no such object, or if it is larger than the limit *most*,
+        in bytes.
         """
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
-        """Store an object, now or later, or not at all.
+        """Store an object.
 
-        This process can already list and read an object that will be stored later.
+        The store may delay this, or drop the object. While a write is delayed, this process can
+        already list and read the object.
 
         Args:
             consumer: task that may use the object.
@@ -267,7 +269,7 @@ class PartStore(Protocol):
         """Return those of *consumers* that are tasks and have not ended."""
 
     def done(self, consumer: str) -> None:
-        """Note that *consumer* has used its parts; it may still fail and then use them again."""
+        """Note that *consumer* has used its parts; if the task fails later, it uses them again."""
 
 
 @dataclass
@@ -301,8 +303,8 @@ class PatchExchange:
     Attributes:
         counts: counts of the parts that were used, refused and stored.
         reads: number, bytes and time of the reads of objects.
-        has_ended: whether later tasks exchange no patches, because exchanging them would take
-            longer than computing them.
+        has_ended: whether the exchange has ended, because it would take longer than computing the
+            patches; later tasks then compute all their patches.
     """
 
     def __init__(
@@ -397,8 +399,8 @@ class PatchExchange:
         Args:
             consumer: task that may use the object.
             producer: task that made the object.
-            parts: number of parts in the object, at most.
-            voxels: number of voxels of all parts, at most.
+            parts: largest allowed number of parts in the object.
+            voxels: largest allowed number of voxels of all parts.
         """
         values = voxels * self._channels * torch.float32.itemsize
         most = _HEADER.size + _CHECKSUM + parts * _ENTRY.size + values
@@ -567,7 +569,7 @@ class PatchExchange:
 
 
 def _measured(transfers: Transfers) -> str:
-    """Return the speed of *transfers* as text; empty if none has finished."""
+    """Return the speed of *transfers* as text; "" if no transfer has finished."""
     if not (count := transfers.finished):
         return ""
     objects = "object" if count == 1 else "objects"

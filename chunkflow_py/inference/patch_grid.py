@@ -68,8 +68,8 @@ class PatchGeometry:
         Args:
             input_size: size of the input patch, voxels, zyx.
             output_size: size of the output patch, voxels, zyx (default: *input_size*).
-            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64; a
-                quarter of the output patch along axes where the patch is not larger than this).
+            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64; along
+                an axis where the output patch is not larger than this, a quarter of the patch).
 
         Raises:
             OptionError: the sizes are not compatible.
@@ -234,9 +234,9 @@ class PatchGrid:
         return Zyx(len(z), len(y), len(x))
 
     def voxels_outside(self, box: BoundingBox) -> int:
-        """Return how many voxels the output patches that touch *box* have outside *box*.
+        """Return how many voxels of the output patches that touch *box* lie outside *box*.
 
-        A task that computes all its patches has at most this many voxels for other tasks.
+        This is the largest number of voxels that a task with this box can store for other tasks.
         """
         every = inside = 1  # products over the axes
         for axis, touched in enumerate(self.touching(box)):
@@ -247,7 +247,7 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Return how many output patches touch both boxes, and how many voxels they have in *box*.
+        """Return the number of output patches that touch both boxes, and of their voxels in *box*.
 
         Voxels in which patches overlap are counted once for each patch.
         """
@@ -372,7 +372,8 @@ def _spread_starts(first: int, last: int, size: int, overlap: int) -> tuple[int,
     """Return the starts of patches that are spread evenly over [first, last), as nnU-Net does.
 
     The formula is that of ``compute_steps_for_sliding_window`` of nnU-Net 2.8. Its step is a
-    fraction of the patch: an overlap of half an odd patch, rounded down, stands for exactly half.
+    fraction of the patch. If the overlap is half of an odd patch size, rounded down, the fraction
+    is exactly one half.
     """
     span = last - first - size
     if span <= 0:
@@ -392,8 +393,9 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
         divisor: shifts to which the network is equivariant, voxels, zyx, or ``None`` if unknown.
 
     Returns:
-        The warning with its remedy, or ``None`` if there is nothing to warn about. The shifts of
-        a grid that spreads its patches follow from the size of the domain; no option changes them.
+        The warning with its remedy, or ``None`` if there is nothing to warn about. A grid that
+        spreads its patches causes no warning: its shifts follow from the size of the domain, and no
+        option changes them.
     """
     if divisor is None or grid.spread or not grid.breaks_congruence(divisor):
         return None

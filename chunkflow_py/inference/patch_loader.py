@@ -54,7 +54,7 @@ class Step(NamedTuple):
         patch: output box of the patch.
         place: index in the batch; ``None`` if the network is not run on the patch.
         part: output of the patch from another task; ``None`` for a patch that is run or skipped.
-        key: key of the output in the exchange; ``None`` if no other task needs the patch.
+        key: key of the patch in the exchange; ``None`` if no other task needs the patch.
     """
 
     patch: BoundingBox
@@ -134,7 +134,7 @@ class PatchSource:
         """Return the input voxels of an output patch, and masks of its zero padding.
 
         Returns:
-            Voxels of *data*, (c, z, y, x), and for each of z, y and x a mask of the positions in
+            Voxels of *data*, (c, z, y, x), and for each axis (z, y, x) a mask of the positions in
             the zero padding. If the input patch is inside *box*, the voxels are a view, and the
             list of masks is empty.
         """
@@ -197,7 +197,7 @@ class _StoppedError(Exception):
 class PatchLoader:
     """Fills the batches of one box after the other; for a GPU, a thread fills a few in advance.
 
-    On the CPU, a batch is filled on request: a thread would only take a core from the network.
+    On the CPU, a batch is filled on request, because a thread would take a core from the network.
 
     ```
     thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network

@@ -1,4 +1,4 @@
-"""Place patches on a chunk and choose its output box: grids of the volume and of the chunk."""
+"""Choose the patches of a chunk, from a grid of the volume or of the chunk, and its output box."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Placement:
         patch_num: legacy; number of patches that the chunk must contain, zyx.
         mask_output_chunk: legacy; keep the whole box that the patches cover, instead of dropping
             the overlap.
-        outline: `Outline` of all tasks, if known; decides the margin that messages suggest.
+        outline: `Outline` of all tasks, if known; errors about a margin that is too small suggest
+            one that suffices for all these tasks.
         needed: function (box, domain) that returns the box that later operators need, if known.
         reported: keys of the messages that have been logged.
     """
@@ -106,7 +107,7 @@ class Placement:
         return self._wanted(asked, domain)
 
     def _wanted(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box to compute for a task: its box with margin, within the covered box."""
+        """Return *box* grown by the output margin, within the box that the patches cover."""
         cover = self.patches(domain).cover
         wanted = box.grow(self.output_margin).intersection(cover)
         if wanted.is_empty:
@@ -178,7 +179,7 @@ class Placement:
         return self._legacy_plan(chunk, wanted, None)
 
     def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
-        """Return the end of a message: what the chunk lacks, and a margin that suits all tasks."""
+        """Return the end of a message: the input that the chunk lacks, and a sufficient margin."""
         wanted = self._wanted(asked, chunk.domain)
         more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
         known = self.outline is not None and self.outline.has_tasks

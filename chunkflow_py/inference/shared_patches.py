@@ -13,10 +13,11 @@ product of the three overlaps. Therefore, a sum over patches is a product of sum
 and millions of tasks are counted exactly, axis by axis.
 
 The first of the tasks that a patch touches computes it and stores one part for each of the others.
-The number of parts does not depend on the order of the tasks, but their bytes do: the first task
-keeps its own part, which may be the largest or the smallest. The amounts are exact for tasks that
-run strictly in the given order. More is written if two workers compute the same patch, because they
-work on neighbouring tasks at the same time. Less is written if some tasks are already recorded.
+The number of parts does not depend on the order of the tasks. Their bytes do: the part in the first
+task is not stored, and it may be the largest or the smallest of a patch. The amounts are exact for
+tasks that run strictly in the given order. More is written if two workers compute the same patch,
+because they work on neighbouring tasks at the same time. Less is written if some tasks are already
+recorded.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return the most memory that a process needs for parts, in tasks and in the store.
+    """Return how much memory a process needs at most for parts, in tasks and in the store.
 
     Args:
         task_bytes: limit of the bytes that a task stores, see `PatchGrid.voxels_outside`.
@@ -71,7 +72,7 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 
 
 def too_small(boxes: Boxes, patch: Zyx) -> str:
-    """Return a text that says along which axes tasks are smaller than a patch; empty if none.
+    """Return a phrase that names the axes along which tasks are smaller than a patch, or "".
 
     Such tasks do not exchange parts. A patch could touch three or more of them along an axis, and
     tasks exchange parts only with their 26 direct neighbours. An axis along which the volume is not
@@ -118,9 +119,9 @@ class SharedPatches:
     """The patches of a grid and the tasks that they touch, along each axis.
 
     Attributes:
-        touched: one list for each of z, y and x. Along this axis, the list has an entry for each
-            interval of patches that touches a task: the positions of the touched tasks and the
-            lengths of the overlaps in voxels.
+        touched: one list for each axis (z, y, x), with an entry for each patch interval along this
+            axis that touches a task. The entry lists the touched tasks: the position of each task
+            along the axis, and the length of its overlap with the interval in voxels.
     """
 
     touched: tuple[Touched, Touched, Touched]
@@ -145,7 +146,7 @@ class SharedPatches:
 
     @property
     def computed(self) -> int:
-        """Number of patches that all tasks compute without an exchange."""
+        """Number of patches that all tasks together compute if they exchange no patches."""
         return prod(sum(len(tasks) for tasks in axis) for axis in self.touched)
 
     @property
@@ -170,7 +171,7 @@ class SharedPatches:
 
     @cached_property
     def objects(self) -> int:
-        """Number of objects, one for each pair of a producer and a consumer of parts.
+        """Number of objects that tasks store: one for each pair of producer and consumer.
 
         The number is exact for the order of task numbers. It is the same for other orders if every
         task has, along each axis, a patch that touches no other task.
@@ -193,7 +194,7 @@ class SharedPatches:
         Assumption: tasks run strictly in their order, and the parts for a task are removed when the
         task is recorded. The amount that is stored at a time is
 
-            sum of W(p, c) over producers p that are done and consumers c that are not,
+            sum of W(p, c) over producers p that have ended and consumers c that have not,
 
         where p and c are classes of tasks, and W(p, c) is the number of voxels of all parts of
         tasks of class p for tasks of class c. The classes are
@@ -223,7 +224,7 @@ class SharedPatches:
         )
 
     def _stored(self, kinds: Sequence[_Kind], rank: _Rank, done: Sequence[tuple[int, ...]]) -> int:
-        """Return the most stored voxels at the times when all tasks up to *done* have ended."""
+        """Return the largest number of stored voxels, after the tasks up to a rank in *done*."""
         parts = list(self._parts(kinds, rank))
         return max(sum(n for p, c, n in parts if p <= end < c) for end in done)
 

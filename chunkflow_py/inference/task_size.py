@@ -8,12 +8,12 @@ task           |---------|
 ```
 
 Along an axis, size / stride + 1 patches touch a task whose boundaries are multiples of the stride
-(if patches overlap by at most the stride). Large tasks compute fewer voxels in vain, but need more
-memory.
+(if patches overlap by at most the stride). The larger the tasks, the fewer voxels are computed by
+two tasks, but the more memory a task needs.
 
-If tasks exchange the patches that they share, no task computes voxels in vain, whatever its size.
-Then, the chosen task is the smallest one that computes at least half of its output in its own box.
-Smaller tasks would spend their time on the exchange.
+If tasks exchange the patches that they share, no voxel is computed by two tasks, whatever their
+size. The chosen size is then the smallest for which at least half of the output that a task
+computes lies in its own box. Smaller tasks would spend their time on the exchange.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class TaskSize:
             pipeline that reads one task ahead.
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
-        alone: what *amplification* would be if tasks did not exchange patches.
-        kept: share of the computed output of a task that lies in its own box, on average; 0 if
-            tasks do not exchange patches, 1 if there is only one task.
+        alone: the amplification without an exchange of patches.
+        kept: average share of the output computed by a task that lies in its own box; 0 if tasks do
+            not exchange patches, 1 if there is only one task.
     """
 
     size: Zyx
@@ -81,7 +81,7 @@ class TaskSizes:
             from the corner of each chunk, not from the corner of the volume.
         input_bytes: bytes of one input voxel, all channels together.
         exchange: whether tasks exchange the patches that they share. Tasks that are smaller than a
-            patch never do.
+            patch never exchange patches.
     """
 
     geometry: PatchGeometry
@@ -100,9 +100,9 @@ class TaskSizes:
 
         Without an exchange of patches, this is the size with the least amplification. With an
         exchange, at least half of the output that a task computes must lie in its own box; if no
-        such size fits, this is the size with the largest share. Of several such sizes, the one that
-        needs the least memory is returned. Tasks are square in plane, so their size may exceed the
-        shorter of the axes y and x of the volume.
+        such size fits into the memory, this is the size with the largest share. Of several equally
+        good sizes, the one that needs the least memory is returned. Tasks are square in plane, so
+        their size may exceed the shorter of the axes y and x of the volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches.

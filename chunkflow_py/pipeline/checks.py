@@ -31,8 +31,8 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 def naming(operator: Operator | Source) -> Iterator[None]:
     """Convert exceptions that are not errors of this package to errors that name the operator.
 
-    SystemExit and similar exceptions are converted, too. The exception that a stop signal raises
-    does not change.
+    SystemExit and similar exceptions are also converted. The exception that a stop signal raises is
+    passed on unchanged.
     """
     try:
         with marked_interrupts():

@@ -2,9 +2,9 @@
 
 ```
 a task        read: chunk, blocks | compute: chunk, result | write: result, encoded
-              counted: the largest state in each stage
+              in each stage, the moment at which the task needs the most memory counts
 the pipeline  current memory of the process + memory of operators for all tasks
-              + for each stage, its simultaneous tasks x the largest state of one
+              + for each stage: number of tasks in the stage x memory of one task
 ```
 """
 

@@ -131,11 +131,12 @@ class Operator:
 
 @dataclass(frozen=True)
 class Surrounded:
-    """What a command returns whose operator needs an operator before it and one after it.
+    """The result of a command whose operator runs between two other operators.
 
     Attributes:
         body: object that is called for every task.
-        around: function (label of the operator) that returns the two other operators.
+        around: function (label of the operator) that returns the operator to run before it and the
+            operator to run after it.
     """
 
     body: Any

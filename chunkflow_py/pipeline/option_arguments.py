@@ -41,7 +41,7 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split arguments into those of *own* options, those of *others*, and the rest.
+    """Split arguments into those of the options *own*, those of the options *others*, and the rest.
 
     Args:
         arguments: arguments of the command line.

@@ -3,7 +3,7 @@
 ```
 read     a b c ->            several tasks at once if all operators are thread-safe, else one
 compute         d, then e    inference starts a task before the previous one is finished
-write                  f g   as for reading; a single task runs in the caller's thread
+write                  f g   as in read; a single task at a time runs in the caller's thread
 ```
 """
 

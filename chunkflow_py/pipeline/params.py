@@ -299,7 +299,7 @@ class AxisType(click.IntRange):
         return int(super().convert(value, param, ctx))
 
     def _describe_range(self) -> str:
-        """Describe the range for the help; click would write ``x<=None``."""
+        """Describe the range for the help, because click would write ``x<=None``."""
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
@@ -364,8 +364,8 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
 
     Args:
         params: the parameters of one command.
-        args: arguments after the command: its options, then further commands. Further commands do
-            not change, since the same letter may be another option there.
+        args: arguments after the command: its options, then further commands. The further commands
+            are returned unchanged, since the same letter may be another option there.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []
@@ -413,7 +413,7 @@ def margin_option(
 
 
 def expand_margin_option(*more: str) -> Decorator:
-    """Declare ``--expand-margin-size`` of a loader, with the short names *more*."""
+    """Declare ``--expand-margin-size`` of a loader; *more* are further names of the option."""
     return margin_option(
         "--expand-margin-size",
         *more,
@@ -424,7 +424,7 @@ def expand_margin_option(*more: str) -> Decorator:
 
 
 def channels_option(*more: str) -> Decorator:
-    """Declare ``--channels`` of a loader, with the short names *more*."""
+    """Declare ``--channels`` of a loader; *more* are further names of the option."""
     text = "Channels to read, such as 0,2.  [default: all]"
     return click.option("--channels", *more, type=ChannelsType(), help=text)
 

@@ -100,7 +100,7 @@ def find(name: str) -> Called:
 
 
 def _command_name(name: str) -> str:
-    """Return the name of the operator that *name* may refer to; empty for a path elsewhere."""
+    """Return the name of the operator that *name* may refer to; "" if *name* is another path."""
     folder, _, last = name.removesuffix(".py").rpartition("/")
     word = last.replace("_", "-")
     return COMMANDS.get(word, word) if folder in ("", *PLUGIN_FOLDERS) else ""

@@ -2,7 +2,7 @@
 
 ```
 domain   |------------------------------------------|   bounds of the volume, in input voxels
-chunk             |mmm|-----------|mmm|                  m: what the kernel reads besides
+chunk             |mmm|-----------|mmm|                  m: margin that the kernel reads
 result                |-----------|                      needed by later operators, in new voxels
 ```
 

@@ -180,8 +180,8 @@ class _Threads(ThreadPoolExecutor):
 def _one_thread(name: str) -> _Threads:
     """Return a pool whose thread already runs.
 
-    If Ctrl-C came while the thread was starting, the pool would lose the thread: nothing could wait
-    for the thread or close its stream.
+    Otherwise, Ctrl-C during the start of the thread would make the pool lose the thread: nothing
+    could wait for the thread or close its stream.
     """
     pool = _Threads(1, name)
     pool.submit(int).result()

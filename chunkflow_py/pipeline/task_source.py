@@ -52,15 +52,17 @@ class Planner:
         volume_path: volume whose bounds complete the region; boxes are in voxels of this volume.
         mip: mip of that volume.
         opening: credentials and options of the volumes.
-        selected: number of the first task to make, and number after the last task to make, counted
-            in *order*. ``None`` as the second number selects all tasks from the first on.
+        selected: number of the first task to make, and 1 plus the number of the last task to make.
+            Tasks are numbered from 0 in *order*. ``None`` as the second number selects all tasks
+            from the first on.
         order: order in which tasks are counted and made.
         bbox_file: file of boxes of interest; other boxes are omitted.
         mask: volume of a coarse mask; boxes in which the mask is zero everywhere are omitted.
         mask_mip: mip of the mask.
         voxel_size_nm: voxel size of the boxes, nanometres, zyx (default: as in *volume_path*).
-        times: first and last time index, for each of which all tasks are made; ``all`` for all
-            time points of *volume_path*; ``None``: tasks have no time index.
+        times: first and last time index. At each time index from the first to the last, there is a
+            task for each box. ``all`` selects all time points of *volume_path*. With ``None``,
+            tasks have no time index.
     """
 
     chunk_size: Zyx | None = None
@@ -154,7 +156,7 @@ class Planner:
         return open_volume(self.volume_path, self.mip, opening=self.opening)
 
     def _wanted(self) -> list[Region]:
-        """Return the boxes of interest; if they are the tasks, they are grown to whole blocks."""
+        """Return the boxes of interest, grown to whole blocks if the boxes are the tasks."""
         if self.bbox_file is None:
             return []
         from chunkflow_py.queue.box_file import read_regions
@@ -242,7 +244,7 @@ class Planner:
         return kept
 
     def _part(self, total: int) -> range:
-        """Return the positions of the selected tasks, of which each time point has *total*."""
+        """Return the positions of the selected tasks; each time point has *total* tasks."""
         first, end = self.selected
         times = self._time_range or range(1)
         before = times.start * total  # numbers begin at time point 0
@@ -280,7 +282,7 @@ class TaskGenerator(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan | ListPlan:
-        """The plan of the tasks; the same if tasks are sent to a queue or written to a file."""
+        """The plan of the tasks, also if they are sent to a queue or written to a file."""
         return self.planner.plan()
 
     @property

@@ -1,4 +1,4 @@
-"""Segmentation: label objects in maps, create their meshes and skeletons, and score the labels."""
+"""Segmentation: label objects, create their meshes and skeletons, and score the labels."""
 
 from __future__ import annotations
 

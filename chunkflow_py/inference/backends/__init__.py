@@ -8,7 +8,8 @@ Each is a `Backend` (`backend_protocol.py`). `--framework` names the kind of the
 | `pytorch`   | `network_backend.py`   | Python code, TorchScript, exported program, built-in name |
 | `universal` | `universal_backend.py` | Python code with `PatchInferencer`, or a `pytorch` model  |
 
-`--backend` names the library that runs a `pytorch` model, between the hooks of the model file:
+`--backend` names the library that runs a `pytorch` model. If the model file defines the functions
+`pre_process` and `post_process`, they run before and after the library:
 
 | backend       | file               | device                                           |
 |---------------|--------------------|--------------------------------------------------|

@@ -59,7 +59,7 @@ class Backend(Protocol):
 
 
 class Identity:
-    """Returns the first channel of its input, repeated, without the margin.
+    """A network that returns the first channel of its input, without the margin, in every channel.
 
     ```
     input patch   |mm|------------------|mm|      m = (input - output) / 2

@@ -66,9 +66,9 @@ def describe_device(device: torch.device) -> str:
 
 
 def profile_of(device: torch.device, **more: str) -> dict[str, str]:
-    """Return the compute profile: library, device, threads, and *more*.
+    """Return the compute profile: library, device, threads, and the entries in *more*.
 
-    A GPU is named by its model, without its index.
+    A GPU is described by its model, without its index.
     """
     named = describe_device(device).replace(str(device), device.type, 1)
     profile = {"torch": torch.__version__, "device": named}
@@ -154,8 +154,8 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the dtypes of convolutions and matrix products inside the ``with`` block.
 
-    Autocast changes calls through PyTorch's usual operators. It silently has no effect on the
-    operators of a program that was exported with its operators decomposed.
+    The dtypes show whether autocast works. Autocast silently has no effect on a program that was
+    exported with decomposed operators.
     """
 
     _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")

@@ -1,7 +1,7 @@
 """Cache of networks that were converted for another library.
 
 An entry of the cache contains the files that the library writes, such as ``network.xml`` and
-``network.bin``; no pickles. `chunkflow_py.store.local_cache` describes the folders.
+``network.bin``, and never a pickle. `chunkflow_py.store.local_cache` describes the folders.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cache_key(digest: str | None, **parts: object) -> str | None:
     """Return the name of a cache entry.
 
     Args:
-        digest: hash of the model and its weights, or ``None`` not to cache.
+        digest: hash of the model and its weights, or ``None`` to disable the cache.
         parts: other values that decide the converted network, such as shape and versions.
 
     Returns:
@@ -61,7 +61,7 @@ def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
     with one warning.
 
     Args:
-        key: name of the entry (`cache_key`); ``None`` not to cache.
+        key: name of the entry (`cache_key`), or ``None`` to disable the cache.
         make: writes the files to an empty folder.
 
     Yields:

@@ -1,10 +1,10 @@
-"""Check that a device computes the convolutions of a network rightly.
+"""Check that a device computes the convolutions of a network correctly.
 
 Some versions of cuDNN silently compute wrong 3D convolutions in half precision (pytorch#163539,
-cuDNN 9.8 to 9.10), in ways that depend on the kernel and on the size of the image. So the first
-batch of a network is watched, and its largest convolutions are computed again, in their own
-precision, memory layout and size, from images and kernels of numbers for which the exact result is
-known:
+cuDNN 9.8 to 9.10), in ways that depend on the kernel and on the size of the image. Therefore, the
+convolutions of a network's first batch are recorded. The largest ones are then computed again in
+the same precision, memory layout and size, but from random numbers for which the exact result can
+be computed:
 
 ```
 first batch --> SeenConvolutions --> the convolution with most multiplications, for each kernel size
@@ -15,8 +15,8 @@ random k/64 --> device: that convolution, in its dtype ---+
 The reference is computed on the CPU, without cuDNN and without the kernels of the device, and only
 at a sample of voxels that includes all corners, so it takes milliseconds. Values are multiples of
 1/64 in [-1, 1]. Every dtype holds them and their products exactly, and sums of up to 4096 products
-are exact in float32 in any order. A device that is in order therefore makes no error but that of
-rounding the result to the dtype, and `tolerance` needs no allowance for the network's values.
+are exact in float32 in any order. On a device that works, the only error is therefore that of
+rounding to the dtype, and `tolerance` does not depend on the values of the network.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Convolution:
         *,
         channels_last: bool,
     ) -> Convolution:
-        """Return a convolution of one image that changes neither channels nor size (odd kernel)."""
+        """Return a convolution with an odd kernel that keeps the channels and size of one image."""
         one = (1,) * len(size)
         padding = tuple(k // 2 for k in kernel)
         shapes = (1, channels, *size), (channels, channels, *kernel)
@@ -113,7 +113,7 @@ class Convolution:
         return self.image[0] * prod(self.output_size) * prod(self.kernel)
 
     def tolerance(self) -> float:
-        """Return the largest error of a device that is in order.
+        """Return the largest error that rounding can cause on a device that works.
 
         In units of the largest value of the exact result, it is 4 u + K / 2^24, where u is the unit
         roundoff of the dtype and K the number of products in a sum. The first term stands for at
@@ -125,14 +125,14 @@ class Convolution:
 
     @property
     def every(self) -> int:
-        """Step between the output channels that are compared, in each group."""
+        """Compare every n-th output channel of a group; this property is n."""
         return -(-self.kernel[0] // self.groups // _CHANNELS)
 
     def cropped(self, work: int) -> Convolution:
-        """Return the convolution of a smaller image, with at most *work* multiplications if any.
+        """Return the same convolution of a smaller image, with at most *work* multiplications.
 
-        The batch is reduced to one image, then the longest axis is halved repeatedly, as long as
-        the kernel fits into the image.
+        The batch is reduced to one image, then the longest axis is halved repeatedly. This ends
+        early if the kernel would no longer fit into the image; the result then exceeds *work*.
         """
         smaller = self
         while smaller.work > work:
@@ -170,7 +170,7 @@ class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return that this class does not need the compiler, whose import takes a second."""
+        """Return false, so that PyTorch does not import its compiler, which takes a second."""
         return False
 
     def __torch_dispatch__(
@@ -222,11 +222,11 @@ def check_convolutions(
 ) -> None:
     """Compute convolutions on a device and compare them with the exact results.
 
-    Convolutions that this process has found to be right on the device are not computed again. Call
+    Convolutions that this process has already checked on the device are not computed again. Call
     this function inside `compute_profile.cuda_switches`, whose settings it uses.
 
     Args:
-        convolutions: convolutions to compute; on the CPU, of a smaller image.
+        convolutions: convolutions to compute; on the CPU, a smaller image is used.
         device: device to check.
         tf32: whether the settings of the process let CUDA multiply float32 as TF32.
 
@@ -345,7 +345,7 @@ def error_within_memory(convolution: Convolution, device: torch.device) -> float
 
 
 def _places(convolution: Convolution) -> list[torch.Tensor]:
-    """Return the output voxels to compare: for each axis but the channels, their positions."""
+    """Return the positions of the output voxels to compare, along the batch and spatial axes."""
     sizes = (convolution.image[0], *convolution.output_size)
     fewest, most = _PLACES
     number = min(most, max(fewest, _CPU_WORK * convolution.every // prod(convolution.kernel)))

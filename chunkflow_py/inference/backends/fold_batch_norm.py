@@ -32,13 +32,13 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
     scale · (w * x + b - mean) + shift   =   (scale · w) * x + (scale · (b - mean) + shift)
     ```
 
-    This saves a pass over the feature maps and the memory of one map. Only layers are replaced: the
-    network's own ``forward`` still runs, including its operations in place.
+    This saves a pass over the feature maps and the memory of one feature map. Only layers are
+    replaced: the network's own ``forward`` still runs, including its operations in place.
 
     To find the pairs, a copy of the network is run without data (on the ``meta`` device, where
     tensors have shapes but no values). A network that cannot run this way, such as one whose
-    forward pass depends on values, is not changed. Neither is a convolution whose result or weights
-    are also used elsewhere.
+    forward pass depends on values, is not changed. A convolution whose result or weights are also
+    used elsewhere is not changed either.
 
     Args:
         network: network in float32 and evaluation mode; changed in place.

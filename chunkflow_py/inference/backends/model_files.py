@@ -111,7 +111,7 @@ def load_weights(
 
     Raises:
         ModelError: keys or shapes differ, or several prefixes match; the message lists the first
-            of each.
+            few of them.
     """
     own = network.state_dict()
     prefix = _prefix(state, own, path)
@@ -152,9 +152,10 @@ def load_weights(
 
 
 def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights of the network inside wrappers, by their names without the wrappers.
+    """Return weights by their names without the prefixes that wrappers have added.
 
-    This is for networks that are made to fit their weights. `load_weights` checks all names.
+    Use this before a network is created to fit the weights. `load_weights` also drops prefixes, but
+    checks all names against the network.
 
     Args:
         state: weights by key, possibly with prefixes such as ``module.`` or ``model._orig_mod.``.
@@ -170,7 +171,7 @@ def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], path: str) -> str:
-    """Return the prefix of *state* that a wrapper around the network has added; else an empty text.
+    """Return the prefix that a wrapper of the network has added to the keys of *state*, or "".
 
     Lightning modules add ``net.`` or ``model.``, torch.compile adds ``_orig_mod.``.
 

@@ -32,7 +32,7 @@ _TALKATIVE = (
 
 
 class _Note:
-    """Keeps a value; torch.export would undo changes to a list, but not to this class."""
+    """Holds a value that survives torch.export, which undoes changes to lists."""
 
     outputs: Outputs = None
 

@@ -9,9 +9,9 @@ The table shows what becomes of each step of a package:
 | `zero_mean_unit_variance`       | `zscore` with a statistics file  | an error                   |
 | `scale_range`                   | `percentile`, statistics file    | an error                   |
 | `clip`                          | limits of the normalisation      | a separate step            |
-| `sigmoid`, `softmax`            | a separate step                  | activation, if no others   |
+| `sigmoid`, `softmax`            | a separate step                  | activation, if the only one|
 | `binarize`                      | a separate step                  | an error: use `threshold`  |
-| `ensure_dtype`                  | ignored if it is float32         | ignored if it is a float   |
+| `ensure_dtype`                  | ignored if the dtype is float32  | ignored if it is a float   |
 
 Other tools compute the statistics of a sample from a whole image. A chunk is only a part of an
 image, so chunkflow reads the statistics of the whole dataset from a file.

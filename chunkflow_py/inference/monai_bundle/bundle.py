@@ -147,8 +147,8 @@ class Bundle:
 
         Args:
             trust_weights: unpickle all objects in the weight file, even those that can run code.
-            orientations: codes of the orientation of the network and of the x, y and z axes of
-                the image (default: both are equal).
+            orientations: orientation code of the network, and that of the image's x, y and z axes
+                (default: both are equal).
 
         Raises:
             ModelError: the network cannot be made, or its weights do not match.

@@ -2,11 +2,12 @@
 
 | value of the config       | what becomes of it                                             |
 |---------------------------|----------------------------------------------------------------|
-| a plain value             | used                                                           |
-| ``@name::field::0``       | the value there, also in older spelling: ``@name#field#0``      |
+| a plain value             | the value itself                                               |
+| ``@name::field::0``       | the value of that field; the older spelling ``@name#field#0``  |
+|                           | works too                                                      |
 | ``$torch.float32``        | the dtype that it names, where a dtype is expected             |
 | ``$expression``           | Python code: ignored if nothing needs it, else an error        |
-| ``%file::name``           | a macro, which reads another file: the same                    |
+| ``%file::name``           | a macro, which reads another file: like ``$expression``        |
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class BundleFiles:
         return file
 
     def checksum(self, *names: str) -> str:
-        """Return the SHA-256 of the files *names*, one after the other, as 64 digits."""
+        """Return the SHA-256 of the joined content of the files *names*, as 64 digits."""
         digest = hashlib.sha256()
         for name in names:
             for block in self._blocks(name, _MODEL_BYTES):

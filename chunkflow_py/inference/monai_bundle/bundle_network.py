@@ -49,14 +49,14 @@ class BundleNetwork(torch.nn.Module):
         self._flips = [2 + axis for axis, flipped in enumerate(axes.flipped) if flipped]
 
     def extra_repr(self) -> str:
-        """Return the axes, which belong to the identity of the network."""
+        """Return the axes, so that they enter the digest of the network."""
         return f"axes={self._there}, flips={self._flips}"
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Return the output (n, c, z, y, x) for a batch (n, c, z, y, x).
 
         Raises:
-            ModelError: the network returned something else than one array of five axes.
+            ModelError: the network did not return one array of five axes.
         """
         batch = batch.permute(self._there)
         if self._flips:

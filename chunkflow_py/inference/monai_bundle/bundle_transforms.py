@@ -2,7 +2,7 @@
 
 | transform (also with the ending `d` or `D`)              | what becomes of it                 |
 |----------------------------------------------------------|------------------------------------|
-| `LoadImage`, `EnsureChannelFirst`, `EnsureType`, ...     | nothing: the pipeline does it      |
+| `LoadImage`, `EnsureChannelFirst`, `EnsureType`, ...     | ignored: the pipeline does it      |
 | `Orientation`                                            | axes of the network                |
 | `Spacing`                                                | voxel size of the network          |
 | `ScaleIntensityRange`, `ThresholdIntensity`              | a step of the normalisation        |
@@ -10,10 +10,10 @@
 | `ScaleIntensity`, `ScaleIntensityRangePercentiles`       | a step with statistics from a file |
 | `Activations`                                            | activation, after blending         |
 | `AsDiscrete` with `argmax`                               | output dtype `argmax`              |
-| `Invert`, `SaveImage`                                    | nothing: the pipeline does it      |
+| `Invert`, `SaveImage`                                    | ignored: the pipeline does it      |
 
-All others need a whole image, or change the grid of voxels. They are refused, with what to use
-instead, unless the user leaves them out by name.
+All other transforms need a whole image, or change the grid of voxels. They cause an error that
+names an alternative, unless the user skips them by name (`--skip-transforms`).
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ class IntensityStep:
     Attributes:
         shift: number to subtract, for each channel, or one for all.
         divisor: number to divide by, for each channel, or one for all.
-        gain: number to multiply by, or ``None``; *offset* is added only if there is a gain.
+        gain: number to multiply by, or ``None`` to skip the multiplication and *offset*.
         offset: number to add.
         low: smallest result, or ``None`` for no limit.
         high: largest result, or ``None`` for no limit.
         nonzero: leave voxels that are 0 unchanged.
-        kept: ``(threshold, above, filling)``: keep voxels above (or below) the threshold, and
-            set the others to *filling*; then the other attributes have no effect.
+        kept: ``(threshold, above, filling)``: keep voxels above the threshold, or below it if
+            *above* is false, and set all other voxels to *filling*. With *kept*, the other
+            attributes have no effect.
     """
 
     shift: tuple[float, ...] = (0.0,)
@@ -453,7 +454,7 @@ def _range_step(here: ConfigField) -> IntensityStep:
 
 
 def _scaled(here: ConfigField, step: IntensityStep) -> IntensityStep:
-    """Return *step* with the range b_min to b_max and the clipping of *here*."""
+    """Return *step* with the range b_min to b_max and the clipping of the transform *here*."""
     low = here["b_min"].number() if here["b_min"] else None
     high = here["b_max"].number() if here["b_max"] else None
     if low is not None and high is not None:

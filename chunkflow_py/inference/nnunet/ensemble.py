@@ -59,7 +59,7 @@ class EnsembleNetwork(torch.nn.Module):
         ]
 
     def extra_repr(self) -> str:
-        """Return the axes and flips: they belong to the identity of the network."""
+        """Return the axes and flips, so that they enter the digest of the network."""
         return f"axes={self._axes}, by_slice={self._by_slice}, flips={self._flips}"
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:

@@ -148,10 +148,10 @@ class Normalization:
 
 
 def _normalised(value: float, shift: float, divisor: float) -> float:
-    """Return the normalised value, in float32 as nnU-Net computes it.
+    """Return the normalised value of a clipping limit, in float32 as nnU-Net computes it.
 
-    Clipping to this value after normalising equals clipping before it, because each step of the
-    arithmetic is monotone.
+    Clipping normalised voxels to this value gives the same result as clipping the voxels to the
+    limit before they are normalised, because each step of the arithmetic is monotone.
     """
     return float(np.float32((np.float32(value) - np.float32(shift)) / np.float32(divisor)))
 
@@ -170,8 +170,9 @@ class Plan:
         channels: names of the input channels.
         divisor: numbers of which patch sizes must be multiples, zyx: the product of all strides.
         output_channels: number of output channels.
-        region_labels: if the output channels are overlapping regions, the label of each; a region
-            hides those before it. Empty if the channels are exclusive labels.
+        region_labels: if the output channels are overlapping regions, the label of each region.
+            Where regions overlap, the voxel gets the label of the last one. Empty if the channels
+            are exclusive labels.
         architecture: name of the network's class.
         arguments: arguments of this class, as JSON values.
         imported: names of those *arguments* that name a class of PyTorch.
@@ -293,7 +294,7 @@ def _divisor(strides: Any, axes: tuple[int, ...]) -> Zyx:
 
 
 def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a configuration with the values of those that it inherits from."""
+    """Return a configuration with the values of all configurations that it inherits from."""
     chain: list[dict[str, Any]] = []
     seen: set[str] = set()
     current: Any = name
@@ -311,7 +312,7 @@ def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]
 
 
 def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
-    """Return the number of output channels, and if they are regions, the label of each."""
+    """Return the number of output channels and, if they are regions, the label of each region."""
     labels = {name: value for name, value in dataset["labels"].items() if name != "ignore"}
     if labels.get("background") != 0:
         msg = f"dataset.json of model {path} must have the label background, with the number 0"

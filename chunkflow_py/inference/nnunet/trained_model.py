@@ -1,4 +1,4 @@
-"""Read a trained model of nnU-Net v2, or one that was imported, and import it."""
+"""Read a model that nnU-Net v2 has trained, or an imported copy of it; import a model."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ def _our_chunk(chunk: Chunk, like: OurChunk | None) -> OurChunk:
 def _kind(chunk: Chunk, like: OurChunk | None) -> Kind | None:
     """Return the kind of the voxels, if the plugin declares it and their dtype allows it.
 
-    Plugins copy the properties of a map to labels made from it, so the declared kind may be wrong.
+    The declared kind may be wrong, because plugins copy the properties of a probability map to the
+    labels that they make from this map.
     """
     explicit = chunk.properties.get("layer_type")
     kind = _KINDS.get(explicit or "")

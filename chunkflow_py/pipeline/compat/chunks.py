@@ -96,7 +96,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or 3D voxels are integers but not uint8."""
+        """Whether the layer type is segmentation, or the array is 3D and of integers but uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -361,8 +361,8 @@ class ProbabilityMap(Chunk):
     ) -> Any:
         """Return global positions (n, 3) and heights of peaks; ``None`` if there are no peaks.
 
-        As in 1.x, the map is first scaled in place: its mean is subtracted, negative values become
-        0, and the result is divided by its maximum.
+        As in 1.x, the array is first changed in place: its mean is subtracted, negative values
+        become 0, and the result is divided by its maximum.
 
         Raises:
             MissingExtraError: scikit-image is not installed.

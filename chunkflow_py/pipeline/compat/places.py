@@ -244,8 +244,8 @@ class BoundingBox:
         """Return the box grown at both ends; negative numbers shrink it.
 
         Args:
-            size: one number or three (zyx), by which both ends move outwards. Of six numbers, three
-                are added to the start and three to the stop.
+            size: one number or three (zyx), by which both ends move outwards; or six numbers, three
+                to add to the start, then three to add to the stop.
         """
         if size is None:
             return self
@@ -267,7 +267,7 @@ class BoundingBox:
         return BoundingBox(self.start._with(bbox2.start, min), self.stop._with(bbox2.stop, max))
 
     def intersection(self, bbox2: BoundingBox) -> BoundingBox:
-        """Return the common part; if the boxes are disjoint, a stop is below its start."""
+        """Return the common part; if there is none, the stop is below the start along some axis."""
         return BoundingBox(self.start._with(bbox2.start, max), self.stop._with(bbox2.stop, min))
 
     def is_aligned_with(self, block_shape: Iterable[Any]) -> bool:

@@ -16,9 +16,9 @@ for any division into tasks, because
 * all sums are integers;
 * contacts have one total order: the better of two contacts has the greater mean affinity. If the
   means are equal, the better contact has the smaller *tie*, which is the lowest index of its edges;
-* two regions that are each other's best contact stay so until they are merged, whatever else is
-  merged before (mean affinity is *reducible*). A task merges such pairs if both regions lie inside
-  its box, and leaves everything else to a larger box.
+* two regions that are each other's best contact remain each other's best contact until they are
+  merged, whatever other merges come first (mean affinity is *reducible*). A task merges such pairs
+  if both regions lie inside its box, and leaves everything else to a larger box.
 
 The idea of delaying merges at a boundary comes from Lu, Zlateski and Seung 2021, arXiv:2106.10795.
 """

@@ -185,9 +185,9 @@ def mean_keys(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return a pair of integers for each mean total / count; the pairs compare like the means.
 
-    The first is the integer part, and the second is the fraction in units of 2**-62, rounded down.
-    Two different fractions with denominators below 2**31 differ by more than 2**-62, so their keys
-    differ; equal means have equal keys.
+    The first integer is the integer part of the mean. The second is its fractional part in units of
+    2**-62, rounded down. Two different fractions with denominators below 2**31 differ by more than
+    2**-62, so their keys differ; equal means have equal keys.
 
     Args:
         total: sums, at least 0.

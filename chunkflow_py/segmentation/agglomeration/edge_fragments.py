@@ -181,12 +181,12 @@ _NONE = np.uint8(2**_BITS - 1)  # number of no direction
 
 
 def _key_type(largest: int) -> np.dtype[Any]:
-    """Return the smallest dtype that can hold the keys of values up to *largest*."""
+    """Return the smallest dtype that can hold the keys (see `_keys`) of values up to *largest*."""
     return np.min_scalar_type(largest << _BITS | int(_NONE))
 
 
 def _keys(values: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the keys of *values* for the direction with this number."""
+    """Return keys in the order of *values*; ties between directions go to the lower *number*."""
     keys: NDArray[Any] = np.left_shift(values, _BITS, dtype=dtype)
     keys |= dtype.type(len(DIRECTIONS) - number)
     return keys
@@ -235,7 +235,7 @@ def _smoothed(values: NDArray[Any], largest: int, times: int) -> NDArray[Any]:
 
 
 def _towards(joined: NDArray[np.bool_], height: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return each voxel's direction to the highest of its joined neighbours that are higher."""
+    """Return each voxel's direction to its highest joined neighbour, if this one is higher."""
     own = height << _BITS
     best = own | _NONE  # greater than the keys of neighbours of the same height
     for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):

@@ -1,8 +1,8 @@
 """The hierarchy of all merges, its cut at a threshold, and the absorption of small segments.
 
 In the order of `Merges.sorted`, the mean affinities of the merges never rise. Therefore, the merges
-with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. So
-a hierarchy that was made down to one T contains the segmentations for all greater T, too.
+with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. A
+hierarchy that was made down to one T therefore contains the segmentations for all greater T.
 
 Small segments are absorbed after the cut, in rounds. In each round, every small segment picks its
 best contact, all picked pairs are united at once, and the sums and sizes are computed again. The

@@ -3,13 +3,13 @@
 ```
             |  box      |        a region is *closed* in a box if none of its fragments continues
       o-----|--o   c    |        outside of the box: c is closed, o is open. A closed region may
-            |   c--c    |        touch the boundary: its contacts across it are known, too.
+            |   c--c    |        touch the boundary, because its contacts there are known.
             |           |
 ```
 
 Contacts are processed from the best to the worst, down to the threshold. An open region is
 *blocked*: it waits for a larger box. If the best contact of a region is with a blocked region, the
-region is blocked, too. A blocked region stays blocked, because no merge makes a contact better. Two
+region is also blocked. A blocked region stays blocked, because no merge makes a contact better. Two
 regions that are not blocked are merged if they are each other's best contact. In the end, a region
 that is not blocked has no contact that reaches the threshold. Such a region is *final*, and leaves
 the graph.

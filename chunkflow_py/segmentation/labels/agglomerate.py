@@ -75,7 +75,8 @@ def agglomerate(
             background and stays 0. ``waterz`` is a watershed on the affinities. ``seeded`` is
             described at `fragments.seeded_fragments`.
         aff_threshold_low: a voxel is background if all its affinities are at or below this value.
-            With ``seeded``, the mean of its affinities counts instead.
+            With ``seeded``, a voxel is background if the mean of its affinities is at or below this
+            value.
         aff_threshold_high: two voxels belong to the same fragment if they are connected by an
             affinity at or above this value (``waterz`` only).
         interior_threshold: a voxel may be a seed if the mean of its six affinities is above this

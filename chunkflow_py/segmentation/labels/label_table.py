@@ -1,4 +1,4 @@
-"""Label tables: stored maps from the ids that tasks have given to the ids of whole objects.
+"""Label tables: for each id that a task has given to a label, the id of the whole object.
 
 ```
 URL/table.json          the first id of each piece, checksums, and the number of entries

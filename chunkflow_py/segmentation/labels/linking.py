@@ -303,8 +303,8 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
         table: store of the table.
 
     Returns:
-        Checksum of the table of each time index. The keys are the time indexes as text, or an empty
-        text without a time axis.
+        Checksum of the table of each time index. The keys are the time indexes as text, or ""
+        without a time axis.
 
     Raises:
         VolumeError: there are no links, a file of links is damaged, or tasks with links overlap.

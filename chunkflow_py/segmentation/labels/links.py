@@ -173,8 +173,8 @@ def overlap_pairs(
     - each shares more voxels with the other than with any third label (the smallest label wins a
       tie),
     - the number of voxels that they share is at least *voxels*, and
-    - the mean of two fractions is at least *fraction*: in the region that both tasks have labelled,
-      each of the two labels covers a fraction of the voxels of the other one.
+    - the mean of two fractions is at least *fraction*: the shared voxels as a fraction of the
+      voxels of each label, in the region that both tasks have labelled.
 
     cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean overlap.
 

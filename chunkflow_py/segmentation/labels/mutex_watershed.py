@@ -42,7 +42,7 @@ def mutex_watershed(
 
     Returns:
         (z, y, x) labels, in no particular order; 0 for voxels without an attractive affinity. The
-        library processes equal affinities in an order of its own, which is always the same.
+        library processes equal affinities in a fixed order.
 
     Raises:
         ChunkError: the array does not have the shape or the values of such affinities, or an offset

@@ -256,9 +256,10 @@ def columns_of(
     | voxels, volume_um3 | number of voxels; volume in cubic micrometres |
     | z_start ... x_stop | bounding box in voxels; stop is exclusive |
     | z_centroid ... | mean of the voxel coordinates, in voxels |
-    | z_nm ... | the same in nanometres; voxel i reaches from i times its size to i + 1 times |
+    | z_nm ... | centroid in nanometres; voxel i extends from i to i + 1 times the voxel size |
     | touches_border | 1 if the box touches the bounds of the volume, else 0 |
-    | mean, min, max | intensities; with several channels, ``mean_NAME`` ...; NaN without any |
+    | mean, min, max | of the intensities; NaN if the object has none |
+    | mean_NAME, min_NAME, max_NAME | the same for each channel, if there are several |
 
     Args:
         measures: measures of all objects of the volume.

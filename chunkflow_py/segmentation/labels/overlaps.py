@@ -45,7 +45,7 @@ Side = Literal["above", "below"]
 
 
 def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Side, Chunk]]:
-    """Yield the parts of *chunk* that neighbouring tasks have labelled as well.
+    """Yield the parts of *chunk* that neighbouring tasks have also labelled.
 
     Args:
         chunk: labels of a task and of a margin around it.
