@@ -46,12 +46,14 @@ def _counts(case: Case) -> list[Line]:
         note = f" ({record['forwards']:,} of {geometry['distinct']:,}, {record['tasks']} tasks)"
         if name == KILLED:
             note += (
-                f"; {record['killed_forwards']:,} more of {record['killed_attempts']} killed tasks"
+                f"; {record['killed_forwards']:,} more in {record['killed_attempts']} killed tasks"
             )
         what = f"computed / distinct, {name}"
         if name == APART:
             expected = geometry["apart"] / geometry["distinct"]
-            line = within(case.name, f"{what}, against the geometry", ratio / expected, 0.01)
+            line = within(
+                case.name, f"{what}, difference from the expected ratio", ratio / expected, 0.01
+            )
             result += [Line(case.name, what, f"{ratio:.2f} x{note}"), line]
             continue
         limit = ALONE_LIMIT + ROUNDED if name == ALONE else SEVERAL_LIMIT
@@ -61,7 +63,7 @@ def _counts(case: Case) -> list[Line]:
             continue
         text = f"{record['peak_bytes'] / 1e6:.3g} MB"
         if "planned_peak_bytes" in record:
-            text += f"; planned: at most {record['planned_peak_bytes'] / 1e6:.3g} MB"
+            text += f"; estimate of plan: at most {record['planned_peak_bytes'] / 1e6:.3g} MB"
         result.append(Line(case.name, f"most bytes stored at the same time, {name}", text))
     return [*result, _same_bytes(case)]
 
@@ -90,9 +92,9 @@ def _times(case: Case) -> list[Line]:
             text += f", {records[0]['patches']} patches computed"
         result.append(Line(case.name, f"wall time, {name}", text))
     result += [
-        _ratio(case, "time against one task", SMALL, ONE, ONE_TASK_LIMIT),
-        _ratio(case, "speed against no exchange", BARE, SMALL, SPEED_TARGET, is_speed=True),
-        _ratio(case, "speed against chunkflow 1.2.0", "chunkflow", SMALL, None, is_speed=True),
+        _ratio(case, "time of eight tasks relative to one task", SMALL, ONE, ONE_TASK_LIMIT),
+        _ratio(case, "speed relative to no exchange", BARE, SMALL, SPEED_TARGET, is_speed=True),
+        _ratio(case, "speed relative to chunkflow 1.2.0", "chunkflow", SMALL, None, is_speed=True),
         _remaining(case),
         *_exchanged(case, SMALL),
         *_exchanged(case, BUCKET),
@@ -146,7 +148,7 @@ def _exchanged(case: Case, name: str) -> list[Line]:
         text += f"; {count:.1f} requests per task ({each})"
     result = [Line(case.name, f"bytes exchanged, {name}", text)]
     if name == BUCKET:
-        what = "bytes written against the estimate of plan"
+        what = "bytes written compared with the estimate of plan"
         if "planned_bytes" not in record:
             words = f"within {BYTES_LIMIT:.0%}"
             return [*result, not_measured(case.name, what, words, "plan does not estimate them")]

@@ -70,7 +70,8 @@ def _lines(found: dict[str, Any]) -> list[Line]:
     wasted = found["wasted_s"]
     window = faults * found["longest_s"]
     throttling = (
-        f"{found['slow_downs']:,} SlowDown of S3, {found['over_limit']:,} OverLimit of SQS; "
+        f"{found['slow_downs']:,} times SlowDown from S3, {found['over_limit']:,} times OverLimit "
+        "from SQS; "
         f"{_many(found['conflicts'], 'update')} of the ledger repeated after a conflict; at most "
         f"{_many(found['in_flight'], 'message')} in flight"
     )
@@ -84,7 +85,7 @@ def _lines(found: dict[str, Any]) -> list[Line]:
         Line(
             section, "makespan", f"{makespan / HOUR:.1f} h, {makespan / ideal:.3f} times the ideal"
         ),
-        Line(section, "what happened", what_happened),
+        Line(section, "faults", what_happened),
         Line(
             section,
             "tasks",
@@ -104,7 +105,7 @@ def _lines(found: dict[str, Any]) -> list[Line]:
         ),
         Line(section, "requests to the ledger per task", per_task),
         Line(section, "requests to the queue per task", f"{found['sqs_requests'] / tasks:.2f}"),
-        Line(section, "throttling and conflicts", throttling),
+        Line(section, "rejected requests and conflicts", throttling),
         *(_exchange(section, tasks, exchanged) if exchanged else ()),
         Line(section, "cost", f"${sum(dollars.values()):,.0f}: {costs}"),
     ]  # fmt: skip
@@ -116,12 +117,12 @@ def _exchange(section: str, tasks: int, exchanged: dict[str, Any]) -> list[Line]
     return [
         at_most(
             section,
-            "patches computed per distinct patch",
+            "computed patches per distinct patch",
             exchanged["computed"] / distinct,
             COMPUTED_LIMIT,
             "",
-            f", {exchanged['without'] / distinct:.2f} without the exchange; "
-            f"{exchanged['killed'] / distinct:.3%} more by attempts that were interrupted",
+            f", and {exchanged['without'] / distinct:.2f} without the exchange; "
+            f"interrupted attempts computed {exchanged['killed'] / distinct:.3%} more",
         ),
         Line(
             section,

@@ -45,17 +45,25 @@ def speed_lines(report: dict[str, Any]) -> list[Line]:
             Line(section, "speed", f"{run['mvoxel_per_s']:.1f} Mvoxel/s"),
             Line(section, "time for a teravoxel", f"{hours:.1f} GPU hours"),
             at_most(
-                section, "wall time, times bare forward passes", run["wall_over_bare_forward"],
+                section, "wall time relative to bare forward passes", run["wall_over_bare_forward"],
                 OVER_BARE_LIMIT, "x",
             ),
-            Line(section, "time outside of the forward pass", f"{run['outside_share']:.1%}"),
-            at_least(section, "time in which the GPU is busy", run["busy_share"], BUSY_TARGET, "%"),
+            Line(
+                section, "time outside of the forward pass, share of the wall time",
+                f"{run['outside_share']:.1%}",
+            ),
+            at_least(
+                section, "share of the time in which the GPU is busy", run["busy_share"],
+                BUSY_TARGET, "%",
+            ),
         ]  # fmt: skip
         if "device_bytes" in run:
             result.append(Line(section, "memory of the GPU", f"{run['device_bytes'] / 1e9:.1f} GB"))
         if isinstance(run.get("monai_wall_s"), float):
             faster = run["monai_wall_s"] / run["wall_s"]
-            result.append(at_least(section, "speed, times MONAI's", faster, AS_FAST_AS_MONAI, "x"))
+            result.append(
+                at_least(section, "speed relative to MONAI", faster, AS_FAST_AS_MONAI, "x")
+            )
     return result
 
 
@@ -99,9 +107,16 @@ def exchange_lines(report: dict[str, Any]) -> list[Line]:
         runs = [run for run in report["exchange"] if run.get("shared") is shared]
         walls = ", ".join(f"{run['wall_s']:.2f}" for run in runs)
         outside = ", ".join(f"{run['outside_share']:.1%}" for run in runs)
-        counts = f"{runs[0]['patches_run']} patches computed, {runs[0]['patches_found']} found"
+        counts = (
+            f"{runs[0]['patches_run']} patches computed, "
+            f"{runs[0]['patches_found']} taken from the exchange"
+        )
         result.append(
-            Line(section, title, f"{walls} s; outside of the forward {outside}; {counts}")
+            Line(
+                section,
+                title,
+                f"wall times {walls} s; {outside} of them outside of the forward pass; {counts}",
+            )
         )
     return result
 

@@ -82,7 +82,7 @@ def network_lines(case: Case, report: Report) -> list[Line]:
         result.append(Line(case.name, f"wall time, {TITLES.get(name, name)}", text))
     for name, error in case.errors.items():
         result.append(not_measured(case.name, f"wall time, {TITLES.get(name, name)}", "", error))
-    what = "time outside the network's forward pass"
+    what = "time outside the network's forward pass, share of the wall time"
     if case.ours:
         shares = {
             name: median(
@@ -102,7 +102,7 @@ def network_lines(case: Case, report: Report) -> list[Line]:
 
 
 def _speed_line(case: Case, report: Report, dtype: str, target: float) -> Line:
-    what = f"speed in {dtype} against the faster peer"
+    what = f"speed in {dtype} relative to the faster peer"
     words = f"at least {target:.2f} x"
     names = [name for name in case.ours if name.endswith(f" {dtype}")]
     if dtype == "bfloat16" and not report["machine"]["bfloat16"]:
@@ -113,7 +113,7 @@ def _speed_line(case: Case, report: Report, dtype: str, target: float) -> Line:
         return not_measured(case.name, what, words, reason or f"no run in {dtype}")
     peer, own = case.fastest(case.peers()), case.fastest(names)
     ratio = case.median(peer, "wall_s") / case.median(own, "wall_s")
-    note = f" ({own.removeprefix('ours ')} against {peer})"
+    note = f" ({own.removeprefix('ours ')} compared with {peer})"
     return at_least(case.name, what, ratio, target, "x", note)
 
 
@@ -130,9 +130,9 @@ def _bound_lines(case: Case, report: Report, dtype: str) -> list[Line]:
     result = [
         Line(
             case.name,
-            f"multiplication in the forward pass, {dtype}",
-            f"{reached / 1e9:.0f} GFLOP/s, {reached / rate:.0%} of the machine's speed for large "
-            f"matrices ({own.removeprefix('ours ')})",
+            f"speed of the forward pass, {dtype}",
+            f"{reached / 1e9:.0f} GFLOP/s, {reached / rate:.0%} of the speed of large "
+            f"matrix products ({own.removeprefix('ours ')})",
         )
     ]
     if case.peers():
@@ -141,7 +141,7 @@ def _bound_lines(case: Case, report: Report, dtype: str) -> list[Line]:
         result.append(
             Line(
                 case.name,
-                f"speed if the forward pass were nothing but large matrix products, {dtype}",
+                f"speed if the forward pass ran at the speed of large matrix products, {dtype}",
                 f"{most:.2f} x {peer}",
             )
         )
@@ -177,7 +177,7 @@ def identity_lines(case: Case) -> list[Line]:
         for name in (*case.peers(), *case.ours)
     ]
     for peer, target in IDENTITY_TARGETS.items():
-        what, words = f"speed against {TITLES[peer]}", f"at least {target:.2f} x"
+        what, words = f"speed relative to {TITLES[peer]}", f"at least {target:.2f} x"
         if not case.ours or peer not in case.records:
             reason = case.missing((peer, "ours torch float32"))
             result.append(not_measured(case.name, what, words, reason))
@@ -186,7 +186,7 @@ def identity_lines(case: Case) -> list[Line]:
         ratio = case.median(peer, "wall_s") / case.median(own, "wall_s")
         result.append(at_least(case.name, what, ratio, target, "x"))
     for peer in PEERS:
-        what = f"peak memory against {TITLES[peer]}"
+        what = f"peak memory compared with {TITLES[peer]}"
         if not case.ours or peer not in case.records:
             reason = case.missing((peer, "ours torch float32"))
             result.append(not_measured(case.name, what, "at most the peer's", reason))
@@ -199,7 +199,7 @@ def identity_lines(case: Case) -> list[Line]:
 
 def forecast_lines(case: Case) -> list[Line]:
     """Return how far the forecast of peak memory was from what was measured, at worst."""
-    what = "estimated peak memory against the measured one"
+    what = "estimated peak memory compared with the measured peak"
     ratios = {
         name: max((r["forecast_bytes"] / r["peak_bytes"] for r in records), key=_distance)
         for name, records in case.records.items()
@@ -225,7 +225,7 @@ def workspace_lines(report: Report) -> list[Line]:
     names = [name for name, case in report["cases"].items() if case["kind"] == "workspace"]
     if len(names) != 2:
         return []
-    what = "workspace of the deep chunk against that of the shallow one"
+    what = "workspace of the deeper chunk compared with that of the other one"
     words = f"within {WORKSPACE_LIMIT:.0%}"
     section = "workspace"
     needs = {}
@@ -273,7 +273,10 @@ def error_lines(report: Report) -> list[Line]:
 def gpu_lines(report: Report) -> list[Line]:
     """Return the lines of the GPU, or that there was none."""
     gpu = report["gpu"]
-    outside, busy = "time outside the forward pass, ten chunks", "GPU busy, ten chunks"
+    outside, busy = (
+        "time outside the forward pass, ten chunks",
+        "time in which the GPU is busy, ten chunks",
+    )
     if not gpu:
         return []
     if not gpu.get("runs"):
@@ -293,5 +296,7 @@ def gpu_lines(report: Report) -> list[Line]:
     for run in gpu["runs"]:
         if "monai_wall_s" in run:
             ratio = run["monai_wall_s"] / run["wall_s"]
-            result.append(Line(section, f"speed against MONAI, {run['name']}", f"{ratio:.2f} x"))
+            result.append(
+                Line(section, f"speed relative to MONAI, {run['name']}", f"{ratio:.2f} x")
+            )
     return result

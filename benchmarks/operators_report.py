@@ -46,7 +46,7 @@ def _compared(case: Case) -> Iterator[Line]:
         return
     ours, theirs = case.median("ours", "wall_s"), case.median(PEER, "wall_s")
     met = ours <= theirs or ours - theirs < SAME_S
-    measured = f"{_rate(case, 'ours')} against {_rate(case, PEER)}"
+    measured = f"{_rate(case, 'ours')}; chunkflow: {_rate(case, PEER)}"
     target = "not slower"
     yield Line(section, case.name, measured, target, theirs / ours, "met" if met else "not met")
 

@@ -98,7 +98,7 @@ def _nothing(case: Case) -> list[Line]:
     if "no queue" in case.records:
         alone_s = median(record["wall_s"] / record["tasks"] for record in case.records["no queue"])
         text = f"{1e3 * alone_s:.3f} ms per task, one process"
-        result.append(Line(case.name, "the pipeline without queue and ledger", text))
+        result.append(Line(case.name, "the same pipeline without queue and ledger", text))
     for name, records in case.records.items():
         if name == "no queue":
             continue
@@ -137,18 +137,18 @@ def _details(case: Case, name: str) -> Line:
         f"median {gap:.3f} ms, mean {mean:.2f} ms; CPU time of the supervisor "
         f"{median(busy):.2f} ms per task; {files} files of the ledger at the end"
     )
-    return Line(case.name, f"between two tasks of a process, {name}", text)
+    return Line(case.name, f"time between two tasks of a process, {name}", text)
 
 
 def _sleep(case: Case) -> list[Line]:
     result = []
     for name in case.settings["tasks"]:
-        what = f"share of time in tasks, {name}"
+        what = f"share of the time that processes spend in tasks, {name}"
         if name not in case.records:
             continue
         share = case.median(name, "at_work")
         records = case.records[name]
         speed = median(case.settings["seconds"] * r["tasks"] / r["wall_s"] for r in records)
-        note = f"; {speed:.2f} tasks at the same time, over the whole run"
+        note = f"; {speed:.2f} tasks at the same time, on average over the whole run"
         result.append(at_least(case.name, what, share, SCALING_TARGET, "%", note))
     return result

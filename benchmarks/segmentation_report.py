@@ -40,8 +40,8 @@ def _speed(case: Case) -> list[Line]:
         text = f"{spread(speed, 'Mvoxel/s')}; peak {peak / 1e9:.2f} GB"
         result.append(Line(case.name, f"speed and memory, {name}", text))
     for what, slower, target in (
-        (f"{ONE}: times the speed of {PEER}", PEER, SPEED_TARGET),
-        (f"{TWO}: times the speed of {ONE}", ONE, SCALING_TARGET),
+        (f"speed of {ONE} relative to {PEER}", PEER, SPEED_TARGET),
+        (f"speed of {TWO} relative to {ONE}", ONE, SCALING_TARGET),
     ):
         faster = ONE if slower == PEER else TWO
         why = case.missing((slower, faster))
@@ -55,7 +55,7 @@ def _speed(case: Case) -> list[Line]:
             )
         )
         result.append(at_least(case.name, what, ratio, target, "x"))
-    what = f"{ONE}: peak memory, times that of {PEER}"
+    what = f"peak memory of {ONE} relative to {PEER}"
     why = case.missing((PEER, ONE))
     if why:
         return [*result, not_measured(case.name, what, f"at most {MEMORY_LIMIT:g} x", why)]

@@ -68,7 +68,7 @@ def storage_lines(case: Case) -> list[Line]:
 
 def _against(case: Case, own: str, durability: str) -> Line:
     """Return how fast *own* is beside the fastest library that waits for the disk, or does not."""
-    what = f"speed against the fastest library{durability}"
+    what = f"speed relative to the fastest other library{durability}"
     words = f"at least {STORAGE_TARGET:.2f} x"
     peers = [
         name
@@ -83,7 +83,7 @@ def _against(case: Case, own: str, durability: str) -> Line:
 
 
 def _against_cloud_volume(case: Case) -> Line:
-    what = "speed, on the disk, against cloud-volume without waiting"
+    what = "speed on the disk relative to cloud-volume, which does not wait"
     if reason := case.missing((SYNCED, "cloud-volume")):
         return not_measured(case.name, what, f"at least {GZIP_TARGET:.2f} x", reason)
     ratio = case.median("cloud-volume", "wall_s") / case.median(SYNCED, "wall_s")
@@ -120,7 +120,7 @@ def _stages(case: Case, contestant: str) -> dict[str, float]:
 
 
 def _overlap_lines(case: Case) -> list[Line]:
-    what = "wall time against the slowest stage"
+    what = "wall time relative to the time of the slowest stage"
     words = f"at most {OVERLAP_LIMIT:.2f} x"
     if reason := case.missing((LANES, NO_LANES)):
         return [not_measured(case.name, what, words, reason)]
@@ -128,10 +128,12 @@ def _overlap_lines(case: Case) -> list[Line]:
     result = [at_most(case.name, what, ratio, OVERLAP_LIMIT, "x")]
     apart = _stages(case, NO_LANES)
     text = f"{max(apart.values()) / (sum(apart.values()) / 3):.2f} x"
-    result.append(Line(case.name, "slowest stage against the mean of the stages, --ahead 0", text))
+    result.append(
+        Line(case.name, "slowest stage relative to the mean of the stages, --ahead 0", text)
+    )
     if case.settings["equal"]:
         speed = case.median(NO_LANES, "wall_s") / case.median(LANES, "wall_s")
-        what = "speed against --ahead 0"
+        what = "speed relative to --ahead 0"
         result.append(at_least(case.name, what, speed, OVERLAP_TARGET, "x"))
     return result
 
@@ -139,8 +141,8 @@ def _overlap_lines(case: Case) -> list[Line]:
 def _chunkflow_lines(case: Case) -> list[Line]:
     words = f"at least {CHUNKFLOW_TARGET:.2f} x"
     result = []
-    for key, part in (("wall_s", "tasks"), ("process_s", "whole process, start included")):
-        what = f"speed against chunkflow 1.2.0, {part}"
+    for key, part in (("wall_s", "tasks"), ("process_s", "whole process with its start")):
+        what = f"speed relative to chunkflow 1.2.0, {part}"
         if reason := case.missing((LANES, "chunkflow")):
             result.append(not_measured(case.name, what, words, reason))
             continue
@@ -150,7 +152,7 @@ def _chunkflow_lines(case: Case) -> list[Line]:
 
 
 def _outside_line(case: Case) -> Line:
-    what = "time outside the network"
+    what = "time outside the network, share of the wall time"
     if reason := case.missing((LANES,)):
         return not_measured(case.name, what, f"at most {OUTSIDE_LIMIT:.1%}", reason)
     share = median(1 - record["forward_s"] / record["wall_s"] for record in case.records[LANES])
@@ -158,7 +160,7 @@ def _outside_line(case: Case) -> Line:
 
 
 def _memory_line(case: Case) -> Line:
-    what, words = "peak memory against the estimate", "at most the estimate"
+    what, words = "peak memory compared with the estimate", "at most the estimate"
     records: list[Record] = case.records.get(LANES, [])
     estimated = [record for record in records if record.get("forecast_bytes")]
     if not estimated:
@@ -180,14 +182,14 @@ def convert_lines(case: Case) -> list[Line]:
         result.append(Line(case.name, name, text))
     result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
     for own in (SYNCED, PROGRAM):
-        what = f"speed against {CONVERT_PEER}, {own}"
+        what = f"speed relative to {CONVERT_PEER}, {own}"
         if reason := case.missing((own, CONVERT_PEER)) or _differing(case, (own, CONVERT_PEER)):
             result.append(not_measured(case.name, what, f"at least {CONVERT_TARGET:.2f} x", reason))
         else:
             ratio = case.median(CONVERT_PEER, "process_s") / case.median(own, "process_s")
             result.append(at_least(case.name, what, ratio, CONVERT_TARGET, "x"))
     if HALF in case.settings["order"]:
-        what = "peak memory against that for half of the pages"
+        what = "peak memory relative to that for half of the pages"
         if reason := case.missing((SYNCED, HALF)):
             result.append(not_measured(case.name, what, f"at most {GROWTH_LIMIT:.2f} x", reason))
         else:

@@ -71,20 +71,20 @@ def test_passes_of_killed_tasks_are_told_apart() -> None:
     """What a killed task has computed is lost with or without an exchange."""
     record = _count(KILLED, 1010, killed_forwards=120, killed_attempts=7)
     line = _line("computed / distinct", record)
-    assert (line.verdict, line.measured.endswith("; 120 more of 7 killed tasks")) == ("met", True)
+    assert (line.verdict, line.measured.endswith("; 120 more in 7 killed tasks")) == ("met", True)
 
 
 def test_tasks_without_exchange_follow_the_geometry() -> None:
     """Otherwise the counting itself is wrong."""
-    assert _line("against the geometry", _count(APART, 2000)).verdict == "met"
-    assert _line("against the geometry", _count(APART, 1900)).verdict == "not met"
+    assert _line("difference from the expected", _count(APART, 2000)).verdict == "met"
+    assert _line("difference from the expected", _count(APART, 1900)).verdict == "not met"
 
 
 def test_the_size_of_the_exchange_stands_beside_the_planned_one() -> None:
     """If `plan` says one."""
     assert _line("most bytes", _count(ALONE, 1000)).measured == "5 MB"
     line = _line("most bytes", _count(ALONE, 1000, planned_peak_bytes=7e6))
-    assert line.measured == "5 MB; planned: at most 7 MB"
+    assert line.measured == "5 MB; estimate of plan: at most 7 MB"
 
 
 def test_another_output_is_not_met() -> None:
@@ -103,10 +103,10 @@ def test_times_are_compared_within_a_round() -> None:
         for number, pace in enumerate((1.0, 3.0, 1.2))
         for name, wall_s in ((ONE, 10.0), (SMALL, 10.4), (BARE, 16.0), ("chunkflow", 13.0))
     ]
-    assert _line("time against one task", *runs).measured == "1.04 x"
-    line = _line("speed against no exchange", *runs)
+    assert _line("relative to one task", *runs).measured == "1.04 x"
+    line = _line("speed relative to no exchange", *runs)
     assert (line.measured, line.verdict) == ("1.54 x", "met")
-    assert _line("speed against chunkflow", *runs).measured == "5.00 x"
+    assert _line("speed relative to chunkflow", *runs).measured == "5.00 x"
 
 
 def test_the_remaining_share_of_the_saved_time() -> None:
@@ -117,9 +117,9 @@ def test_the_remaining_share_of_the_saved_time() -> None:
 
 def test_bytes_are_compared_with_the_estimate() -> None:
     """What is written; less is read, as tasks of one process share memory."""
-    line = _line("against the estimate", _time(BUCKET, 1.0, planned_bytes=40e6))
+    line = _line("compared with the estimate", _time(BUCKET, 1.0, planned_bytes=40e6))
     assert (line.measured.split(" ")[0], line.verdict) == ("-12.5%", "met")
-    assert "not measured" in _line("against the estimate", _time(BUCKET, 1.0)).verdict
+    assert "not measured" in _line("compared with the estimate", _time(BUCKET, 1.0)).verdict
 
 
 def test_processor_time_is_compared_with_the_forward() -> None:
@@ -131,7 +131,7 @@ def test_processor_time_is_compared_with_the_forward() -> None:
 def test_what_did_not_run_is_not_judged() -> None:
     """The reason stands in the table."""
     lost = {"case": TIMES, "contestant": SMALL, "round": 0, "error": "no space"}
-    line = _line("time against one task", _time(ONE, 1.0), lost)
+    line = _line("relative to one task", _time(ONE, 1.0), lost)
     assert line.verdict == "not measured: no space"
 
 

@@ -67,7 +67,7 @@ def test_speed_is_that_of_medians_against_the_faster_peer() -> None:
     runs = _network_runs(10, 5, 30, 20) + _network_runs(11, 4, 31, 2) + _network_runs(9, 90, 32, 21)
     line = _line(_report(*runs), "speed in float32")
     assert line.ratio == pytest.approx(20 / 5 / 2.8)
-    assert line.measured == "4.00 x (openvino float32 against monai)"
+    assert line.measured == "4.00 x (openvino float32 compared with monai)"
     assert (line.target, line.verdict) == ("at least 2.80 x", "met")
 
 
@@ -108,8 +108,8 @@ def test_speed_of_multiplication_stands_beside_the_network() -> None:
     arithmetic = {"operations_per_s": {"float32": 2e9}, "operations": {"rsunet": 1e9}}
     report = _report(*_network_runs(10, 5, 30, 20), arithmetic=arithmetic)
     # 8 forwards of 1e9 in 4.9 s of the machine's 2e9 a second; 4 s would be the least.
-    assert "82% of the machine's" in _line(report, "multiplication in the forward").measured
-    assert _line(report, "nothing but large matrix products").measured == "5.00 x monai"
+    assert "82% of the speed" in _line(report, "speed of the forward pass").measured
+    assert _line(report, "at the speed of large matrix").measured == "5.00 x monai"
 
 
 def test_different_work_is_seen() -> None:
@@ -130,10 +130,10 @@ def test_blending_has_a_target_for_each_peer() -> None:
         _run(IDENTITY, "monai", 1.6, peak_bytes=1.7e9),
     )
     assert _line(report, "speed, ours").measured == "200 Mvoxel/s (one run)"
-    assert _line(report, "speed against chunkflow").verdict == "not met"
-    assert _line(report, "speed against MONAI").ratio == pytest.approx(3.2 / 3)
-    assert _line(report, "peak memory against chunkflow").verdict == "met"
-    assert _line(report, "peak memory against MONAI").verdict == "not met"
+    assert _line(report, "speed relative to chunkflow").verdict == "not met"
+    assert _line(report, "speed relative to MONAI").ratio == pytest.approx(3.2 / 3)
+    assert _line(report, "peak memory compared with chunkflow").verdict == "met"
+    assert _line(report, "peak memory compared with MONAI").verdict == "not met"
 
 
 @pytest.mark.parametrize(("deep_peak", "verdict"), [(1.30e9, "met"), (1.32e9, "not met")])
@@ -146,7 +146,7 @@ def test_workspace_is_what_is_beyond_program_input_and_output(
         _run("shallow", name, 1, peak_bytes=0.7e9, before_bytes=0.2e9, output_bytes=0.25e9),
         _run("deep", name, 1, peak_bytes=deep_peak, before_bytes=0.25e9, output_bytes=0.79e9),
     )
-    assert _line(report, "deep chunk against").verdict == verdict
+    assert _line(report, "workspace of the deeper").verdict == verdict
 
 
 @pytest.mark.parametrize(("forecast", "verdict"), [(1.8e9, "met"), (2.4e9, "not met")])
@@ -177,12 +177,12 @@ def test_errors_of_float32_have_a_limit() -> None:
 
 def test_gpu_is_not_measured_or_judged_at_its_fastest() -> None:
     """Without a GPU both lines say so; with one the fastest setting counts."""
-    assert _line(_report(), "GPU busy").verdict == "not measured: no CUDA device"
+    assert _line(_report(), "GPU is busy").verdict == "not measured: no CUDA device"
     slow = {"name": "float32", "wall_s": 2.0, "outside_share": 0.01, "busy_share": 0.99}
     fast = {"name": "float16", "wall_s": 1.0, "outside_share": 0.06, "busy_share": 0.96}
     report = _report(gpu={"device": "a GPU", "runs": [slow, fast]})
     assert _line(report, "time outside the forward").verdict == "not met"
-    assert _line(report, "GPU busy").verdict == "met"
+    assert _line(report, "GPU is busy").verdict == "met"
 
 
 def test_busy_share_counts_overlaps_once() -> None:

@@ -39,14 +39,14 @@ def _line(what: str, *runs: dict[str, Any]) -> Line:
 def test_speeds_are_judged(contestant: str, seconds: float, verdict: str) -> None:
     """One process against waterz, two processes against one."""
     slower = PEER if contestant == ONE else ONE
-    line = _line(f"{contestant}: times the speed", _run(slower, 100.0), _run(contestant, seconds))
+    line = _line(f"speed of {contestant} relative", _run(slower, 100.0), _run(contestant, seconds))
     assert line.verdict == verdict
 
 
 def test_speeds_are_compared_within_a_round() -> None:
     """A machine that becomes slower between two rounds makes no difference."""
     runs = [_run(name, factor * at) for factor in (1, 2, 3) for name, at in ((PEER, 10), (ONE, 5))]
-    assert _line("times the speed of waterz", *runs).measured == "2.00 x"
+    assert _line(f"speed of {ONE} relative to", *runs).measured == "2.00 x"
 
 
 def test_memory_is_judged() -> None:
@@ -72,7 +72,7 @@ def test_the_growth_of_the_graph_is_shown() -> None:
 def test_what_did_not_run_is_not_judged() -> None:
     """The reason stands in the table."""
     lost = {"case": NAME, "contestant": PEER, "round": 0, "error": "out of memory"}
-    line = _line("times the speed of waterz", _run(ONE, 1.0), lost)
+    line = _line(f"speed of {ONE} relative to", _run(ONE, 1.0), lost)
     assert line.verdict == "not measured: out of memory"
 
 

@@ -75,7 +75,7 @@ def test_tasks_that_exchange_patches_compute_each_about_once() -> None:
     assert 0 < exchanged["peak_bytes"] < exchanged["bytes_written"] / 2
     assert found["makespan_s"] < 0.7 * found["ideal_s"]  # of tasks that compute all their patches
     table = {line.what: line for line in lines([found])}
-    assert table["patches computed per distinct patch"].verdict == "met"
+    assert table["computed patches per distinct patch"].verdict == "met"
     assert "for the exchange $" in table["cost"].measured
     requests = {kind: found["requests"][kind] - n for kind, n in exchanged["requests"].items()}
     requests["PUT"] -= found["volume_writes"]

@@ -70,11 +70,11 @@ def _writes(**seconds: float) -> list[dict[str, Any]]:
 def test_who_waits_for_the_disk_is_compared_with_who_waits() -> None:
     """A library that does not wait is no measure for one that does."""
     runs = _writes(ours=2, synced=3, tensorstore_synced=2.7, tensorstore=2, zarrs=1.8)
-    waiting = _line("fastest library, on the disk", *runs)
+    waiting = _line("fastest other library, on the disk", *runs)
     assert (waiting.measured, waiting.verdict) == ("0.90 x (tensorstore, on the disk)", "not met")
-    (other,) = [x for x in _lines(*runs) if x.what == "speed against the fastest library"]
+    (other,) = [x for x in _lines(*runs) if x.what == "speed relative to the fastest other library"]
     assert (other.measured, other.verdict) == ("0.90 x (zarrs)", "not met")
-    met = _line("fastest library, on the disk", *_writes(synced=3, tensorstore_synced=2.86))
+    met = _line("fastest other library, on the disk", *_writes(synced=3, tensorstore_synced=2.86))
     assert met.verdict == "met"
 
 
@@ -82,7 +82,7 @@ def test_a_library_that_failed_gives_no_verdict() -> None:
     """The fastest of the others may not be the fastest, and the reason stands in the table."""
     runs = [run for run in _writes() if run["contestant"] != "zarrs"]
     runs.append({"case": WRITE, "contestant": "zarrs", "round": 0, "error": "no such module"})
-    (line,) = [x for x in _lines(*runs) if x.what == "speed against the fastest library"]
+    (line,) = [x for x in _lines(*runs) if x.what == "speed relative to the fastest other library"]
     assert line.verdict == "not measured: no such module"
 
 
@@ -96,7 +96,7 @@ def test_speeds_are_of_every_repeat_and_the_first_stands_apart() -> None:
 def test_gzip_is_asked_to_be_five_times_cloud_volume() -> None:
     """Ours waits for the disk even there, where cloud-volume does not."""
     order = dict.fromkeys(cases()[GZIP]["order"], 5.0) | {SYNCED: 1.01}
-    line = _line("against cloud-volume", *(_stored(GZIP, n, s) for n, s in order.items()))
+    line = _line("relative to cloud-volume", *(_stored(GZIP, n, s) for n, s in order.items()))
     assert (line.measured, line.verdict) == ("4.95 x", "not met")
 
 
@@ -105,15 +105,15 @@ def test_a_pipeline_is_compared_with_its_slowest_stage(wall: float, verdict: str
     """All the time beyond it is time in which nothing overlapped."""
     lanes = {"read": 2.0, "compute": 1.5, "write": 1.0}
     runs = [_ran(BUCKET, LANES, wall, lanes=lanes), _ran(BUCKET, NO_LANES, 9)]
-    assert _line("against the slowest stage", *runs).verdict == verdict
+    assert _line("relative to the time of the slowest", *runs).verdict == verdict
 
 
 def test_overlapping_stages_are_compared_with_none() -> None:
     """Two and a half times, where the stages are equal; the table shows how equal they were."""
     lanes = {"read": 2.0, "compute": 1.0, "write": 0.0}
     runs = [_ran(BUCKET, LANES, 2), _ran(BUCKET, NO_LANES, 4.9, lanes=lanes)]
-    assert _line("speed against --ahead 0", *runs).verdict == "not met"
-    assert _line("against the mean of the stages", *runs).measured == "2.00 x"
+    assert _line("speed relative to --ahead 0", *runs).verdict == "not met"
+    assert _line("relative to the mean of the stages", *runs).measured == "2.00 x"
 
 
 def test_chunkflow_is_compared_with_and_without_its_start() -> None:
@@ -165,7 +165,7 @@ def test_a_conversion_is_compared_with_libraries(seconds: float, verdict: str) -
 def test_memory_must_not_grow_with_the_number_of_pages(peak: float, verdict: str) -> None:
     """Twice the pages take the memory of half of them."""
     runs = [_converted(SYNCED, 1, peak_bytes=peak), _converted(HALF, 1)]
-    assert _line("peak memory against", *runs).verdict == verdict
+    assert _line("peak memory", *runs).verdict == verdict
 
 
 @pytest.mark.long
