@@ -67,7 +67,7 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @click.option("--task-memory", help="Memory limit of a task, such as 8GB; needs --sharded.")
 @click.option("--times", type=click.IntRange(min=1), help="Number of time points.")
 @click.option("--channel-names", type=NAMES, help="Names of the channels (OME-Zarr).")
-@click.option("--ome-version", type=click.Choice(["0.4", "0.5"]),
+@click.option("--ome-version", type=click.Choice(["0.4", "0.5", "0.6"]),
               help="OME-Zarr version; 0.4 is zarr v2, without shards.  [default: 0.5]")  # fmt: skip
 @click.option("--order", type=click.Choice(["xyz", "zyx"]),
               help="Order of the axes of a zarr array.  [default: zyx]")  # fmt: skip

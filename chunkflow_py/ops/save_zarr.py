@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--ome-version",
-    type=click.Choice(["0.4", "0.5"]),
-    help="OME-Zarr version of a new volume: 0.4 uses zarr format 2, and 0.5 uses zarr format 3, "
-    "also with --plain.  [default: 0.5]",
+    type=click.Choice(["0.4", "0.5", "0.6"]),
+    help="OME-Zarr version of a new volume: 0.4 uses zarr format 2, 0.5 and 0.6 use zarr format "
+    "3, also with --plain.  [default: 0.5]",
 )
 @click.pass_context
 def command(

@@ -23,7 +23,7 @@ PINS = {
         [
             "ome-zarr==0.16.0", "app-model", "psygnal", "pint", "vispy", "lazy_loader", "cachey",
             "pydantic", "pydantic-settings", "platformdirs", "psutil", "tqdm", "pyyaml", "appdirs",
-            "superqt", "lxml", "in-n-out",
+            "superqt", "lxml", "in-n-out", "ngff-zarr==0.50.0", "jsonschema",
         ],
         ["--no-deps", "napari==0.9.2", "napari-ome-zarr==0.10.0"],
     ],

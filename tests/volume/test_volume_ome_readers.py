@@ -12,7 +12,7 @@ from rigs.variants import gate_runs
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.volume import create_volume
+from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
 FOLDER = os.environ.get("CHUNKFLOW_TEST_READERS", Path(__file__).parents[2] / ".rigs" / "readers")
@@ -102,3 +102,38 @@ def test_napari(image, tmp_path):
     assert levels[1].shape == (2, 11, 17, 17)
     assert (labels["kind"], labels["scale"]) == ("labels", [40, 4.5, 4])
     np.testing.assert_array_equal(label_levels[0], cells)
+
+
+def test_ngff_zarr(tmp_path):
+    """ngff-zarr validates our OME-Zarr 0.6, and finds axes, units, positions, names and voxels."""
+    volume = create_volume(
+        SPEC, f"zarr://{tmp_path}/em", channel_names=("DAPI", "GFP"), ome_version="0.6"
+    )
+    voxels = np.random.default_rng(0).integers(0, 9999, (2, *BOUNDS.size)).astype("u2")
+    volume.write(Chunk(voxels, BOUNDS.start))
+    ((about, levels),) = read("ngff-zarr", str(tmp_path / "em"), tmp_path)
+    assert about["axes"] == ["c", "z", "y", "x"]
+    assert about["units"] == {"c": None, **dict.fromkeys("zyx", "nanometer")}
+    assert about["channels"] == ["DAPI", "GFP"]
+    assert about["scale"][0] == {"c": 1, "z": 40, "y": 4.5, "x": 4}
+    assert about["translation"][0] == {"c": 0, "z": -120, "y": 31.5, "x": 404}
+    assert about["translation"][1] == {"c": 0, "z": -140, "y": 29.25, "x": 402}
+    np.testing.assert_array_equal(levels[0], voxels)
+    assert levels[1].shape == (2, 11, 17, 17)
+
+
+def test_written_by_ngff_zarr(tmp_path):
+    """An OME-Zarr 0.6 of ngff-zarr is read with its positions, levels and voxels."""
+    voxels = np.random.default_rng(0).integers(0, 9999, (8, 20, 30)).astype("u2")
+    np.savez(tmp_path / "in.npz", image=voxels)
+    path = tmp_path / "theirs.ome.zarr"
+    run = [PYTHON, SCRIPT, "write-ngff-zarr", path, tmp_path / "in.npz"]
+    done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["version"] == "0.6"
+    volume = open_volume(str(path))
+    assert volume.voxel_size_nm == (40000, 4500, 4000)
+    assert volume.bounds == BoundingBox.from_size(Zyx(2, -2, 2), Zyx(8, 20, 30))
+    np.testing.assert_array_equal(volume.read(volume.bounds), voxels)
+    coarse = open_volume(str(path), 1)
+    assert (coarse.voxel_size_nm, coarse.bounds.size) == ((80000, 9000, 8000), (4, 10, 15))

@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.errors import ChunkError, ChunkflowError, VolumeError, needs_extra
 from chunkflow_py.ops.viewing.colours import CHANNEL_COLOURS
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of
@@ -213,6 +214,21 @@ def _mesh_ids(keys: Iterable[str]) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)[:MESHES_AT_MOST]
 
 
+def _known_version(document: bytes, url: str) -> bytes:
+    """Return a zarr.json as Neuroglancer reads it: it does not know OME-Zarr 0.6.
+
+    Raises:
+        VolumeError: the document is damaged, or 0.5 cannot describe the image.
+    """
+    from chunkflow_py.volume.zarr.ome_metadata import as_version_05
+    from chunkflow_py.volume.zarr.zarr_metadata import damage
+
+    with damage(url, "zarr.json"):
+        content = parse_json(document)
+        changed = as_version_05(content, url)
+        return document if changed == content else json.dumps(changed).encode()
+
+
 def _objects_handler() -> type:
     """Return the request handler for the objects of a store."""
     import tornado.ioloop
@@ -262,6 +278,8 @@ def _objects_handler() -> type:
                 start = max(0, size - int(wanted[2]))
                 return start, self._store.get_range(key, start, size), size
             data = self._folder.get(key)
+            if data is not None and key == "zarr.json":
+                data = _known_version(data, self._folder.url)
             if data is None and key == "info":  # older folders have none
                 data = json.dumps({"@type": "neuroglancer_legacy_mesh"}).encode()
             return 0, data, len(data or b"")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,11 @@ def open_nifti(path: Path) -> FileVolume:
         return _opened(path)
 
 
+@lru_cache(maxsize=64)  # one warning per file, although a command opens a file several times
+def _warn_of_assumed_unit(path: Path) -> None:
+    logger.warning("%s names no unit of length, so millimetres are assumed", path)
+
+
 def _opened(path: Path) -> FileVolume:
     image: Any = nibabel.load(path)
     stored = tuple(int(n) for n in image.shape)
@@ -64,7 +69,7 @@ def _opened(path: Path) -> FileVolume:
     zooms = [abs(float(zoom)) for zoom in image.header.get_zooms()][:3]
     unit = image.header.get_xyzt_units()[0]
     if unit not in _NANOMETRES:
-        logger.warning("%s names no unit of length, so millimetres are assumed", path)
+        _warn_of_assumed_unit(path)
     factor = _NANOMETRES.get(unit, 1e6)
     size = [float(f"{zoom * factor:.6g}") for zoom in (*zooms, *(1.0,) * 3)[:3]]
     known = len(zooms) == 3 and all(np.isfinite(size)) and all(nm > 0 for nm in size)

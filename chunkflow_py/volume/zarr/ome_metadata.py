@@ -1,8 +1,10 @@
 """Axes, voxel size, offset, levels and channels in the attributes of zarr images and arrays.
 
-OME-Zarr 0.5 (https://ngff.openmicroscopy.org/0.5/) keeps ``multiscales`` under ``ome`` in the
-attributes of a group; 0.4 and older versions keep it directly in the attributes. Plain arrays may
-follow the conventions of funlib, xarray or chunkflow 1.x. Positions are affine along each axis:
+OME-Zarr 0.5 and 0.6 (https://ngff.openmicroscopy.org/) keep ``multiscales`` under ``ome`` in the
+attributes of a group; 0.4 and older versions keep it directly in the attributes. An image of
+version 0.6 may have several coordinate systems. Its volume has the axes and positions of the
+*intrinsic* system, to which the transformations of its datasets lead. Plain arrays may follow the
+conventions of funlib, xarray or chunkflow 1.x. Positions are affine along each axis:
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
@@ -37,7 +39,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.volume.protocol import UNIT_NM, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from chunkflow_py.core.chunk import Kind
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
@@ -59,6 +61,7 @@ _BY_TYPE = {"channel": "c", "time": "t"}
 _COLOR = re.compile("[0-9A-Fa-f]{6}")
 _COLORS = ("FF0000", "00FF00", "0000FF", "FFFF00", "FF00FF", "00FFFF")
 _TYPES = {"t": "time", "c": "channel"}
+_INTRINSIC = "intrinsic"  # name of the coordinate system of our images, as in the specification
 
 
 @dataclass(frozen=True)
@@ -154,32 +157,20 @@ def multiscale_geometry(
     """
     dataset = next(d for d in image["datasets"] if str(d["path"]) == path)
     if "coordinateSystems" in image:
-        msg = (
-            f"{url} has coordinate systems of an OME-Zarr version after 0.5, which is not "
-            "supported; store the image as version 0.5 or 0.4"
-        )
-        raise VolumeError(msg)
-    # before version 0.3 the axes were always these
-    given = [_as_dict(axis) for axis in image.get("axes") or "tczyx"]
+        given, transforms = _intrinsic_system(image, dataset, url)
+    else:
+        # before version 0.3 the axes were always these
+        given = [_as_dict(axis) for axis in image.get("axes") or "tczyx"]
+        # transformations of the dataset apply first, then those of the whole image
+        transforms = [
+            *dataset.get("coordinateTransformations", ()),
+            *image.get("coordinateTransformations", ()),
+        ]
     axes = tuple(_BY_TYPE.get(axis.get("type", ""), str(axis["name"]).lower()) for axis in given)
     if len(set(axes)) < len(axes) or not {"y", "x"} <= set(axes):
         msg = f"{url} has the axes {', '.join(axes)}; a volume needs y and x, and may have t, c, z"
         raise VolumeError(msg)
-    scale = [float(s) for s in shrinkage or [1] * len(axes)]
-    shift = [0.0] * len(axes)
-    # transformations of the dataset apply first, then those of the whole image
-    for transform in (
-        *dataset.get("coordinateTransformations", ()),
-        *image.get("coordinateTransformations", ()),
-    ):
-        if transform.get("type") == "identity":
-            continue
-        values = _values(transform, len(axes), url)
-        if transform["type"] == "scale":
-            scale = [a * b for a, b in zip(scale, values, strict=True)]
-            shift = [a * b for a, b in zip(shift, values, strict=True)]
-        else:
-            shift = [a + b for a, b in zip(shift, values, strict=True)]
+    scale, shift = _composed(transforms, [float(s) for s in shrinkage or [1] * len(axes)], url)
     by_name = {
         name: (size, translation, axis.get("unit"))
         for name, size, translation, axis in zip(axes, scale, shift, given, strict=True)
@@ -192,6 +183,102 @@ def multiscale_geometry(
     ome = ome_of(attributes)
     kind = kind_of(attributes) or ("segmentation" if "image-label" in ome else None)
     return ArrayGeometry(axes, size, offset, kind, _channel_names(ome), _channel_colors(ome))
+
+
+def as_version_05(document: Mapping[str, Any], url: str) -> dict[str, Any]:
+    """Return a group's zarr.json in which an image of OME-Zarr 0.6 is described as 0.5.
+
+    For programs that read only 0.5. Further coordinate systems are left out. A document without
+    coordinate systems is returned as it is.
+
+    Args:
+        document: content of the zarr.json.
+        url: address of the volume, for messages.
+
+    Raises:
+        VolumeError: version 0.5 cannot describe the image.
+        ValueError: the description of the image is not valid.
+    """
+    attributes = document.get("attributes", {})
+    image = multiscale(attributes)
+    if image is None or "coordinateSystems" not in image:
+        return dict(document)
+    datasets: list[dict[str, Any]] = []
+    axes: list[Mapping[str, Any]] = []
+    for dataset in image["datasets"]:
+        axes, transforms = _intrinsic_system(image, dataset, url)
+        scale, shift = _composed(transforms, [1.0] * len(axes), url)
+        steps = [
+            {"type": "scale", "scale": scale},
+            {"type": "translation", "translation": shift},
+        ]
+        datasets.append({"path": dataset["path"], "coordinateTransformations": steps})
+    known = ("coordinateSystems", "coordinateTransformations")
+    rest = {key: value for key, value in image.items() if key not in known}
+    described = {**rest, "axes": axes, "datasets": datasets}
+    ome = {**ome_of(attributes), "version": "0.5", "multiscales": [described]}
+    return {**document, "attributes": {**attributes, "ome": ome}}
+
+
+def _intrinsic_system(
+    image: Mapping[str, Any], dataset: Mapping[str, Any], url: str
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the axes of the intrinsic coordinate system, and how a dataset lies in it.
+
+    The transformation of a dataset names its output: the intrinsic system, in which the
+    specification recommends to process the image. Transformations of the whole image lead from it
+    to further systems, and are not used.
+
+    Raises:
+        VolumeError: the system is not among those of the image.
+    """
+    systems = {str(system["name"]): system for system in image["coordinateSystems"]}
+    transforms = list(dataset["coordinateTransformations"])
+    # versions before 0.6rc0 wrote the name alone
+    output = transforms[-1].get("output") if transforms else None
+    name = output.get("name") if isinstance(output, dict) else output
+    if name not in systems:
+        msg = (
+            f"{url} has the coordinate systems {', '.join(systems) or 'none'}, but dataset "
+            f"{dataset['path']!r} lies in {name!r}; correct its metadata"
+        )
+        raise VolumeError(msg)
+    if others := [other for other in systems if other != name]:
+        logger.info(
+            "%s has further coordinate systems (%s); positions are those of %r",
+            url, ", ".join(others), name,
+        )  # fmt: skip
+    return [_as_dict(axis) for axis in systems[name]["axes"]], transforms
+
+
+def _composed(
+    transforms: Iterable[Mapping[str, Any]], scale: list[float], url: str
+) -> tuple[list[float], list[float]]:
+    """Return scale and translation, one per axis, of *scale* followed by transformations.
+
+    Raises:
+        VolumeError: a transformation is not supported.
+    """
+    shift = [0.0] * len(scale)
+    for transform in _single(transforms):
+        values = _values(transform, len(scale), url)
+        if transform["type"] == "scale":
+            scale = [a * b for a, b in zip(scale, values, strict=True)]
+            shift = [a * b for a, b in zip(shift, values, strict=True)]
+        else:
+            shift = [a + b for a, b in zip(shift, values, strict=True)]
+    return scale, shift
+
+
+def _single(transforms: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield transformations in order, with those inside sequences; leave out identities."""
+    waiting = list(transforms)[::-1]
+    while waiting:
+        transform = waiting.pop()
+        if transform.get("type") == "sequence":
+            waiting += transform["transformations"][::-1]
+        elif transform.get("type") != "identity":
+            yield transform
 
 
 def _as_dict(axis: Any) -> Mapping[str, Any]:
@@ -211,9 +298,19 @@ def _values(transform: Mapping[str, Any], count: int, url: str) -> list[float]:
             "supported; write the numbers into the metadata"
         )
         raise VolumeError(msg)
-    values = transform.get(kind) if kind in ("scale", "translation") else None
+    if kind not in ("scale", "translation"):
+        msg = (
+            f"{url} has a coordinate transformation of type {kind!r}, which is not supported: only "
+            "identity, scale, translation and sequence are; resample the image to a grid along its "
+            "axes"
+        )
+        raise VolumeError(msg)
+    values = transform.get(kind)
     if not isinstance(values, list) or len(values) != count:
-        msg = f"{url} has a coordinate transformation that is not supported: {dict(transform)}"
+        msg = (
+            f"{url} has {count} axes, but its {kind} is {values}; give one number per axis in its "
+            "metadata"
+        )
         raise VolumeError(msg)
     return [float(value) for value in values]
 
@@ -341,25 +438,27 @@ def image_attributes(
         levels: mip -> description of the level.
         axes: names of the axes of the arrays, in order.
         name: name of the image.
-        version: ``0.4`` or ``0.5``.
+        version: ``0.4``, ``0.5`` or ``0.6``.
         channel_names: one name per channel, or empty.
         is_label: whether the group is a label image of another image.
     """
     spec = next(iter(levels.values()))
-    image = {
-        "name": name,
-        "axes": [_axis(axis) for axis in axes],
-        "datasets": [
-            {"path": str(mip), "coordinateTransformations": _transformations(level, axes, mip)}
-            for mip, level in levels.items()
-        ],
-    }
+    own_axes = [_axis(axis) for axis in axes]
+    image: dict[str, Any] = {"name": name}
+    if version == "0.6":
+        image["coordinateSystems"] = [{"name": _INTRINSIC, "axes": own_axes}]
+    else:
+        image["axes"] = own_axes
+    image["datasets"] = [
+        {"path": str(mip), "coordinateTransformations": _transformations(level, axes, mip, version)}
+        for mip, level in levels.items()
+    ]
     ome: dict[str, Any] = {"multiscales": [image]}
     if spec.kind == "segmentation":
         ome["image-label"] = {"source": {"image": "../../"}} if is_label else {}
     elif channel_names or (spec.channels is not None and _has_known_range(spec)):
         ome["omero"] = {"channels": _channels(spec, channel_names)}
-    if version == "0.5":
+    if version != "0.4":
         return {"ome": {"version": version, **ome}, OURS: _ours(spec)}
     image["version"] = version
     if "image-label" in ome:
@@ -406,16 +505,22 @@ def _axis(name: str) -> dict[str, str]:
     return {"name": name, "type": _TYPES[name]}
 
 
-def _transformations(level: VolumeSpec, axes: Sequence[str], mip: int) -> list[dict[str, Any]]:
+def _transformations(
+    level: VolumeSpec, axes: Sequence[str], mip: int, version: str
+) -> list[dict[str, Any]]:
     scale, shift = dict.fromkeys(axes, 1.0), dict.fromkeys(axes, 0.0)
     for i, axis in enumerate(AXES):
         size = level.voxel_size_nm[i]
         centre = level.bounds.start[i] + (1 - 1 / level.shrink(mip)[i]) / 2
         scale[axis], shift[axis] = size, float(f"{centre * size:.12g}")
-    return [
+    steps = [
         {"type": "scale", "scale": [scale[a] for a in axes]},
         {"type": "translation", "translation": [shift[a] for a in axes]},
     ]
+    if version != "0.6":
+        return steps
+    ends = {"input": {"path": str(mip)}, "output": {"name": _INTRINSIC}}
+    return [{"type": "sequence", **ends, "transformations": steps}]
 
 
 def _has_known_range(spec: VolumeSpec) -> bool:

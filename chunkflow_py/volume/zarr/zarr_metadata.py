@@ -287,8 +287,9 @@ def _merged_images(old: Any, new: Any, key: str, url: str) -> list[Any]:
     if not old:
         return list(new)
     (image, *more), (wanted,) = old, new
-    if image.get("axes") != wanted["axes"]:
-        _refuse(url, "axes", key, image.get("axes"), wanted["axes"])
+    for field in ("axes", "coordinateSystems"):
+        if image.get(field) != wanted.get(field):
+            _refuse(url, field, key, image.get(field), wanted.get(field))
     by_path = {str(dataset["path"]): dataset for dataset in image["datasets"]}
     for dataset in wanted["datasets"]:
         path, new_transform = dataset["path"], dataset["coordinateTransformations"]

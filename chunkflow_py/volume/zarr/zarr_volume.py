@@ -1,4 +1,4 @@
-"""Zarr volumes: OME-Zarr images (0.5, 0.4 and older) and plain arrays, v2 and v3, in any store.
+"""Zarr volumes: OME-Zarr images (0.6 and older) and plain arrays, v2 and v3, in any store.
 
 ```
 em.zarr/zarr.json      group: axes, scale, translation, kind     written last
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 Order = Literal["zyx", "xyz"]
-OmeVersion = Literal["0.4", "0.5"]
+OmeVersion = Literal["0.4", "0.5", "0.6"]
 _LABELS = "labels"
 
 
@@ -174,8 +174,9 @@ def create_volume(
         opening: options for reading and writing the volume.
         plain: whether to create a single array instead of a group with an image.
         order: order of the arrays' spatial axes; time and channels come before them.
-        ome_version: ``0.4`` for zarr v2, or ``0.5`` for zarr v3; this also applies to plain arrays
-            (default: ``0.4`` for an address with ``zarr2://``, else ``0.5``).
+        ome_version: ``0.4`` for zarr v2, or ``0.5`` or ``0.6`` for zarr v3; this also applies to
+            plain arrays (default: ``0.4`` for an address with ``zarr2://``, else that of the image
+            for labels, else ``0.5``).
         channel_names: one name per channel.
         overwrite: whether to replace the metadata of another volume.
 
@@ -183,7 +184,11 @@ def create_volume(
         VolumeError: the volume cannot be written, the format cannot store voxels of this type, or
             another volume exists.
     """
+    parent, _, name = location.path.rpartition("/")
+    is_label = parent.rpartition("/")[2] == _LABELS and not plain
     version = ome_version or _version(location)
+    if is_label and version != "0.4":
+        version = _version_beside(location, ome_version, opening)
     check_new(spec, location, mip, plain=plain, ome_version=version, channel_names=channel_names)
     axes = (
         *(() if spec.times is None else ("t",)),
@@ -193,8 +198,6 @@ def create_volume(
     levels = _levels(spec, mip)
     memory = MemoryStore()
     zarr_format: Literal[2, 3] = 2 if version == "0.4" else 3
-    parent, _, name = location.path.rpartition("/")
-    is_label = parent.rpartition("/")[2] == _LABELS and not plain
     with translated_errors(f"cannot create {location}", ome.MAYBE_DAMAGED):
         make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=location.url)
         if plain:
@@ -242,6 +245,29 @@ def _version(location: Location) -> OmeVersion:
     return "0.4" if location.scheme == "zarr2" else "0.5"
 
 
+def _version_beside(
+    location: Location, asked: OmeVersion | None, opening: VolumeOptions
+) -> OmeVersion:
+    """Return the version of labels: all groups below an image must have the image's version.
+
+    Raises:
+        VolumeError: the image has another version than *asked*.
+    """
+    path = location.path.rpartition("/")[0].rpartition("/")[0]
+    image = read_node(open_store(replace(location, path=path).store_url, opening.access))
+    stored = None if image is None else ome.ome_of(image.attributes).get("version")
+    if stored not in ("0.5", "0.6"):
+        return asked or "0.5"
+    version: OmeVersion = stored
+    if asked not in (None, version):
+        msg = (
+            f"cannot create {location.url} as OME-Zarr {asked}: its image is OME-Zarr {version}, "
+            f"and labels must have the same version; give --ome-version {version}"
+        )
+        raise VolumeError(msg)
+    return version
+
+
 def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
     """Return the specs of *mip* and all coarser levels."""
     coarsest = max(mip, spec.max_mip)
@@ -250,8 +276,10 @@ def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
 
 def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: str) -> None:
     shard, block = spec.shard_size, spec.block_size
-    if version not in ("0.4", "0.5"):
-        msg = f"cannot create {url}: writing OME-Zarr {version} is not supported; use 0.4 or 0.5"
+    if version not in ("0.4", "0.5", "0.6"):
+        msg = (
+            f"cannot create {url}: writing OME-Zarr {version} is not supported; use 0.4, 0.5 or 0.6"
+        )
         raise VolumeError(msg)
     if plain and spec.max_mip > mip:
         msg = (
@@ -334,7 +362,7 @@ def _register_label(store: Store, name: str, version: str) -> None:
     def add(content: bytes | None) -> bytes:
         document = parse_json(content or b"{}")
         attributes = document
-        if version == "0.5":
+        if version != "0.4":
             document = {"zarr_format": 3, "node_type": "group", "attributes": {}, **document}
             attributes = document["attributes"].setdefault("ome", {"version": version})
         names = attributes.setdefault(_LABELS, [])
@@ -343,7 +371,7 @@ def _register_label(store: Store, name: str, version: str) -> None:
         names.append(name)
         return json.dumps(document, indent=2).encode()
 
-    if version == "0.5":
+    if version != "0.4":
         store.update("zarr.json", add)
         return
     store.put_if_absent(".zgroup", b'{"zarr_format": 2}')

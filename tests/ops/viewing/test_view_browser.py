@@ -134,6 +134,9 @@ STORED = {
     # name -> (address, description, settings, chunk, colour)
     "zarr": ("zarr://{}", {}, {}, box(200, 40), (200, 200, 200)),
     "zarr v2": ("zarr2://{}", {}, {}, box(1000, 200, np.uint16), (255, 255, 255)),
+    "OME-Zarr 0.6": (
+        "zarr://{}", {}, {"ome_version": "0.6"}, box(200, 40), (200, 200, 200),
+    ),
     "shards": ("zarr://{}", {"shard_size": Zyx(4, 16, 16)}, {}, box(200, 40), (200, 200, 200)),
     "precomputed": ("precomputed://{}", {}, {}, box(200, 40), (200, 200, 200)),
     "precomputed shards": (

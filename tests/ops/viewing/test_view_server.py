@@ -137,6 +137,22 @@ def test_layers_of_stored_volumes(server, tmp_path):
     assert get(f"{address}/0/zarr.json", Range="bytes=-9") == (206, stored[-9:])
 
 
+def test_ome_zarr_06_is_served_as_05(server, tmp_path):
+    """Neuroglancer does not know 0.6, so the page gets the metadata as those of 0.5."""
+    box = BoundingBox.from_size((3, 4, 5), (4, 6, 6))
+    spec = VolumeSpec(box, (4, 4, 4), np.dtype("u1"), None, "image", Zyx(4, 6, 6), max_mip=1)
+    documents = []
+    for version in ("0.5", "0.6"):
+        url = f"zarr://{tmp_path}/{version}/em"
+        create_volume(spec, url, ome_version=version)
+        server.show({}, volumes={"em": url})
+        address = server.viewer.state.layers["em"].layer.source[0].url.removeprefix("zarr3://")
+        status, found = get(f"{address}/zarr.json")
+        assert status == 200
+        documents.append(json.loads(found))
+    assert documents[0] == documents[1]
+
+
 def test_formats_that_neuroglancer_cannot_read(server, tmp_path):
     """The error has the command that converts the volume."""
     np.save(tmp_path / "stack.npy", np.zeros((4, 6, 6), np.uint8))
