@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ from chunkflow_py.monitor.run_status import RunStatus, status_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_prefix import RunPrefix
     from chunkflow_py.run.scheduling import Scheduling
 
-logger = logging.getLogger(__name__)
-
+_AT_ONCE = 8  # runs that are read at the same time
 _TITLES = ("run", "priority", "state", "done", "failed", "waiting", "leased")
 
 
@@ -102,10 +102,14 @@ class PoolStatus:
 def pool_status(prefix: RunPrefix) -> PoolStatus:
     """Return the status of the runs below a prefix; a run that cannot be read is left out."""
     found = sorted(prefix.runs().items(), key=lambda item: (-item[1][1].priority, item[0]))
-    runs = []
-    for name, (run, scheduling) in found:
+
+    def read(name: str, run: RunDirectory, scheduling: Scheduling) -> PooledRun | None:
         try:
-            runs.append(PooledRun(name, scheduling, status_of(run, 0)))
+            return PooledRun(name, scheduling, status_of(run, 0))
         except ChunkflowError as error:
-            logger.warning("%s is left out: %s", run.shown, named(error))
-    return PoolStatus(prefix.shown, tuple(runs))
+            prefix.warn(run.shown, f"this run is left out: {named(error)}")
+            return None
+
+    with ThreadPoolExecutor(_AT_ONCE, "status") as threads:
+        runs = threads.map(lambda item: read(item[0], *item[1]), found)
+        return PoolStatus(prefix.shown, tuple(each for each in runs if each is not None))

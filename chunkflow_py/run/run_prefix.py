@@ -95,6 +95,13 @@ class RunPrefix:
         self.unreadable &= set(names)
         return found
 
+    def run(self, name: str) -> RunDirectory | None:
+        """Return the run in the folder *name*; ``None`` if the prefix has no such run."""
+        if name in ("", ".", "..") or "/" in name or "\\" in name:
+            return None
+        run = self._runs.get(name) or RunDirectory(f"{self.url}/{name}")
+        return run if run.exists() else None
+
     def warn(self, about: str, reason: str) -> None:
         """Log a warning about a run, unless the last warning about it gave the same reason."""
         if self._warned.get(about) != reason:

@@ -1,5 +1,8 @@
 """Show a run on a web page: map, speed, errors, cost.
 
+If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, the page shows a table of the
+runs below it, with links to the page of each run.
+
 Example: chunkflow dashboard s3://bucket/affinity.run --instance g5.xlarge --spot
 
 The command prints the address of the page and serves it until you press Ctrl-C. Only this machine
@@ -49,14 +52,21 @@ def command(
         import webbrowser
 
         from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
+        from chunkflow_py.monitor.dashboard.pool_watch import PoolWatch
         from chunkflow_py.monitor.dashboard.run_watch import RunWatch
         from chunkflow_py.run.run_directory import RunDirectory
+        from chunkflow_py.run.run_prefix import RunPrefix, check_has_runs, is_run_prefix
         from chunkflow_py.store.store_address import public
 
         hour, source = price, "given by --price"
         if hour is None and instance is not None:
             hour, source = _price_of(instance, price_file, spot=spot)
-        watch = RunWatch(RunDirectory.parse(run), hour, source)
+        watch: RunWatch | PoolWatch
+        if is_run_prefix(run):
+            check_has_runs(prefix := RunPrefix(run))
+            watch = PoolWatch(prefix, hour, source)
+        else:
+            watch = RunWatch(RunDirectory.parse(run), hour, source)
         server = DashboardServer(watch, bind_address, port or 0)
         try:
             echo(f"{public(run)} is shown at {server.url} until you press Ctrl-C")

@@ -1,7 +1,7 @@
-"""The web server of a dashboard: four static files, and the data of the page.
+"""The web server of a dashboard: static files, and the data of the pages.
 
 ```
-GET /                                       the page, which loads /page.css, /page.js and /map.js
+GET /                                       the page; it loads page.css, common.js, map.js, page.js
 GET /status.json?stage=S                    progress of all steps, with details of step S
 GET /layout.json?stage=S                    layout of the map of step S
 GET /cells.bin?stage=S                      cell of each task in the map of step S
@@ -10,6 +10,16 @@ GET /brief.json?stage=S&number=N            facts about task N that are in memor
 GET /task.json?stage=S&number=N             these facts, and record and failures from the ledger
 GET /layers                                 redirects to a viewer with all volumes of the run
 GET /health                                 version and resident memory; does not read the run
+```
+
+The dashboard of a prefix has a page with a table of its runs. Below `/runs/NAME/` are the addresses
+above, for one run:
+
+```
+GET /                                       the page; it loads page.css, common.js, runs.js
+GET /runs.json                              status of all runs
+GET /runs/NAME/                             the page of the run NAME, and so on
+GET /health                                 as above
 ```
 
 The server answers only GET and HEAD, and does not change the run. If it listens on a loopback
@@ -31,10 +41,11 @@ from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from chunkflow_py.core.host_memory import resident_bytes
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
+from chunkflow_py.monitor.dashboard.pool_watch import PoolWatch
 from chunkflow_py.store.network_reach import asks_loopback, is_loopback
 from chunkflow_py.store.store_address import public_json
 
@@ -46,12 +57,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PAGES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/map.js": ("map.js", "text/javascript; charset=utf-8"),
-}
+_RUN_PAGE = ("index.html", "page.css", "common.js", "page.js", "map.js")
+_POOL_PAGE = ("runs.html", "page.css", "common.js", "runs.js")
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 # The page loads nothing from other hosts and runs no inline code: text of a task cannot run.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -62,15 +70,17 @@ _JSON, _BYTES = "application/json", "application/octet-stream"
 
 
 class DashboardServer:
-    """Serves the dashboard of one run from a thread.
+    """Serves the dashboard of one run, or of the runs of a prefix, from a thread.
 
     Args:
-        watch: data of the run to show.
+        watch: data of the run or of the runs to show.
         bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
         port: port to listen on; 0 selects a free port.
     """
 
-    def __init__(self, watch: RunWatch, bind_address: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, watch: RunWatch | PoolWatch, bind_address: str = "127.0.0.1", port: int = 0
+    ) -> None:
         """Start the server.
 
         Raises:
@@ -154,7 +164,7 @@ class _Viewers:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    watch: RunWatch
+    watch: RunWatch | PoolWatch
     viewers: _Viewers
     is_private: bool
 
@@ -180,12 +190,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
             self._fail(HTTPStatus.FORBIDDEN, "use the host name 127.0.0.1 or localhost")
             return
-        if asked.path in _PAGES:
-            name, kind = _PAGES[asked.path]
-            self._send(files(__package__).joinpath("page", name).read_bytes(), kind)
-            return
         try:
-            self._answer(asked.path, query)
+            if asked.path == "/health":
+                memory = resident_bytes()
+                self._send_json({"version": version("chunkflow_py"), "memory_bytes": memory})
+            elif isinstance(self.server.watch, PoolWatch):
+                self._answer_pool(self.server.watch, asked.path, query)
+            else:
+                self._answer(self.server.watch, asked.path, query)
         except (OptionError, GeometryError) as error:
             self._fail(HTTPStatus.NOT_FOUND, str(error))
         except ValueError as error:
@@ -194,8 +206,23 @@ class _Handler(BaseHTTPRequestHandler):
             logger.warning("%s", error)
             self._fail(HTTPStatus.BAD_GATEWAY, str(error))
 
-    def _answer(self, path: str, query: dict[str, str]) -> None:
-        watch, stage = self.server.watch, query.get("stage", "")
+    def _answer_pool(self, pool: PoolWatch, path: str, query: dict[str, str]) -> None:
+        """Send a file of the table of runs, its data, or what a run's page requests."""
+        if path == "/runs.json":
+            self._send_json(pool.runs())
+        elif path.startswith("/runs/"):
+            name, slash, rest = path.removeprefix("/runs/").partition("/")
+            if slash:
+                self._answer(pool.watch(unquote(name)), f"/{rest}", query)
+            else:  # the links of the page are relative
+                place = {"Location": f"/runs/{quote(unquote(name), safe='')}/"}
+                self._send(b"", "text/plain", place, HTTPStatus.FOUND)
+        elif not self._sent_file(path, _POOL_PAGE):
+            self._fail(HTTPStatus.NOT_FOUND, f"there is no page {path}")
+
+    def _answer(self, watch: RunWatch, path: str, query: dict[str, str]) -> None:
+        """Send a file of the page of a run, or its data."""
+        stage = query.get("stage", "")
         if path == "/status.json":
             has_viewer = find_spec("neuroglancer") is not None
             self._send_json(watch.status(stage) | {"has_viewer": has_viewer})
@@ -210,14 +237,25 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/layers":
             place = {"Location": self.server.viewers.url(watch.volumes())}
             self._send(b"", "text/plain", place, HTTPStatus.FOUND)
-        elif path == "/health":
-            self._send_json({"version": version("chunkflow_py"), "memory_bytes": resident_bytes()})
         elif path == "/brief.json":
             self._send_json(watch.brief(stage, int(query.get("number", "-1"))))
         elif path == "/task.json":
             self._send_json(watch.task(stage, int(query.get("number", "-1"))))
-        else:
+        elif not self._sent_file(path, _RUN_PAGE):
             self._fail(HTTPStatus.NOT_FOUND, f"there is no page {path}")
+
+    def _sent_file(self, path: str, names: Sequence[str]) -> bool:
+        """Send a file of a page, whose first name is that of the page itself, if it has this path.
+
+        Returns:
+            Whether there is such a file.
+        """
+        name = names[0] if path == "/" else path.removeprefix("/")
+        if name not in names[1:] and path != "/":
+            return False
+        kind = f"{_KINDS[name.rpartition('.')[2]]}; charset=utf-8"
+        self._send(files(__package__).joinpath("page", name).read_bytes(), kind)
+        return True
 
     def _send_json(self, answer: Any) -> None:
         self._send(json.dumps(public_json(answer)).encode(), _JSON)

@@ -1,69 +1,13 @@
 "use strict";
-// The page requests JSON regularly, and pauses while it is hidden. All data is inserted as text: text
-// of a task is never parsed as HTML.
+// The page of one run. It requests JSON regularly, and pauses while it is hidden.
 
 const OFTEN_MS = 5000, SELDOM_MS = 30000, SOON_MS = 200, AGAIN_MS = 10000;
 const WORDS = {
   done: "done", skipped: "skipped", failed: "failed, given up", retry: "failed, to be tried again",
   running: "running", missing: "missing: not ended, and not known to be running", none: "no task",
 };
-const $ = (id) => document.getElementById(id);
-const shown = new Map(); // part of the page -> data that it shows; a part is rebuilt only when its data changes
 const open = new Set(); // groups of errors that are unfolded
 let stage = "", mapStage = null, mapVersion = 0, map = null, latest = null, timer = 0, isAsking = false;
-
-function make(tag, settings = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(settings)) {
-    if (name === "style") Object.assign(node.style, value);
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node[name] = value;
-  }
-  node.append(...children.filter((child) => child !== null && child !== undefined).map((child) =>
-    child instanceof Node ? child : document.createTextNode(String(child))));
-  return node;
-}
-
-function fill(id, said, build) {
-  const text = JSON.stringify(said);
-  if (shown.get(id) === text) return;
-  shown.set(id, text);
-  $(id).replaceChildren(...[build(said)].flat().filter(Boolean));
-}
-
-const whole = (value) => Number(value).toLocaleString("en");
-const few = (value) => Number(value).toLocaleString("en", { maximumSignificantDigits: 3 });
-const dollars = (value) => value === null ? "–" : "$" + Number(value).toLocaleString("en", { maximumFractionDigits: 2 });
-const pad = (value) => String(value).padStart(2, "0");
-
-function clock(seconds) {
-  if (!seconds) return "–";
-  const d = new Date(1000 * seconds);
-  return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
-}
-
-function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 120) return `${few(seconds)} s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${few(seconds / 3600)} h` : `${few(seconds / 86400)} days`;
-}
-
-function bytes(value) {
-  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  let k = 0;
-  for (; value >= 1000 && k < units.length - 1; k++) value /= 1000;
-  return `${few(value)} ${units[k]}`;
-}
-
-async function ask(path, settings = {}) {
-  const answer = await fetch(`${path}?${new URLSearchParams(settings)}`, { cache: "no-store" });
-  if (!answer.ok) {
-    const said = await answer.json().catch(() => ({}));
-    throw new Error(said.error || `${path}: HTTP status ${answer.status}`);
-  }
-  return answer;
-}
 
 async function poll() {
   clearTimeout(timer);
@@ -217,29 +161,13 @@ const taskButton = (number, text) => make("button", { className: "task", onclick
 
 // --- numbers -------------------------------------------------------------------------------------
 
-function tile(value, words, more = null) {
-  return make("div", { className: "tile" }, make("b", {}, value), make("span", {}, words), more);
-}
-
-function bar(counts, total) {
-  return make("div", { className: "bar" }, ...["done", "skipped", "running", "retry", "failed"].map((name) =>
-    make("i", { style: { width: `${(100 * counts[name]) / Math.max(1, total)}%`, background: `var(--${name})` } })));
-}
-
-function table(heads, rows) {
-  const cell = (tag, value, k) => make(tag, { className: heads[k][1] ? "n" : "" }, value);
-  return make("div", { className: "scroll" }, make("table", {},
-    make("thead", {}, make("tr", {}, ...heads.map(([name], k) => cell("th", name, k)))),
-    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((value, k) => cell("td", value, k)))))));
-}
-
 function render(said) {
   const mine = said.stages.find((each) => each.name === said.stage);
   const counts = mine.counts;
   document.title = `${mine.tasks ? Math.floor((100 * (mine.tasks - mine.left)) / mine.tasks) : 100} % ${said.address.split("#")[0]}`;
   $("address").textContent = said.address;
   $("state").textContent = said.state;
-  $("state").className = `pill ${said.state === "complete" ? "complete" : said.state === "unfinished" ? "" : "failures"}`;
+  $("state").className = `pill ${pillOf(said.state)}`;
   $("layers").hidden = !said.has_viewer;
   $("fresh").textContent = `as of ${clock(said.now)}`;
   fill("stage", [said.stages.map((each) => each.name), said.stage], ([names, now]) =>
@@ -352,4 +280,5 @@ $("t").addEventListener("input", () => {
 $("price").addEventListener("input", () => { $("price").dataset.set = "1"; if (latest) renderCost(latest); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
 addEventListener("resize", drawMap);
+$("all").hidden = !/\/runs\/[^/]+\/$/.test(location.pathname); // the page is one of many
 poll();
