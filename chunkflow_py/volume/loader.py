@@ -13,6 +13,7 @@ from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.core.processors import usable_cores
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.cutout import Cutout
+from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import (
     VolumeOptions,
     check_channels,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for later tasks
+# Bytes of decoded blocks that are kept for later tasks. On this machine, the file system caches the
+# blocks as stored, so a block that is read again costs only its decoding.
+MOST_CACHED = 512 * 2**20
+MOST_CACHED_LOCAL = 32 * 2**20
 _COPIES = 2  # of a block that is being read: as stored, and decoded
 
 
@@ -41,7 +45,8 @@ class VolumeLoader(OperatorBase):
     """Loads into each task the part of a volume that the task needs, or the whole volume.
 
     If neighbouring tasks share blocks, decoded blocks are cached. The cache holds the blocks of a
-    plane of tasks, of a row of tasks, or of two tasks: the largest of these that fits into 512 MiB.
+    plane of tasks, of a row of tasks, or of two tasks: the largest of these that fits into 512 MiB,
+    or into 32 MiB if the volume is on this machine.
 
     Attributes:
         source: object that opens the volume, or the file of each task.
@@ -275,8 +280,8 @@ class VolumeLoader(OperatorBase):
         In raster order, the tasks of a plane run between two neighbours along z, those of a row
         between two neighbours along y, and none between two neighbours along x. In other orders,
         fewer tasks run between neighbours. The cache holds the largest of three sets: the blocks of
-        the plane, of the row, or of two tasks. A set counts only if it fits into `MOST_CACHED`, and
-        if neighbours along its axis share blocks.
+        the plane, of the row, or of two tasks. A set counts only if it fits into `MOST_CACHED` (or
+        `MOST_CACHED_LOCAL`), and if neighbours along its axis share blocks.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -286,6 +291,7 @@ class VolumeLoader(OperatorBase):
             box = grid.box((z, y, x)).intersection(self.volume.bounds)
             return box if box.is_empty else self._covered(box)[1]
 
+        most = MOST_CACHED_LOCAL if Location.parse(self.volume.url).is_local else MOST_CACHED
         z, y, x = grid.count // 2
         here = blocks(z, y, x)
         task = here.voxels * self._voxel_bytes
@@ -296,7 +302,7 @@ class VolumeLoader(OperatorBase):
             ((z, y, x - 1), here),
         ):
             wanted = between.voxels * self._voxel_bytes + task
-            if min(near) >= 0 and wanted <= MOST_CACHED and here.intersection(blocks(*near)).voxels:
+            if min(near) >= 0 and wanted <= most and here.intersection(blocks(*near)).voxels:
                 return wanted
         return 0
 

@@ -13,8 +13,9 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.task import Task
 from chunkflow_py.pipeline.operator import Operator, Outline, Source, TaskSource
 from chunkflow_py.volume import create_volume
+from chunkflow_py.volume import loader as loader_module
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.loader import MOST_CACHED, VolumeLoader
+from chunkflow_py.volume.loader import MOST_CACHED, MOST_CACHED_LOCAL, VolumeLoader
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 from chunkflow_py.volume.volume_source import StoredVolume
 
@@ -77,7 +78,24 @@ def test_nothing_is_kept_where_tasks_share_no_block(em):
     assert kept(flat) == BOUNDS.voxels + 8 * 16 * 32
     assert kept(BoxGrid(BOUNDS.start, BOUNDS.size, BOUNDS.size, Zyx(1, 1, 1)), 4) == 0
     assert kept(TASKS, 4, options=VolumeOptions(cache_bytes=77)) == 77
-    assert MOST_CACHED == 512 * 2**20
+    assert (MOST_CACHED, MOST_CACHED_LOCAL) == (512 * 2**20, 32 * 2**20)
+
+
+def test_a_local_volume_keeps_fewer_blocks(em, monkeypatch):
+    """The file system caches them; in a bucket, each block that is read again is a request."""
+    there = f"zarr://mem://cached-{id(em)}/em"
+    copy = create_volume(
+        VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", BLOCK), there
+    )
+    copy.write(Chunk(np.ones(BOUNDS.size, "u1"), BOUNDS.start))
+    monkeypatch.setattr(loader_module, "MOST_CACHED_LOCAL", 2 * BLOCK.product() * 2)
+    along = BoxGrid(BOUNDS.start, Zyx(8, 16, 20), Zyx(8, 16, 20), Zyx(1, 1, 3))
+    flat = BoxGrid(BOUNDS.start, Zyx(4, 16, 32), Zyx(4, 16, 32), Zyx(2, 4, 2))
+    for url, planes in ((em[0], 0), (there, BOUNDS.voxels + 8 * 16 * 32)):
+        for boxes, wanted in ((along, 2 * BLOCK.product() * 2), (flat, planes)):
+            loader = VolumeLoader(StoredVolume(url))
+            run(loader, boxes)
+            assert loader.memory(None).held["blocks kept for later tasks"] == wanted
 
 
 def test_the_memory_of_reading_is_told(em):

@@ -187,7 +187,7 @@ def test_a_task_is_told_and_nothing_of_it_runs(server, browser):
     browser.execute_script("arguments[0].open = true", group)
     assert "raise ValueError(" in group.text
     scripts = "return [...document.scripts].map((each) => each.getAttribute('src'))"
-    assert browser.execute_script(scripts) == ["map.js", "page.js"]
+    assert browser.execute_script(scripts) == ["common.js", "map.js", "page.js"]
     assert not browser.find_elements("css selector", "#task b, #errors summary b + b")
     assert browser.title != "run"
     # The cost follows the price.
