@@ -71,6 +71,7 @@ NAVIGATION = {
         "inference",
         "volumes",
         "labels",
+        "proofreading",
         "meshes",
         "statistics",
         "viewing",

@@ -141,6 +141,9 @@ WRITERS = {
                      "# time index",
     "mesh": "labels mesh --output-path {url} # time index",
     "preview": "image preview --output-path {url}/",
+    "save-chunk-edges": "labels copy-var --to-name supervoxels copy-var --to-name fragments "
+                        "copy-var --to-name segments copy-var --to-name affinity save-chunk-edges "
+                        "--graph-path {url} --graph-chunk-size 12 16 18 # time index",
     "save-h5": "image save-h5 --file-name {url}/",
     "save-h5 one file": "image crop-margin save-h5 --file-name {url}.h5 # one file",
     "save-nrrd": "image save-nrrd --file-name {url}/",

@@ -35,6 +35,7 @@ WRITERS = {
     "napari": ("", ""),
     "neuroglancer": ("", ""),
     "preview": ("--output-path sheets/a_", "sheets/a.run"),
+    "save-chunk-edges": ("--graph-path g --graph-chunk-size 1 1 1", "g/edges.run"),
     "save-h5": ("--file-name h5/", "h5.run"),
     "save-nrrd": ("--file-name a.nrrd", "a.nrrd.run"),
     "save-overlap": ("--overlap-path overlaps", "overlaps.run"),
