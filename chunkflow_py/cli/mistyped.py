@@ -1,4 +1,4 @@
-"""Improve the messages of two mistakes: a value without option, one number instead of three."""
+"""Improve the messages for a value without an option, and one number instead of three."""
 
 from __future__ import annotations
 

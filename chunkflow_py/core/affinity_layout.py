@@ -1,4 +1,4 @@
-"""Conventions of affinities: order of the channels, voxel of each value, offsets of the partners.
+"""Conventions of affinities: the order of channels, and the voxels that a value belongs to.
 
 An affinity belongs to the edge between two voxels. This package stores the three affinities to
 nearest neighbours as `DEFAULT_LAYOUT`: channels x, y and z, each value at the upper voxel of its

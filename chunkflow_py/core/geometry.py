@@ -105,7 +105,7 @@ class Zyx(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The size of a voxel in other voxels, as exact numbers in zyx order.
+    """The size of a coarse voxel in fine voxels, as exact numbers in zyx order.
 
     ```
     other voxels   |  0  |  1  |  2  |  3  |  4  |  5  |
@@ -155,12 +155,12 @@ class Scale(NamedTuple):
         return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
 
     def __mul__(self, other: Iterable[Fraction | int]) -> Scale:  # type: ignore[override]
-        """Return the size of a voxel of this scale, if the other voxels have the scale *other*."""
+        """Return the scale of voxels this many times as large as those of the scale *other*."""
         return Scale.of(a * b for a, b in zip(self, other, strict=True))
 
     @property
     def inverse(self) -> Scale:
-        """The size of the other voxels in voxels of this scale."""
+        """The size of a fine voxel in coarse voxels."""
         from fractions import Fraction
 
         return Scale.of(Fraction(1) / factor for factor in self)
@@ -175,11 +175,11 @@ class Scale(NamedTuple):
         return Scale(*(self[axis] for axis in order))
 
     def coarser(self, box: BoundingBox) -> BoundingBox:
-        """Return a box of the other voxels in voxels of this scale.
+        """Return *box*, a box of fine voxels, in coarse voxels.
 
-        Along an axis with a whole factor, voxels that the box covers only partly are included, as
-        in `BoundingBox.coarser`. Along another axis, the result contains the voxels whose centres
-        are inside the box. So boxes that tile a volume become boxes that tile it.
+        Along an axis with a whole factor, coarse voxels that the box covers only partly are
+        included, as in `BoundingBox.coarser`. Along any other axis, the result contains the coarse
+        voxels whose centres are inside the box. So boxes that tile a volume still tile it.
         """
         spans = []
         for start, stop, factor in zip(box.start, box.stop, self, strict=True):
@@ -192,22 +192,22 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(z0, y0, x0), Zyx(z1, y1, x1))
 
     def finer(self, box: BoundingBox) -> BoundingBox:
-        """Return the smallest box of the other voxels that covers *box*, a box of this scale."""
+        """Return the smallest box of fine voxels that covers *box*, a box of coarse voxels."""
         starts = (math.floor(a * factor) for a, factor in zip(box.start, self, strict=True))
         stops = (math.ceil(a * factor) for a, factor in zip(box.stop, self, strict=True))
         return BoundingBox(Zyx(*starts), Zyx(*stops))
 
     def inside(self, box: BoundingBox) -> BoundingBox:
-        """Return the voxels of this scale that *box*, a box of the other voxels, covers fully."""
+        """Return the coarse voxels that *box*, a box of fine voxels, covers completely."""
         starts = [-(-a // factor) for a, factor in zip(box.start, self, strict=True)]
         stops = [a // factor for a, factor in zip(box.stop, self, strict=True)]
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield the other voxels whose boxes become boxes with *voxel*; see `coarser`.
+        """Yield fine voxels: a box that contains one of them contains *voxel* after `coarser`.
 
-        Along an axis with a whole factor, these are the last and the first that *voxel* covers.
-        Along another axis, it is the one that contains the centre of *voxel*.
+        Along an axis with a whole factor, these are the last and the first fine voxel inside
+        *voxel*. Along any other axis, it is the fine voxel that contains the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -216,18 +216,18 @@ class Scale(NamedTuple):
             yield Zyx(*(at if factor.denominator == 1 else middle for factor, at, middle in rows))
 
     def whole_offset(self, offset: Zyx) -> Zyx:
-        """Return *offset*, in voxels of this scale, in the other voxels.
+        """Convert *offset* from coarse voxels to fine voxels.
 
         Raises:
-            GeometryError: the offset is not a whole number of the other voxels.
+            GeometryError: the offset is not a whole number of fine voxels.
         """
         moved = [a * factor for a, factor in zip(offset, self, strict=True)]
         if any(value.denominator != 1 for value in moved):
             needed = [factor.denominator for factor in self]
             msg = (
-                f"an offset of {offset} (zyx) in voxels of {self} times the size of the voxels "
-                "that tasks are counted in is not a whole number of these; use multiples of "
-                f"{needed}, or move boxes before resampling"
+                f"an offset of {offset} (zyx) is not a whole number of voxels of the tasks, as "
+                f"voxels of this volume are {self} times as large; use multiples of {needed}, or "
+                "move boxes before resampling"
             )
             raise GeometryError(msg)
         return Zyx(*map(int, moved))

@@ -110,7 +110,7 @@ def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
 
 
 class ScaledBoxes(Sequence[BoundingBox]):
-    """Boxes in voxels of a scale that is not whole, computed when they are read.
+    """Boxes converted to voxels of a fractional scale; each box is converted when it is read.
 
     Args:
         boxes: boxes of all tasks, in voxels of the pipeline's input.
@@ -150,7 +150,7 @@ class ScaledBoxes(Sequence[BoundingBox]):
         return largest_scaled(size, self.scale)
 
     def unscaled(self, box: BoundingBox) -> BoundingBox | None:
-        """Return the box that becomes *box* in voxels of the scale; ``None`` if there is none."""
+        """Return the original of *box*, a converted box; ``None`` if there is none."""
         if not isinstance(self.boxes, BoxGrid):
             return self._unscaled.get(box)
         for point in self.scale.owners(box.start):

@@ -64,7 +64,7 @@ _LARGEST = 2**24  # of the numbers of a fraction, so that positions fit into 64 
 
 
 class _Taps(NamedTuple):
-    """The input voxels of each voxel of the result along one axis.
+    """For each voxel of the result, the input voxels from which it is computed, along one axis.
 
     Attributes:
         position: (voxels, taps) positions of the input voxels in the volume.
@@ -359,10 +359,10 @@ def _normalised(
 
 
 def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, stop: int) -> _Taps:
-    """Return the taps without unused columns; unused taps repeat a used one of their voxel.
+    """Remove unused columns; let other unused taps repeat a used tap of the same voxel.
 
-    So no value outside of the required input is read, not even one to be multiplied by 0: it could
-    be NaN.
+    An unused tap has the weight 0. It must nevertheless not read a voxel outside of the required
+    input, because this voxel could be NaN, and 0 times NaN is NaN.
     """
     columns = (weight != 0).any(axis=0)
     if not columns.any():

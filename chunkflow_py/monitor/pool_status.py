@@ -22,12 +22,12 @@ _TITLES = ("run", "priority", "state", "done", "failed", "waiting", "leased")
 
 @dataclass(frozen=True)
 class PooledRun:
-    """One run.
+    """The status of one run of a pool.
 
     Attributes:
-        name: name of its folder.
-        scheduling: its priority, and whether it is paused.
-        status: its status.
+        name: name of the folder of the run.
+        scheduling: priority of the run, and whether the run is paused.
+        status: progress of the run.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PoolStatus:
 
     @property
     def state(self) -> str:
-        """``unfinished`` if a run is, else ``complete-with-failures`` if one is, else complete."""
+        """The least complete state of all runs."""
         states = {each.status.state for each in self.runs}
         for state in ("unfinished", "complete-with-failures"):
             if state in states:

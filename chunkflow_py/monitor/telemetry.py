@@ -2,7 +2,7 @@
 
 Each attempt is a span named ``task``, with a child span for each operator that worked on it, which
 has the stage (read, compute or write) as an attribute. The metrics are those of
-`chunkflow_py.monitor.worker_metrics`, with the same names, labels and values: one place counts.
+`chunkflow_py.monitor.worker_metrics`, with the same names, labels and values.
 
 The environment variables of OpenTelemetry configure everything: endpoint, headers, sampler, batch
 sizes, intervals. Spans are sent in batches by a thread. If the collector does not answer, spans are
@@ -138,7 +138,7 @@ def _attributes(step: str, ended: Record | FailedAttempt) -> dict[str, str | int
 
 
 def _resource(run: str, worker: str) -> Any:
-    """Return the description of this worker, in which the environment has the last word."""
+    """Return the description of this worker; environment variables take precedence."""
     with needs_extra("telemetry", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         from opentelemetry.sdk.resources import Resource
     own = Resource(

@@ -19,7 +19,7 @@ STALLED_S = 120.0  # a supervisor ticks several times a second
 
 
 class WorkerHealth:
-    """The time of the last tick of a supervisor; other threads may read it.
+    """The time at which a supervisor last reported that it is running; other threads may read it.
 
     Args:
         clock: function that returns seconds.

@@ -422,9 +422,10 @@ def _resampled(
 
 
 def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
-    """Return whether the model itself decides how images of another voxel size are resampled.
+    """Return whether the model itself defines how images of another voxel size are resampled.
 
-    With options that exclude this, such images are refused.
+    If an option does not work with this resampling, the result is ``False``, and images of another
+    voxel size are refused.
     """
     is_kept = settings.skip_empty or settings.mask_myelin_threshold is not None
     return options.get("resampling") is not None and not (
@@ -447,7 +448,7 @@ def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list
 
 
 def _is_dtype_implied(options: Mapping[str, Any]) -> bool:
-    """Return whether integers are divided by the maximum of their type without being asked to."""
+    """Return whether integers are divided by the maximum of their type by default."""
     chosen = ("normalize", "normalize_mean", "normalize_std")
     return "package" not in options and all(options[name] is None for name in chosen)
 

@@ -73,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Advice if objects are removed by size; ``None`` if objects are removed only by id."""
+        """Advice if objects are removed by size; ``None`` if they are removed only by id."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"

@@ -53,7 +53,10 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` if a file marks a finished task (mode ``exist``); otherwise empty."""
+        """``None`` if a file marks a finished task (mode ``exist``), otherwise an empty text.
+
+        See `OperatorBase.kept`.
+        """
         return None if self.mode == "exist" else ""
 
     @hook

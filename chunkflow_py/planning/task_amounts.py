@@ -88,7 +88,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return a copy in which the amounts of all tasks are multiplied by *share*."""
+        """Return a copy in which the amounts for all tasks are multiplied by *share*."""
         blocks = self.block_bytes
         return replace(
             self,

@@ -28,10 +28,10 @@ MOST_RUNS = 1000  # of one prefix; the first ones by name count
 
 
 def is_run_prefix(text: str) -> bool:
-    """Return whether an address is that of a prefix with runs, not that of one run.
+    """Return whether an address names a prefix below which runs are, and not a single run.
 
-    The address of a prefix ends with ``/``. The address of a run may end so, too, but there is a
-    spec at the address of a run.
+    The address of a prefix ends with ``/``. The address of a run may end with ``/`` as well, but
+    there is a spec at this address.
     """
     return text.endswith("/") and "#" not in text and not RunDirectory(text.rstrip("/")).exists()
 

@@ -4,8 +4,8 @@
 mark --> hierarchy, exchange, queue --> everything of the run directory but the spec --> spec, mark
 ```
 
-A removal that is interrupted at any moment is completed by the next one: the mark says that one has
-begun, and the spec, which says what to remove, goes last.
+If a removal is interrupted, the next one completes it. The mark shows that a removal has begun. The
+spec lists what to remove, so it is removed last.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Part:
     """Objects of a run that are removed together.
 
     Attributes:
-        name: what they are, such as ``exchange``.
-        address: where they are, without credentials.
-        objects: their number.
-        size: their size in bytes.
+        name: kind of the objects, such as ``exchange``.
+        address: common address of the objects, without credentials.
+        objects: number of objects.
+        size: size of all objects in bytes.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Removal:
     _stores: list[tuple[str, Store]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Find out what there is.
+        """List what exists, without removing it.
 
         Raises:
             OptionError: there is no run.
@@ -213,7 +213,7 @@ class Removal:
 
 
 def _remove_objects(store: Store, keep: tuple[str, ...]) -> None:
-    """Remove all objects of a store but those with the keys *keep*."""
+    """Remove all objects of a store except those with the keys *keep*."""
     while True:
         keys = []
         for key in store.list():

@@ -9,13 +9,14 @@ A worker reports its cost, which is its time from start to end (including idle t
 attempts) multiplied by the price of its machine. The figures are in the names of the objects, so
 one listing returns the sum: four requests for 3,600 workers, instead of 3,600.
 
-A report pays in advance: it includes the cost until the next report. The sum is therefore never
-less than what live workers have spent, and a worker that is killed leaves at most the cost of one
-interval too much. A worker that finds the budget spent only finishes its tasks, so it no longer
-pays in advance. The last report of a worker that ends is exact.
+A report includes the expected cost until the next report. The sum of all reports is therefore never
+less than what running workers have spent. If a worker is killed, the sum is too large by the cost
+of at most one interval. When the budget is spent, a worker only finishes its tasks, and its reports
+include no expected cost. The last report of a worker that ends is exact.
 
 An interval is a quarter of the time in which the budget would be reached, and at most two minutes.
-Reports therefore become frequent only shortly before the end, and no worker learns of it late.
+Reports therefore become frequent only shortly before the budget is spent, and each worker notices
+in time that it is spent.
 """
 
 from __future__ import annotations
@@ -247,9 +248,10 @@ class SpendingMeter:
         return self._rate * (self._clock() - self._began) / 3600
 
     def check(self) -> float:
-        """Report the cost of this worker, update `reached`, and return the seconds until the next.
+        """Report the cost of this worker, and return the seconds until the next report.
 
-        A worker that finds the budget spent before its first report reports nothing.
+        The attribute `reached` is updated. A worker that finds the budget spent before its first
+        report reports nothing.
 
         Raises:
             OptionError: the stored budget cannot be read.

@@ -1,4 +1,4 @@
-"""Look regularly, in a thread, for a reason to take no more tasks of a run."""
+"""Check regularly, in a thread, whether a worker must take no more tasks of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOSE_S = 5.0
 
 @dataclass
 class StopWatch:
-    """The result of the last look.
+    """The result of the latest check.
 
     Attributes:
         reason: why the worker must take no more tasks; ``None`` while it may.
@@ -34,16 +34,16 @@ class StopWatch:
 
 @contextmanager
 def watching(look: Callable[[], str | None], interval_s: float = INTERVAL_S) -> Iterator[StopWatch]:
-    """Call *look* at once, and then in a thread until the ``with`` block ends.
+    """Call *look* now, and then repeatedly in a thread until the ``with`` block ends.
 
-    A look that fails in the thread is logged, and changes nothing.
+    If a call in the thread fails, the error is logged, and the latest result stays valid.
 
     Args:
-        look: function that returns the reason; it may ask a store.
-        interval_s: longest time between two looks.
+        look: function that returns the reason, or ``None``; it may read from a store.
+        interval_s: longest time between two calls, in seconds.
 
     Raises:
-        ChunkflowError: the first look failed.
+        ChunkflowError: the first call failed.
     """
     watch = StopWatch(look())
     is_over = threading.Event()

@@ -87,7 +87,7 @@ def show_safely(record: DataclassInstance) -> None:
 
 
 def known_fields(content: bytes, record: type[DataclassInstance]) -> dict[str, Any]:
-    """Return those values of a JSON object that are fields of *record*: texts, and a time.
+    """Return the values of a JSON object whose names are fields of *record*.
 
     Raises:
         ValueError: *content* is not a JSON object, or a value has the wrong type.

@@ -1,4 +1,4 @@
-"""Folders of intermediate results, which an interrupted command uses again if it is the same."""
+"""Folders of intermediate results, which an interrupted command uses when it is started again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def begin_in(
 
     Args:
         place: URL of the folder or prefix.
-        description: everything that decides the intermediate results, as JSON.
+        description: everything that determines the intermediate results, as JSON.
         record: key of the description below *place*.
         results: folder of the intermediate results below *place*.
         what: name of the intermediate results, plural, for messages.

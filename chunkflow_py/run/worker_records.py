@@ -11,7 +11,7 @@ a second object still works, or was lost. The cause is part of the key, so that 
 enough to count the workers.
 
 The records are for people: no worker needs them, and a worker that cannot store them continues.
-Like the ledger, they can be written by every worker, so a worker that lies can forge them.
+Like the ledger, they can be written by every worker, so a malicious worker can forge them.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ class WorkerRegistration:
             self._later(self._put_stop, why, reason)
 
     def end(self, why: WorkerEnd, reason: str) -> None:
-        """Store why the worker has ended unless `stopping` did, and wait until all is stored."""
+        """Store why the worker has ended, and wait until all records are stored.
+
+        The reason is not stored again if `stopping` has stored one.
+        """
         if self._is_first_stop():
             self._put_stop(why, reason)
         deadline = time.monotonic() + FLUSH_S

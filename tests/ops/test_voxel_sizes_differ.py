@@ -22,8 +22,8 @@ COMPARED = {
     "find-tbar-object": "-i a -s syns",
     "measure-contacts": "-i a --affinity-name b --graph-path graph --task-size 4 4 4",
     "measure-labels": "-s counts -i a --image-name b",
-    "save-chunk-edges": "-i a --fragments-name b --segments-name a --affinity-name a --graph-path g "
-    "--graph-chunk-size 4 4 4",
+    "save-chunk-edges": "-i a --fragments-name b --segments-name a --affinity-name a "
+    "--graph-path g --graph-chunk-size 4 4 4",
     "multiply": "-i a -o c -m b",
 }
 # Each of their inputs is handled by itself, or shown in its own size.

@@ -380,7 +380,7 @@ def _check_places(source: str, target: str, supervoxels: str | None) -> None:
     """Check that the volume of supervoxels is not one of the other two.
 
     Raises:
-        OptionError: it is.
+        OptionError: two of the volumes are the same.
     """
     if supervoxels is None:
         return

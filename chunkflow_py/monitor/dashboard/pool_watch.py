@@ -1,7 +1,7 @@
 """Collect the data of the dashboard about all runs below a prefix.
 
-A `RunWatch` keeps the state of each task of its run in memory, so only the runs whose pages were
-requested last have one.
+A `RunWatch` keeps the state of each task of its run in memory. Therefore, only the runs whose pages
+were requested most recently have one.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _mesh_ids(keys: Iterable[str]) -> list[int]:
 
 
 def _known_version(document: bytes, url: str) -> bytes:
-    """Return a zarr.json as Neuroglancer reads it: it does not know OME-Zarr 0.6.
+    """Return a zarr.json in a version that Neuroglancer supports: OME-Zarr 0.6 is described as 0.5.
 
     Raises:
         VolumeError: the document is damaged, or 0.5 cannot describe the image.

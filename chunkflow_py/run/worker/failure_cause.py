@@ -135,8 +135,8 @@ def cause_of_signal(number: int, environment: Mapping[str, str] = os.environ) ->
 def memory_kills() -> int | None:
     """Return the number of processes that the kernel has killed for lack of memory, if known.
 
-    The count is that of the control group of this process, which other containers do not change.
-    Only where there is none, it is the count of the whole machine.
+    The count is that of the control group of this process, so other containers do not change it.
+    Without control groups, it is the count of the whole machine.
     """
     for path in _memory_kill_files():
         with suppress(OSError, ValueError, IndexError):

@@ -7,11 +7,13 @@ every look:  list the runs --> the highest priority first, then by name --> has 
              a run of higher priority has a waiting task
 ```
 
-A look asks for the names of the runs (one request), for the priority of each run (one request
-each), and until one has a task, for its state and the state of its queue. Looks become rarer with
-more runs, so that a worker makes about one request every `_REQUEST_S` seconds.
+To choose a run, a worker lists the names of the runs (one request), and reads the priority of each
+run (one request each). It then reads the state of one run after the other, and that of its queue,
+until a run has a waiting task. The more runs there are, the less often a worker chooses again, so
+that it makes about one request every `_REQUEST_S` seconds.
 
-A run that this worker may not or cannot run is left out, with a warning, and tried again later.
+If this worker must not or cannot work on a run, it logs a warning, leaves the run out, and tries it
+again later.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class _Known:
     """What this worker knows about a run of the pool.
 
     Attributes:
-        again_at: time from which the worker may work on the run again, of the monotonic clock.
-        ended: whether no task of the run was left, and if so the exit code.
+        again_at: time at which the worker may try the run again, in seconds of the monotonic clock.
+        ended: exit code of the run if no task was left; ``None`` if tasks were left.
         refused: why the worker does not work on the run; empty if it does.
     """
 
@@ -77,7 +79,7 @@ class RunPool:
     Args:
         prefix: the prefix.
         keys: keys whose runs may run code; ``None`` if runs may not run code.
-        interval_s: longest time between two looks, if there are few runs.
+        interval_s: longest time between two choices of a run, if there are few runs.
     """
 
     prefix: RunPrefix
@@ -146,7 +148,7 @@ class RunPool:
         known.again_at = time.monotonic() + wait_s
 
     def failed(self, name: str, error: ChunkflowError) -> None:
-        """Leave a run out after an error: until the next look if the error is temporary."""
+        """Leave a run out after an error; after a temporary error, only until the next choice."""
         self.refuse(name, named(error))
         if isinstance(error, TransientError):
             self._known[name].again_at = time.monotonic() + self.wait_s
@@ -158,7 +160,7 @@ class RunPool:
         self._known[name].again_at = time.monotonic() + REFUSED_S
 
     def result(self) -> tuple[int, str] | None:
-        """Return exit code and message if no run has tasks left, ``None`` if one has."""
+        """Return exit code and message if no run has tasks left, otherwise ``None``."""
         open_runs = [name for name in self._runs if self._known[name].ended is None]
         left_out = [
             name for name in open_runs if self._known[name].refused or self._runs[name][1].paused

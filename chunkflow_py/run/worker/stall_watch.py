@@ -1,7 +1,7 @@
 """End a worker whose supervisor has stalled, so that other workers get its tasks.
 
-The thread that renews leases would go on without the supervisor, and no other worker would ever
-receive the tasks. Without its process, the leases expire.
+If the supervisor hangs, the thread that renews leases continues, so no other worker would ever
+receive the tasks. When the process ends, the leases expire.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CODE = 70  # exit code of an unexpected error
 
 
 class StallWatch:
-    """Counts the seconds without a tick of the supervisor, in a thread.
+    """Counts, in a thread, the seconds since the supervisor last reported that it is running.
 
-    The thread counts its own seconds, so a process that was suspended as a whole has not stalled.
+    The thread does not count the time in which the whole process was suspended.
 
     Args:
         limit_s: number of seconds after which *on_stall* is called.

@@ -176,7 +176,7 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class ChunkEdges:
-    """The edges and segments of one chunk.
+    """The edges of one chunk, and the segments of its supervoxels.
 
     Attributes:
         in_chunk: edges between supervoxels of the chunk, the smaller id first.

@@ -38,7 +38,8 @@ class ImageVolume(BlockVolume):
     """A TIFF file or a folder of sections as a `Volume`.
 
     Attributes:
-        is_sections: its blocks are pages or tiles of one section, which are decoded whole.
+        is_sections: whether blocks are pages or tiles of one section, each of which is decoded as a
+        whole.
     """
 
     is_sections = True

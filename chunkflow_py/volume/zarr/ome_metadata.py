@@ -223,7 +223,7 @@ def as_version_05(document: Mapping[str, Any], url: str) -> dict[str, Any]:
 def _intrinsic_system(
     image: Mapping[str, Any], dataset: Mapping[str, Any], url: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the axes of the intrinsic coordinate system, and how a dataset lies in it.
+    """Return the axes of the intrinsic coordinate system, and a dataset's transformations to it.
 
     The transformation of a dataset names its output: the intrinsic system, in which the
     specification recommends to process the image. Transformations of the whole image lead from it

@@ -248,7 +248,7 @@ def _version(location: Location) -> OmeVersion:
 def _version_beside(
     location: Location, asked: OmeVersion | None, opening: VolumeOptions
 ) -> OmeVersion:
-    """Return the version of labels: all groups below an image must have the image's version.
+    """Return the OME-Zarr version of labels, which must be that of the image that contains them.
 
     Raises:
         VolumeError: the image has another version than *asked*.
