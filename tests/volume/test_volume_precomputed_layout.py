@@ -15,7 +15,7 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.precomputed.precomputed_layout import (
+from chunkflow_py.volume.precomputed.sharding import (
     Sharding,
     axis_of_bits,
     block_of_number,

@@ -17,7 +17,7 @@ from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.volume.precomputed.precomputed_codec import GZIPPED
-from chunkflow_py.volume.precomputed.precomputed_layout import Sharding
+from chunkflow_py.volume.precomputed.sharding import Sharding
 from chunkflow_py.volume.protocol import coarser
 from chunkflow_py.volume.write_checks import check_levels
 

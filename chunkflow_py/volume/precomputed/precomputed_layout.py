@@ -3,14 +3,13 @@
 ```
 8_8_40/0-64_0-64_0-32.gz      one block (x, y, z in voxels), gzipped, in a local folder
 8_8_40/0-64_0-64_0-32         the same in a cloud, with the header Content-Encoding: gzip
-8_8_40/0a.shard               | shard index | blocks ... | minishard indices: number, gap, length |
+8_8_40/0a.shard               many blocks in one shard; see `sharding`
 ```
 
-The number of a block determines its shard and its minishard (a group of blocks with one index):
+The number of a block, its compressed Morton code, determines its shard:
 
 ```
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
-hash(number >> preshift)       (unused) | shard | minishard
 ```
 
 Without a hash, the lowest bits number the blocks of one box, so each shard is a box of blocks.
@@ -20,10 +19,7 @@ Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` an
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
@@ -31,23 +27,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.decoding import decode, packed_most
-from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
-from chunkflow_py.errors import VolumeError
+from chunkflow_py.core.decoding import packed_most
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.engine.block_layout import BlockLayout
-from chunkflow_py.volume.engine.reproducible_gzip import gzip_compress
 from chunkflow_py.volume.precomputed.precomputed_codec import PrecomputedCodec, decompressed
+from chunkflow_py.volume.precomputed.sharding import (
+    Sharding,
+    block_of_number,
+    exactly,
+    number_of_block,
+    read_minishard,
+    read_shard_index,
+    shard_content,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.engine.block_layout import Index
     from chunkflow_py.volume.precomputed.precomputed_info import PrecomputedLevel
+    from chunkflow_py.volume.precomputed.sharding import Read
 
-    Read = Callable[[int, int], bytes | None]  # start and stop -> those bytes of the shard
     Spans = dict[int, tuple[int, int]]  # number of a block -> start and stop in the shard
 
 _EXTENSIONS = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")  # of cloud-volume
@@ -70,13 +73,6 @@ _CACHE_CONTROL = "no-cache"  # viewers must see new blocks
 _HEX = re.compile("[0-9a-f]+")
 _GAP_BYTES = 1 << 18  # reading a smaller gap between two blocks is cheaper than a second request
 _CACHED_ENTRIES = 1 << 20  # of shard and minishard indices
-_INDEX_BYTES = 1 << 24  # limit per minishard, which has a few hundred blocks of 24 bytes each
-_TYPE = "neuroglancer_uint64_sharded_v1"
-_HASHES = ("identity", "murmurhash3_x86_128")
-_ENCODINGS = ("raw", "gzip")
-_PRESHIFT = 9  # up to 512 blocks share one index, which is read in one request
-_MOST_MINISHARD_BITS = 22  # an index of 64 MiB in each shard
-_UINT32 = 0xFFFFFFFF
 
 
 class PrecomputedLayout(BlockLayout):
@@ -325,26 +321,10 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         known = self._known(shard, minishard)
         if known is not None:
             return known
-        empty = np.zeros((3, 0), np.uint64)
         bounds = self._shard_index(read, shard)
         if bounds is None:
-            return empty
-        base = 16 << self._sharding.minishard_bits
-        start, stop = (base + int(bound) for bound in bounds[minishard])
-        if start == stop:
-            return empty
-        if stop - start > _INDEX_BYTES:
-            msg = f"one of its indices has {stop - start} bytes; the limit is {_INDEX_BYTES}"
-            raise ValueError(msg)
-        codec = "gzip" if self._sharding.gzip_index else "raw"
-        content = decode(codec, _exactly(read, start, stop), _INDEX_BYTES)
-        index = np.frombuffer(content, "<u8").reshape(3, -1).copy()
-        numbers, gaps, lengths = index
-        np.cumsum(numbers, out=numbers)
-        # the index stores the gap between the end of a block and the start of the next
-        stops = np.cumsum(gaps + lengths) + np.uint64(base)
-        index[1], index[2] = stops - lengths, stops
-        index = index[:, np.argsort(numbers, kind="stable")]
+            return np.zeros((3, 0), np.uint64)
+        index = read_minishard(read, self._sharding, bounds[minishard])
         self._remember(shard, minishard, index)
         return index
 
@@ -353,14 +333,9 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         known = self._known(shard, None)
         if known is not None:
             return known
-        length = 16 << self._sharding.minishard_bits
-        content = read(0, length)
-        if content is None:
+        index = read_shard_index(read, self._sharding)
+        if index is None:
             return None
-        if len(content) != length:
-            msg = f"it ends after {len(content)} bytes, within its index of {length} bytes"
-            raise ValueError(msg)
-        index: NDArray[np.uint64] = np.frombuffer(content, "<u8").reshape(-1, 2)
         self._remember(shard, None, index)
         return index
 
@@ -408,23 +383,9 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         """Return the content of a shard; *blocks* maps the number of a block to its bytes."""
         place = self._sharding.place
         numbers = sorted(blocks, key=lambda number: (place(number)[1], number))
-        index = np.zeros((1 << self._sharding.minishard_bits, 2), "<u8")
-        end = sum(map(len, blocks.values()))  # end of the blocks; the minishard indices follow
-        parts: list[bytes] = [blocks[number] for number in numbers]
-        offset = 0
-        for minishard, group in groupby(numbers, key=lambda number: place(number)[1]):
-            members = np.array(list(group), "<u8")
-            lengths = [len(blocks[int(number)]) for number in members]
-            table = np.zeros((3, len(members)), "<u8")
-            table[0] = np.diff(members, prepend=np.uint64(0))
-            table[1, 0] = offset
-            table[2] = lengths
-            offset += sum(lengths)
-            content = table.tobytes()
-            parts.append(gzip_compress(content) if self._sharding.gzip_index else content)
-            index[minishard] = end, end + len(parts[-1])
-            end += len(parts[-1])
-        return b"".join([index.tobytes(), *parts])
+        contents = [blocks[number] for number in numbers]
+        lengths = np.array([len(content) for content in contents], np.uint64)
+        return shard_content(self._sharding, np.array(numbers, np.uint64), lengths, contents)
 
 
 def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
@@ -434,7 +395,7 @@ def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
 
     def flush() -> None:
         first = group[0][0]
-        content = _exactly(read, first, max(stop for _, stop, _ in group))
+        content = exactly(read, first, max(stop for _, stop, _ in group))
         for start, stop, number in group:
             contents[number] = content[start - first : stop - first]
         group.clear()
@@ -446,219 +407,3 @@ def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
     if group:
         flush()
     return contents
-
-
-def _exactly(read: Read, start: int, stop: int) -> bytes:
-    content = read(start, stop) or b""
-    if start > stop or len(content) != stop - start:
-        msg = f"its index refers to bytes {start} to {stop}, but the shard is shorter"
-        raise ValueError(msg)
-    return content
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """Assignment of blocks to shards: the field ``sharding`` of an info file.
-
-    Attributes:
-        preshift_bits: number of lowest bits of a block's number that do not affect its shard.
-        minishard_bits: number of bits that choose the minishard within the shard.
-        shard_bits: number of bits that choose the shard.
-        hash: ``identity`` or ``murmurhash3_x86_128``.
-        gzip_index: whether the indices of minishards are gzipped.
-        gzip_data: whether blocks are gzipped.
-    """
-
-    preshift_bits: int
-    minishard_bits: int
-    shard_bits: int
-    hash: str = "identity"
-    gzip_index: bool = True
-    gzip_data: bool = True
-
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Sharding:
-        """Parse the sharding of an info file.
-
-        Raises:
-            ValueError: the type or hash is not supported, or a field is not valid.
-        """
-        if document["@type"] != _TYPE or document["hash"] not in _HASHES:
-            msg = (
-                f"sharding {document['@type']!r} with hash {document['hash']!r} is not supported, "
-                f"only {_TYPE!r} with hash {' or '.join(_HASHES)}"
-            )
-            raise ValueError(msg)
-        bits = [document[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
-        if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
-            msg = (
-                f"preshift, minishard and shard bits are {bits}, but must be integers from 0 to "
-                "64, and the last two must add up to at most 64"
-            )
-            raise ValueError(msg)
-        if bits[1] > _MOST_MINISHARD_BITS:
-            msg = f"minishard_bits is {bits[1]}; the limit is {_MOST_MINISHARD_BITS}"
-            raise ValueError(msg)
-        encodings = [
-            document.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")
-        ]
-        if not all(encoding in _ENCODINGS for encoding in encodings):
-            msg = f"minishard index and data are encoded as {encodings}, not raw or gzip"
-            raise ValueError(msg)
-        index, data = (encoding == "gzip" for encoding in encodings)
-        return cls(bits[0], bits[1], bits[2], document["hash"], index, data)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the sharding as an info file stores it."""
-        return {
-            "@type": _TYPE,
-            "preshift_bits": self.preshift_bits,
-            "hash": self.hash,
-            "minishard_bits": self.minishard_bits,
-            "shard_bits": self.shard_bits,
-            "minishard_index_encoding": _ENCODINGS[self.gzip_index],
-            "data_encoding": _ENCODINGS[self.gzip_data],
-        }
-
-    @classmethod
-    def fitting(
-        cls, shard: Zyx, block: Zyx, extent: Zyx, *, gzip_data: bool = True, exactly: bool = True
-    ) -> Sharding:
-        """Return the sharding whose shards are boxes of a given size.
-
-        Args:
-            shard: requested size of a shard, voxels, zyx; it may be longer than the volume.
-            block: extent of a block, voxels, zyx.
-            extent: extent of the volume, voxels, zyx.
-            gzip_data: whether to gzip the blocks.
-            exactly: whether shards must have the requested size; if false, choose the largest
-                possible size up to the requested size.
-
-        Raises:
-            VolumeError: the size is not possible; the message gives the nearest possible size.
-        """
-        grid = -(-extent // block)
-        order = axis_of_bits(grid)
-        boxes = [box_of_bits(grid, count) * block for count in range(len(order) + 1)]
-        # a shard that covers a whole axis may have any length along it
-        clipped = [box.low(extent) for box in boxes]
-        wanted = shard.low(extent)
-        fits = [n for n, box in enumerate(clipped) if box.low(wanted) == box]
-        if exactly and wanted not in clipped:
-            nearest = boxes[min(range(len(clipped)), key=lambda n: _distance(clipped[n], wanted))]
-            msg = (
-                f"shards of {shard} cannot be built from blocks {block} in a volume of {extent} "
-                "(zyx, voxels): a shard is a block that is doubled along x, y, z in turn, along "
-                "each axis up to the end of the volume; the nearest possible size is "
-                f"{nearest}"
-            )
-            raise VolumeError(msg)
-        bits = clipped.index(wanted) if wanted in clipped else max(fits, default=0)
-        preshift = min(bits, _PRESHIFT)
-        return cls(preshift, bits - preshift, len(order) - bits, gzip_data=gzip_data)
-
-    def shard_box(self, grid: Zyx) -> Zyx | None:
-        """Return the number of blocks per shard, zyx, or ``None`` if shards are not boxes.
-
-        Args:
-            grid: number of blocks of the volume along each axis, zyx.
-        """
-        total = len(axis_of_bits(grid))
-        bits = self.preshift_bits + self.minishard_bits
-        if self.hash != "identity" or bits + self.shard_bits < total:
-            return None
-        return box_of_bits(grid, bits)
-
-    def place(self, number: int) -> tuple[int, int]:
-        """Return the numbers of the shard and minishard that contain block *number*."""
-        hashed = number >> self.preshift_bits
-        if self.hash != "identity":
-            hashed = murmurhash3_x86_128(hashed)
-        minishard = hashed & ((1 << self.minishard_bits) - 1)
-        return (hashed >> self.minishard_bits) & ((1 << self.shard_bits) - 1), minishard
-
-    def first_number(self, shard: int) -> int:
-        """Return the lowest block number in a shard, for a sharding without a hash."""
-        return shard << (self.minishard_bits + self.preshift_bits)
-
-    def file_name(self, shard: int) -> str:
-        """Return the name of the file of a shard."""
-        return f"{shard:0{max(1, -(-self.shard_bits // 4))}x}.shard"
-
-
-@cache
-def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
-    """Return the axis (0 is z) to which each bit of a block's number belongs, lowest bit first.
-
-    Bits are assigned to x, y and z in turn, until an axis has enough bits for all its blocks.
-
-    Raises:
-        VolumeError: block numbers need more than 64 bits.
-    """
-    highest = max((n - 1).bit_length() for n in grid)
-    order = tuple(a for i in range(highest) for a in (2, 1, 0) if 1 << i < grid[a])
-    if len(order) > 64:
-        msg = (
-            f"a grid of {grid} blocks (zyx) needs {len(order)} bits for block numbers; the limit "
-            "is 64 bits; choose larger blocks"
-        )
-        raise VolumeError(msg)
-    return order
-
-
-def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the extent (blocks, zyx) of the box of blocks that the lowest *count* bits number."""
-    order = axis_of_bits(grid)[:count]
-    return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
-
-
-def number_of_block(position: Zyx, grid: Zyx) -> int:
-    """Return the number of the block at *position* (zyx), its compressed Morton code."""
-    used, number = [0, 0, 0], 0
-    for bit, axis in enumerate(axis_of_bits(grid)):
-        number |= (position[axis] >> used[axis] & 1) << bit
-        used[axis] += 1
-    return number
-
-
-def block_of_number(number: int, grid: Zyx) -> Zyx | None:
-    """Return the position (zyx) of a block by its number, or ``None`` if it is outside the grid."""
-    position, used = [0, 0, 0], [0, 0, 0]
-    order = axis_of_bits(grid)
-    for bit, axis in enumerate(order):
-        position[axis] |= (number >> bit & 1) << used[axis]
-        used[axis] += 1
-    block = Zyx(*position)
-    return block if not number >> len(order) and block.low(grid - 1) == block else None
-
-
-def murmurhash3_x86_128(value: int) -> int:
-    """Return the lower 64 bits of the hash of a 64 bit number, with seed 0.
-
-    This is the reference implementation by Austin Appleby, ``MurmurHash3.cpp``, for 8 byte keys.
-    """
-    c1, c2, c3 = 0x239B961B, 0xAB0E9789, 0x38B34AE5
-    k2 = _rotated((value >> 32) * c2, 16) * c3
-    k1 = _rotated((value & _UINT32) * c1, 15) * c2
-    h = [(k1 & _UINT32) ^ 8, (k2 & _UINT32) ^ 8, 8, 8]
-    for final in (False, True):
-        if final:
-            h = [_mixed(part) for part in h]
-        h[0] = sum(h) & _UINT32
-        h[1:] = [(part + h[0]) & _UINT32 for part in h[1:]]
-    return h[0] | h[1] << 32
-
-
-def _rotated(value: int, bits: int) -> int:
-    value &= _UINT32
-    return (value << bits | value >> (32 - bits)) & _UINT32
-
-
-def _mixed(h: int) -> int:
-    h = ((h ^ h >> 16) * 0x85EBCA6B) & _UINT32
-    h = ((h ^ h >> 13) * 0xC2B2AE35) & _UINT32
-    return h ^ h >> 16
-
-
-def _distance(size: Zyx, wanted: Zyx) -> float:
-    return sum(abs(math.log(a / b)) for a, b in zip(size, wanted, strict=True))
