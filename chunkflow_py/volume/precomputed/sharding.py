@@ -30,7 +30,7 @@ from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.engine.reproducible_gzip import gzip_compress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -302,9 +302,16 @@ def box_of_bits(grid: Zyx, count: int) -> Zyx:
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 
 
-def number_of_block(position: Zyx, grid: Zyx) -> int:
-    """Return the number of the block at *position* (zyx), its compressed Morton code."""
-    used, number = [0, 0, 0], 0
+@overload
+def number_of_block(position: Zyx, grid: Zyx) -> int: ...
+@overload
+def number_of_block(position: Sequence[NDArray[Any]], grid: Zyx) -> NDArray[Any]: ...
+def number_of_block(position: Any, grid: Zyx) -> Any:
+    """Return the number of the block at *position* (zyx), its compressed Morton code.
+
+    *position* may also be three arrays; then the result is an array.
+    """
+    used, number = [0, 0, 0], 0 * position[0]
     for bit, axis in enumerate(axis_of_bits(grid)):
         number |= (position[axis] >> used[axis] & 1) << bit
         used[axis] += 1

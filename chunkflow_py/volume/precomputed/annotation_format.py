@@ -1,0 +1,380 @@
+"""Encoding of annotations in the precomputed format of Neuroglancer.
+
+```
+info                          kind, bounds, properties, relations and indices, JSON
+by_id/                        one annotation by its id, with the ids of its segments
+by_pre_segment/               the annotations of a segment, one folder for each relation
+spatial0/ spatial1/ ...       the annotations in a cell of a grid, from coarse to fine
+```
+
+An annotation is a row of 32 bit words: its geometry (xyz, float32), then its properties, those with
+larger types first, padded with zeros. The folders of indices contain shards, or one object for each
+id or cell.
+
+Format: github.com/google/neuroglancer, ``datasource/precomputed/annotations.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.annotations import POSITIONS, TYPES, Annotations, Property, Relation
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.volume.precomputed.sharding import Sharding, block_of_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Words = NDArray[np.uint32]
+
+TYPE = "neuroglancer_annotations_v1"
+BY_ID = "by_id"
+_METRES = {"m": 1e9, "mm": 1e6, "um": 1e3, "µm": 1e3, "nm": 1.0}  # in nanometres
+_PER_MINISHARD = 512  # entries; their index is read in one request
+_MOST_MINISHARD_BITS = 12
+_SHARD_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What all annotations of a collection have in common.
+
+    Attributes:
+        kind: a key of `POSITIONS`.
+        voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
+        properties: entries of the properties in the info file, those with larger types first.
+        relations: names of the relations.
+    """
+
+    kind: str
+    voxel_size_nm: tuple[float, float, float]
+    properties: tuple[dict[str, Any], ...]
+    relations: tuple[str, ...]
+
+    @classmethod
+    def of(cls, annotations: Annotations) -> Schema:
+        """Return the schema of *annotations*."""
+        properties = sorted(annotations.properties, key=lambda p: -_alignment(p.type))
+        return cls(
+            annotations.kind,
+            annotations.voxel_size_nm,
+            tuple(each.description_json for each in properties),
+            tuple(each.name for each in annotations.relations),
+        )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one encoded annotation without its segments."""
+        fields: list[Any] = [("geometry", "<f4", (POSITIONS[self.kind], 3))]
+        fields += [(p["id"], *TYPES[p["type"]]) for p in self.properties]
+        padding = -np.dtype(fields).itemsize % 4
+        return np.dtype([*fields, *([("", "u1", (padding,))] if padding else [])])
+
+    @property
+    def words(self) -> int:
+        """Number of 32 bit words of one encoded annotation without its segments."""
+        return self.dtype.itemsize // 4
+
+    def encode(self, annotations: Annotations) -> Words:
+        """Return annotations as rows of words, (n, words)."""
+        rows = np.zeros(len(annotations), self.dtype)
+        rows["geometry"] = annotations.geometry[..., ::-1]
+        for each in annotations.properties:
+            rows[each.name] = each.values
+        return rows.view("<u4").reshape(len(rows), self.words)
+
+    def geometry(self, words: Words) -> NDArray[np.float32]:
+        """Return the geometry of rows of words, (n, p, 3), voxels, zyx."""
+        count = POSITIONS[self.kind]
+        floats = np.ascontiguousarray(words[:, : 3 * count]).view("<f4")
+        return floats.reshape(-1, count, 3)[..., ::-1]
+
+    def decode(
+        self, words: Words, ids: NDArray[Any], relations: Sequence[Relation] = ()
+    ) -> Annotations:
+        """Return the annotations of rows of words."""
+        rows = np.ascontiguousarray(words).view(self.dtype).reshape(len(words))
+        properties = [Property.from_json(each, rows[each["id"]]) for each in self.properties]
+        return Annotations(
+            self.kind,
+            self.geometry(words),
+            self.voxel_size_nm,
+            ids,
+            tuple(properties),
+            tuple(relations),
+        )
+
+
+def _alignment(type_: str) -> int:
+    return np.dtype(TYPES[type_][0]).itemsize
+
+
+def content_ids(words: Words) -> NDArray[np.uint64]:
+    """Return an id for each annotation, computed from its geometry and properties.
+
+    Equal annotations get the same id, wherever they are computed. With ten million annotations, the
+    probability that two different ones get the same id is 3 in a million; the merge notices it.
+    """
+    ids = np.full(len(words), words.shape[1], np.uint64)
+    with np.errstate(over="ignore"):
+        for column in words.T:
+            ids = _mixed(ids + np.uint64(0x9E3779B97F4A7C15) ^ column.astype(np.uint64))
+    return ids
+
+
+def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return numbers in which each bit of *value* changes half of the bits (splitmix64, Vigna)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def encoded_lists(
+    counts: NDArray[np.int64], words: Words, ids: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], Words]:
+    """Encode lists of annotations: their number, the annotations, then their ids.
+
+    Args:
+        counts: number of annotations of each list.
+        words: annotations of the first list, then of the second, and so on.
+        ids: ids of these annotations.
+
+    Returns:
+        Number of words of each list, and the words of all lists.
+    """
+    width = words.shape[1]
+    lengths = 2 + counts * (width + 2)
+    starts = np.cumsum(lengths) - lengths
+    out = np.zeros(int(lengths.sum()), "<u4")
+    out[starts], out[starts + 1] = counts & 0xFFFFFFFF, counts >> 32
+    rank = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    at = np.repeat(starts + 2, counts)
+    _scatter(out, at + rank * width, words)
+    _scatter(out, at + np.repeat(counts * width, counts) + rank * 2, _words_of(ids))
+    return lengths, out
+
+
+def decoded_list(data: bytes, width: int) -> tuple[Words, NDArray[np.uint64]]:
+    """Return words and ids of an encoded list of annotations.
+
+    Raises:
+        ValueError: the list is damaged.
+    """
+    count = int.from_bytes(data[:8], "little")
+    if len(data) != 8 + count * (4 * width + 8):
+        msg = f"a list of {count} annotations has {len(data)} bytes"
+        raise ValueError(msg)
+    words = np.frombuffer(data, "<u4", count * width, 8).reshape(count, width)
+    return words, np.frombuffer(data, "<u8", count, 8 + count * 4 * width)
+
+
+def encoded_entries(
+    words: Words, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+) -> tuple[NDArray[np.int64], Words]:
+    """Encode single annotations, with the segments of each relation: their number and their ids.
+
+    Args:
+        words: the annotations.
+        relations: for each relation, the number of segments of each annotation, and all segments.
+
+    Returns:
+        Number of words of each annotation, and the words of all annotations.
+    """
+    width = words.shape[1]
+    lengths = np.full(len(words), width, np.int64)
+    for counts, _ in relations:
+        lengths += 1 + 2 * counts.astype(np.int64)
+    at = np.cumsum(lengths) - lengths
+    out = np.zeros(int(lengths.sum()), "<u4")
+    _scatter(out, at, words)
+    at += width
+    for narrow, segments in relations:
+        counts = narrow.astype(np.int64)
+        out[at] = counts
+        rank = np.arange(len(segments)) - np.repeat(np.cumsum(counts) - counts, counts)
+        _scatter(out, np.repeat(at + 1, counts) + 2 * rank, _words_of(segments))
+        at += 1 + 2 * counts
+    return lengths, out
+
+
+def decoded_entry(
+    data: bytes, width: int, relations: int
+) -> tuple[Words, list[NDArray[np.uint64]]]:
+    """Return the words of an encoded annotation, and its segments for each relation.
+
+    Raises:
+        ValueError: the annotation is damaged.
+    """
+    words = np.frombuffer(data, "<u4")
+    at, segments = width, []
+    for _ in range(relations):
+        count = int(words[at]) if at < len(words) else 0
+        segments.append(np.frombuffer(words[at + 1 : at + 1 + 2 * count].tobytes(), "<u8"))
+        at += 1 + 2 * count
+    if at != len(words):
+        msg = f"an annotation has {len(words)} words, not {at}"
+        raise ValueError(msg)
+    return words[:width], segments
+
+
+def _words_of(numbers: NDArray[Any]) -> Words:
+    return np.ascontiguousarray(numbers.astype("<u8", copy=False)).view("<u4").reshape(-1, 2)
+
+
+def _scatter(out: Words, at: NDArray[np.int64], rows: Words) -> None:
+    """Copy each row to *out*, from the position in *at* on."""
+    for column in range(rows.shape[1]):
+        out[at + column] = rows[:, column]
+
+
+# --- info -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Index:
+    """A folder that finds annotations by a number.
+
+    Attributes:
+        key: name of the folder.
+        sharding: how numbers are assigned to shards; ``None``: one object for each number.
+        grid: for a spatial index, the number of cells along each axis, zyx.
+        cell: for a spatial index, the size of a cell, voxels, zyx.
+        limit: for a spatial index, the largest number of annotations of a cell.
+    """
+
+    key: str
+    sharding: Sharding | None = None
+    grid: Zyx | None = None
+    cell: tuple[float, float, float] | None = None
+    limit: int = 0
+
+    def name(self, number: int) -> str:
+        """Return the name of the object of an id, a segment or a cell, without shards."""
+        if self.grid is None:
+            return str(number)
+        cell = block_of_number(number, self.grid)
+        return "_".join(map(str, (cell or ())[::-1]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the info file."""
+        entry: dict[str, Any] = {"key": self.key}
+        if self.grid is not None and self.cell is not None:
+            entry |= {"grid_shape": list(self.grid[::-1]), "chunk_size": list(self.cell[::-1])}
+            entry["limit"] = self.limit
+        if self.sharding is not None:
+            entry["sharding"] = self.sharding.to_json()
+        return entry
+
+    @classmethod
+    def parse(cls, entry: Mapping[str, Any]) -> Index:
+        """Return the index that an entry of an info file describes.
+
+        Raises:
+            ValueError, KeyError, TypeError: the entry is not valid.
+        """
+        sharding = Sharding.parse(entry["sharding"]) if entry.get("sharding") else None
+        if "grid_shape" not in entry:
+            return cls(str(entry["key"]), sharding)
+        x, y, z = (int(number) for number in entry["grid_shape"])
+        size_x, size_y, size_z = (float(size) for size in entry["chunk_size"])
+        cell = (size_z, size_y, size_x)
+        return cls(str(entry["key"]), sharding, Zyx(z, y, x), cell, int(entry["limit"]))
+
+
+@dataclass(frozen=True)
+class Info:
+    """The info file of a collection.
+
+    Attributes:
+        schema: what all annotations have in common.
+        lower: lower bound, voxels, zyx.
+        upper: upper bound, voxels, zyx.
+        by_id: index by id.
+        related: index of each relation, by the ids of segments.
+        spatial: levels of the spatial index, from coarse to fine.
+    """
+
+    schema: Schema
+    lower: tuple[float, float, float]
+    upper: tuple[float, float, float]
+    by_id: Index
+    related: tuple[Index, ...]
+    spatial: tuple[Index, ...]
+
+    def encoded(self) -> bytes:
+        """Return the info file."""
+        schema = self.schema
+        sizes = zip("xyz", schema.voxel_size_nm[::-1], strict=True)
+        relations = zip(schema.relations, self.related, strict=True)
+        document = {
+            "@type": TYPE,
+            "dimensions": {axis: [nm / 1e9, "m"] for axis, nm in sizes},
+            "lower_bound": list(self.lower[::-1]),
+            "upper_bound": list(self.upper[::-1]),
+            "annotation_type": schema.kind.upper(),
+            "properties": list(schema.properties),
+            "relationships": [{"id": name, **index.to_json()} for name, index in relations],
+            "by_id": self.by_id.to_json(),
+            "spatial": [index.to_json() for index in self.spatial],
+        }
+        return json.dumps(document, indent=1).encode()
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Info:
+        """Return the collection that an info file describes.
+
+        Raises:
+            ValueError, KeyError, TypeError: the file is damaged or not supported.
+        """
+        if document.get("@type") != TYPE:
+            msg = f"its @type is {document.get('@type')!r}, not {TYPE!r}"
+            raise ValueError(msg)
+        if list(document["dimensions"]) != ["x", "y", "z"]:
+            msg = f"its dimensions are {list(document['dimensions'])}, not x, y and z"
+            raise ValueError(msg)
+        x, y, z = (float(s) * _METRES[unit] for s, unit in document["dimensions"].values())
+        kind = str(document["annotation_type"]).lower()
+        if kind not in POSITIONS:
+            msg = f"its annotations are {kind!r}, not {', '.join(POSITIONS)}"
+            raise ValueError(msg)
+        relations = document["relationships"]
+        schema = Schema(
+            kind,
+            (round(z, 9), round(y, 9), round(x, 9)),
+            tuple(document["properties"]),
+            tuple(str(each["id"]) for each in relations),
+        )
+        lower_x, lower_y, lower_z = (float(at) for at in document["lower_bound"])
+        upper_x, upper_y, upper_z = (float(at) for at in document["upper_bound"])
+        return cls(
+            schema,
+            (lower_z, lower_y, lower_x),
+            (upper_z, upper_y, upper_x),
+            Index.parse(document["by_id"]),
+            tuple(Index.parse(each) for each in relations),
+            tuple(Index.parse(each) for each in document["spatial"]),
+        )
+
+
+def sharding_for(count: int, size: int, *, near: int = 0, compress: bool = False) -> Sharding:
+    """Return the sharding of an index.
+
+    Args:
+        count: number of entries, or an upper limit.
+        size: total length of the entries, bytes.
+        near: number of lowest bits by which entries of one minishard may differ.
+        compress: whether to gzip the entries.
+    """
+    shard_bits = max(0, (size // _SHARD_BYTES).bit_length())
+    groups = (count >> shard_bits) // _PER_MINISHARD
+    minishard_bits = min(groups.bit_length(), _MOST_MINISHARD_BITS)
+    return Sharding(near, minishard_bits, shard_bits, "murmurhash3_x86_128", gzip_data=compress)
