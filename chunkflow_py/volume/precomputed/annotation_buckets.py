@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_BUFFER_BYTES = 1 << 26
+_BUFFER_BYTES = 1 << 25
 
 
 class Buckets:

@@ -38,7 +38,7 @@ BY_ID = "by_id"
 _METRES = {"m": 1e9, "mm": 1e6, "um": 1e3, "µm": 1e3, "nm": 1.0}  # in nanometres
 _PER_MINISHARD = 512  # entries; their index is read in one request
 _MOST_MINISHARD_BITS = 12
-_SHARD_BYTES = 1 << 24
+_SHARD_BYTES = 1 << 23
 
 
 @dataclass(frozen=True)

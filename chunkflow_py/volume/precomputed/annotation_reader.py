@@ -195,8 +195,8 @@ class AnnotationCollection:
         for (shard, minishard), group in groupby(placed, key=lambda each: each[:2]):
             key = f"{index.key}/{sharding.file_name(shard)}"
             read = self._reader(key)
+            entries = self._minishard(key, sharding, minishard)
             try:
-                entries = self._minishard(key, sharding, minishard)
                 wanted = np.array([number for *_, number in group], np.uint64)
                 for at in np.flatnonzero(np.isin(entries[0], wanted)):
                     data = exactly(read, int(entries[1, at]), int(entries[2, at]))
@@ -211,10 +211,18 @@ class AnnotationCollection:
         return lambda start, stop: self._store.get_range(key, start, stop)
 
     def _minishard(self, key: str, sharding: Sharding, minishard: int) -> NDArray[np.uint64]:
-        index = read_shard_index(self._reader(key), sharding)
-        if index is None:
-            return np.zeros((3, 0), np.uint64)
-        return read_minishard(self._reader(key), sharding, index[minishard])
+        """Return number, start and stop of each entry of a minishard, (3, n).
+
+        Raises:
+            VolumeError: the shard is damaged.
+        """
+        try:
+            index = read_shard_index(self._reader(key), sharding)
+            if index is None:
+                return np.zeros((3, 0), np.uint64)
+            return read_minishard(self._reader(key), sharding, index[minishard])
+        except ValueError as error:
+            raise VolumeError(self._damaged(key, error)) from error
 
     def _numbers(self, index: Index) -> Iterator[int]:
         """Yield the numbers of all entries of an index."""
