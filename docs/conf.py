@@ -73,6 +73,7 @@ NAVIGATION = {
         "labels",
         "proofreading",
         "meshes",
+        "annotations",
         "statistics",
         "viewing",
         "tuning",

@@ -175,4 +175,4 @@ class Output:
 def _with_article(kind: str) -> str:
     if kind in ("Chunk", "Skeleton"):
         return f"a {kind.lower()}"
-    return kind if kind in ("Points", "Synapses") else f"a {kind}"
+    return kind if kind in ("Annotations", "Points", "Synapses") else f"a {kind}"

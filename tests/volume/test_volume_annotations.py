@@ -76,6 +76,11 @@ def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
+def ids_of(annotations):
+    """Return the ids that annotations without ids get."""
+    return content_ids(Schema.of(annotations).encode(annotations), annotations.relations)
+
+
 def touching(annotations, box):
     """Return which annotations touch a box."""
     low, high = annotations.hull()
@@ -87,7 +92,7 @@ def touching(annotations, box):
 def test_what_is_written_is_read(kind, sharded, tmp_path):
     """By id, by segment and by place; all properties, and the segments of all relations."""
     annotations = made(kind)
-    ids = content_ids(Schema.of(annotations).encode(annotations))
+    ids = ids_of(annotations)
     collection = merged(tmp_path, annotations, replace(SMALL, sharded=sharded))
     assert collection.ids().tolist() == sorted(ids.tolist())
     back = collection.get(ids)
@@ -127,9 +132,7 @@ def test_levels_are_samples_that_respect_the_limit(kind, tmp_path):
     assert len(levels) > 2
     ids = [set(collection.level(number).ids.tolist()) for number in range(len(levels))]
     assert len(set.union(*ids)) == sum(map(len, ids)) == COUNT
-    found = {
-        int(i): row for row, i in enumerate(content_ids(Schema.of(annotations).encode(annotations)))
-    }
+    found = {number: row for row, number in enumerate(ids_of(annotations).tolist())}
     lower = np.array(collection.info.lower)
     for level, here in zip(levels, ids, strict=True):
         assert level.grid * Zyx.of([int(s) for s in level.cell]) == Zyx.of(
@@ -251,6 +254,16 @@ def test_ids_that_are_given_are_kept(tmp_path):
     collection = merged(tmp_path, annotations)
     assert collection.ids().tolist() == sorted(ids.tolist())
     assert np.array_equal(collection.get([2**64 - 1]).geometry[0], annotations.geometry[5])
+
+
+def test_ids_are_computed_from_all_content():
+    """Annotations that differ only in a value, a segment or the order of segments differ in id."""
+    same = {"geometry": np.ones((4, 1, 3)), "kind": "point"}
+    plain = Annotations(**same, relations=(Relation.to_several("to", [[1, 2], [2, 1], [1], []]),))
+    valued = Annotations(**same, properties=(Property("k", "uint8", np.arange(4)),))
+    numbers = [*ids_of(plain).tolist(), *ids_of(valued).tolist()]
+    assert len(set(numbers)) == 8
+    assert len(set(ids_of(Annotations(**same)).tolist())) == 1
 
 
 def test_equal_annotations_of_two_tasks_are_stored_once(tmp_path):

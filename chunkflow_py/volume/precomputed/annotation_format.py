@@ -7,9 +7,9 @@ by_pre_segment/               the annotations of a segment, one folder for each 
 spatial0/ spatial1/ ...       the annotations in a cell of a grid, from coarse to fine
 ```
 
-An annotation is a row of 32 bit words: its geometry (xyz, float32), then its properties, those with
-larger types first, padded with zeros. The folders of indices contain shards, or one object for each
-id or cell.
+An annotation is packed in a row of 32 bit integers: its geometry (xyz, float32), then its
+properties, those with larger types first, padded with zeros. The folders of indices contain shards,
+or one object for each id or cell.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/annotations.md``.
 """
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Words = NDArray[np.uint32]
+    Packed = NDArray[np.uint32]
 
 TYPE = "neuroglancer_annotations_v1"
 BY_ID = "by_id"
 _METRES = {"m": 1e9, "mm": 1e6, "um": 1e3, "µm": 1e3, "nm": 1.0}  # in nanometres
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64; an odd number without a pattern
 _PER_MINISHARD = 512  # entries; their index is read in one request
 _MOST_MINISHARD_BITS = 12
 _SHARD_BYTES = 1 << 23
@@ -77,33 +78,33 @@ class Schema:
         return np.dtype([*fields, *([("", "u1", (padding,))] if padding else [])])
 
     @property
-    def words(self) -> int:
-        """Number of 32 bit words of one encoded annotation without its segments."""
+    def width(self) -> int:
+        """Number of 32 bit integers of one encoded annotation without its segments."""
         return self.dtype.itemsize // 4
 
-    def encode(self, annotations: Annotations) -> Words:
-        """Return annotations as rows of words, (n, words)."""
+    def encode(self, annotations: Annotations) -> Packed:
+        """Return annotations as packed rows, (n, width) integers of 32 bits."""
         rows = np.zeros(len(annotations), self.dtype)
         rows["geometry"] = annotations.geometry[..., ::-1]
         for each in annotations.properties:
             rows[each.name] = each.values
-        return rows.view("<u4").reshape(len(rows), self.words)
+        return rows.view("<u4").reshape(len(rows), self.width)
 
-    def geometry(self, words: Words) -> NDArray[np.float32]:
-        """Return the geometry of rows of words, (n, p, 3), voxels, zyx."""
+    def geometry(self, packed: Packed) -> NDArray[np.float32]:
+        """Return the geometry of packed rows, (n, p, 3), voxels, zyx."""
         count = POSITIONS[self.kind]
-        floats = np.ascontiguousarray(words[:, : 3 * count]).view("<f4")
+        floats = np.ascontiguousarray(packed[:, : 3 * count]).view("<f4")
         return floats.reshape(-1, count, 3)[..., ::-1]
 
     def decode(
-        self, words: Words, ids: NDArray[Any], relations: Sequence[Relation] = ()
+        self, packed: Packed, ids: NDArray[Any], relations: Sequence[Relation] = ()
     ) -> Annotations:
-        """Return the annotations of rows of words."""
-        rows = np.ascontiguousarray(words).view(self.dtype).reshape(len(words))
+        """Return the annotations of packed rows."""
+        rows = np.ascontiguousarray(packed).view(self.dtype).reshape(len(packed))
         properties = [Property.from_json(each, rows[each["id"]]) for each in self.properties]
         return Annotations(
             self.kind,
-            self.geometry(words),
+            self.geometry(packed),
             self.voxel_size_nm,
             ids,
             tuple(properties),
@@ -115,16 +116,22 @@ def _alignment(type_: str) -> int:
     return np.dtype(TYPES[type_][0]).itemsize
 
 
-def content_ids(words: Words) -> NDArray[np.uint64]:
-    """Return an id for each annotation, computed from its geometry and properties.
+def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uint64]:
+    """Return an id for each annotation, computed from its geometry, properties and segments.
 
     Equal annotations get the same id, wherever they are computed. With ten million annotations, the
     probability that two different ones get the same id is 3 in a million; the merge notices it.
     """
-    ids = np.full(len(words), words.shape[1], np.uint64)
-    with np.errstate(over="ignore"):
-        for column in words.T:
-            ids = _mixed(ids + np.uint64(0x9E3779B97F4A7C15) ^ column.astype(np.uint64))
+    ids = np.full(len(packed), packed.shape[1], np.uint64)
+    for column in packed.T:
+        ids = _mixed(ids + _STEP ^ column.astype(np.uint64))
+    for relation in relations:
+        counts = relation.counts.astype(np.int64)
+        rank = np.arange(len(relation.segments)) - np.repeat(np.cumsum(counts) - counts, counts)
+        sums = counts.astype(np.uint64)
+        owners = np.repeat(np.arange(len(packed)), counts)
+        np.add.at(sums, owners, _mixed(relation.segments + _STEP * rank.astype(np.uint64)))
+        ids = _mixed(ids + _STEP ^ sums)
     return ids
 
 
@@ -139,32 +146,32 @@ def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def encoded_lists(
-    counts: NDArray[np.int64], words: Words, ids: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], Words]:
+    counts: NDArray[np.int64], packed: Packed, ids: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], Packed]:
     """Encode lists of annotations: their number, the annotations, then their ids.
 
     Args:
         counts: number of annotations of each list.
-        words: annotations of the first list, then of the second, and so on.
+        packed: annotations of the first list, then of the second, and so on.
         ids: ids of these annotations.
 
     Returns:
-        Number of words of each list, and the words of all lists.
+        Length of each list, and all lists, both in integers of 32 bits.
     """
-    width = words.shape[1]
+    width = packed.shape[1]
     lengths = 2 + counts * (width + 2)
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), "<u4")
     out[starts], out[starts + 1] = counts & 0xFFFFFFFF, counts >> 32
     rank = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = np.repeat(starts + 2, counts)
-    _scatter(out, at + rank * width, words)
-    _scatter(out, at + np.repeat(counts * width, counts) + rank * 2, _words_of(ids))
+    _scatter(out, at + rank * width, packed)
+    _scatter(out, at + np.repeat(counts * width, counts) + rank * 2, _halves_of(ids))
     return lengths, out
 
 
-def decoded_list(data: bytes, width: int) -> tuple[Words, NDArray[np.uint64]]:
-    """Return words and ids of an encoded list of annotations.
+def decoded_list(data: bytes, width: int) -> tuple[Packed, NDArray[np.uint64]]:
+    """Return packed rows and ids of an encoded list of annotations.
 
     Raises:
         ValueError: the list is damaged.
@@ -173,64 +180,64 @@ def decoded_list(data: bytes, width: int) -> tuple[Words, NDArray[np.uint64]]:
     if len(data) != 8 + count * (4 * width + 8):
         msg = f"a list of {count} annotations has {len(data)} bytes"
         raise ValueError(msg)
-    words = np.frombuffer(data, "<u4", count * width, 8).reshape(count, width)
-    return words, np.frombuffer(data, "<u8", count, 8 + count * 4 * width)
+    packed = np.frombuffer(data, "<u4", count * width, 8).reshape(count, width)
+    return packed, np.frombuffer(data, "<u8", count, 8 + count * 4 * width)
 
 
 def encoded_entries(
-    words: Words, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
-) -> tuple[NDArray[np.int64], Words]:
+    packed: Packed, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+) -> tuple[NDArray[np.int64], Packed]:
     """Encode single annotations, with the segments of each relation: their number and their ids.
 
     Args:
-        words: the annotations.
+        packed: the annotations.
         relations: for each relation, the number of segments of each annotation, and all segments.
 
     Returns:
-        Number of words of each annotation, and the words of all annotations.
+        Length of each annotation, and all annotations, both in integers of 32 bits.
     """
-    width = words.shape[1]
-    lengths = np.full(len(words), width, np.int64)
+    width = packed.shape[1]
+    lengths = np.full(len(packed), width, np.int64)
     for counts, _ in relations:
         lengths += 1 + 2 * counts.astype(np.int64)
     at = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), "<u4")
-    _scatter(out, at, words)
+    _scatter(out, at, packed)
     at += width
     for narrow, segments in relations:
         counts = narrow.astype(np.int64)
         out[at] = counts
         rank = np.arange(len(segments)) - np.repeat(np.cumsum(counts) - counts, counts)
-        _scatter(out, np.repeat(at + 1, counts) + 2 * rank, _words_of(segments))
+        _scatter(out, np.repeat(at + 1, counts) + 2 * rank, _halves_of(segments))
         at += 1 + 2 * counts
     return lengths, out
 
 
 def decoded_entry(
     data: bytes, width: int, relations: int
-) -> tuple[Words, list[NDArray[np.uint64]]]:
-    """Return the words of an encoded annotation, and its segments for each relation.
+) -> tuple[Packed, list[NDArray[np.uint64]]]:
+    """Return the packed row of an encoded annotation, and its segments for each relation.
 
     Raises:
         ValueError: the annotation is damaged.
     """
-    words = np.frombuffer(data, "<u4")
+    packed = np.frombuffer(data, "<u4")
     at, segments = width, []
     for _ in range(relations):
-        count = int(words[at]) if at < len(words) else 0
-        segments.append(np.frombuffer(words[at + 1 : at + 1 + 2 * count].tobytes(), "<u8"))
+        count = int(packed[at]) if at < len(packed) else 0
+        segments.append(np.frombuffer(packed[at + 1 : at + 1 + 2 * count].tobytes(), "<u8"))
         at += 1 + 2 * count
-    if at != len(words):
-        msg = f"an annotation has {len(words)} words, not {at}"
+    if at != len(packed):
+        msg = f"an annotation has {4 * len(packed)} bytes, not {4 * at}"
         raise ValueError(msg)
-    return words[:width], segments
+    return packed[:width], segments
 
 
-def _words_of(numbers: NDArray[Any]) -> Words:
+def _halves_of(numbers: NDArray[Any]) -> Packed:
     return np.ascontiguousarray(numbers.astype("<u8", copy=False)).view("<u4").reshape(-1, 2)
 
 
-def _scatter(out: Words, at: NDArray[np.int64], rows: Words) -> None:
+def _scatter(out: Packed, at: NDArray[np.int64], rows: Packed) -> None:
     """Copy each row to *out*, from the position in *at* on."""
     for column in range(rows.shape[1]):
         out[at + column] = rows[:, column]

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.annotations import Annotations
     from chunkflow_py.store.store_protocol import Store, Stored
-    from chunkflow_py.volume.precomputed.annotation_format import Words
+    from chunkflow_py.volume.precomputed.annotation_format import Packed
     from chunkflow_py.volume.precomputed.annotation_parts import Part
 
     Lists = list[NDArray[np.uint64]]  # the segments of all annotations, for each relation
@@ -177,8 +177,9 @@ class _Collected:
         self._low = np.minimum(self._low, low.min(axis=0))
         self._high = np.maximum(self._high, high.max(axis=0))
         rows = np.zeros(len(found), row_dtype(schema))
-        rows["words"] = schema.encode(found)
-        rows["id"] = content_ids(rows["words"]) if found.ids is None else found.ids
+        rows["packed"] = schema.encode(found)
+        ids = content_ids(rows["packed"], found.relations) if found.ids is None else found.ids
+        rows["id"] = ids
         for number, relation in enumerate(found.relations):
             rows["counts"][:, number] = relation.counts
         buckets = murmurhash3_x86_128(rows["id"]) >> np.uint64(64 - _BUCKET_BITS)
@@ -234,7 +235,7 @@ class _Collected:
     def _check_equal(self, rows: NDArray[Any], lists: Lists, second: NDArray[Any]) -> None:
         one, ones = taken(rows, lists, second - 1)
         two, twos = taken(rows, lists, second)
-        differ = (one["words"] != two["words"]).any(axis=1)
+        differ = (one["packed"] != two["packed"]).any(axis=1)
         differ |= (one["counts"] != two["counts"]).any(axis=1)
         if not differ.any():
             for number, (a, b) in enumerate(zip(ones, twos, strict=True)):
@@ -242,7 +243,9 @@ class _Collected:
                 differ[owners[a != b]] = True
         if differ.any():
             at = int(np.argmax(differ))
-            places = [self.schema.geometry(x["words"][at : at + 1])[0].tolist() for x in (one, two)]
+            places = [
+                self.schema.geometry(x["packed"][at : at + 1])[0].tolist() for x in (one, two)
+            ]
             msg = (
                 f"two different annotations in {self._url} have the id {one['id'][at]}, at "
                 f"{places[0]} and {places[1]} (zyx, voxels); give each annotation its own id"
@@ -254,7 +257,7 @@ def row_dtype(schema: Schema) -> np.dtype[Any]:
     """Return the type of rows: id, encoded annotation, and number of segments of each relation."""
     relations = len(schema.relations)
     return np.dtype(
-        [("id", "<u8"), ("words", "<u4", (schema.words,)), ("counts", "<u4", (relations,))]
+        [("id", "<u8"), ("packed", "<u4", (schema.width,)), ("counts", "<u4", (relations,))]
     )
 
 
@@ -292,7 +295,7 @@ class _Levels:
 
     def add(self, rows: NDArray[Any]) -> None:
         """Add annotations."""
-        geometry = self._schema.geometry(rows["words"])
+        geometry = self._schema.geometry(rows["packed"])
         start = 0
         while start < len(rows):
             start += self._add(rows[start:], geometry[start:])
@@ -307,7 +310,7 @@ class _Levels:
             here = found < stop
             pairs = np.zeros(int(here.sum()), self.rows_dtype)
             pairs["key"] = cells[here]
-            pairs["id"], pairs["words"] = (rows[name][found[here]] for name in ("id", "words"))
+            pairs["id"], pairs["packed"] = (rows[name][found[here]] for name in ("id", "packed"))
             self.rows.append(self._level, pairs)
             self._count(cells[here])
             if stop < len(rows):
@@ -354,7 +357,7 @@ class _Levels:
 
 def pair_dtype(schema: Schema) -> np.dtype[Any]:
     """Return the type of rows of an annotation with the number of a cell or the id of a segment."""
-    return np.dtype([("key", "<u8"), ("id", "<u8"), ("words", "<u4", (schema.words,))])
+    return np.dtype([("key", "<u8"), ("id", "<u8"), ("packed", "<u4", (schema.width,))])
 
 
 class _Writer:
@@ -384,10 +387,10 @@ class _Writer:
                 owners = np.repeat(np.arange(len(rows)), rows["counts"][:, number])
                 pairs = np.zeros(len(each), pair_dtype(schema))
                 pairs["key"] = each
-                pairs["id"], pairs["words"] = rows["id"][owners], rows["words"][owners]
+                pairs["id"], pairs["packed"] = rows["id"][owners], rows["packed"][owners]
                 related[number].append(0, pairs)
         levels.close()
-        size = total * 4 * (schema.words + len(schema.relations)) + 8 * segments
+        size = total * 4 * (schema.width + len(schema.relations)) + 8 * segments
         by_id = self._entries(total, size)
         indices = [
             self._lists(Index(f"by_{name}"), rows, 0, len(rows))
@@ -424,8 +427,8 @@ class _Writer:
             order = np.lexsort((rows["id"], sharding.place(rows["id"])[1]))
             rows, lists = taken(rows, lists, order)
             columns = zip(rows["counts"].T, lists, strict=True)
-            lengths, words = encoded_entries(rows["words"], list(columns))
-            self._put(index, sharding, shard, rows["id"], lengths, words)
+            lengths, packed = encoded_entries(rows["packed"], list(columns))
+            self._put(index, sharding, shard, rows["id"], lengths, packed)
             for each in (shards, *segments):
                 each.remove(shard)
         return index
@@ -454,8 +457,8 @@ class _Writer:
             shards.remove(shard)
             pairs = pairs[np.lexsort((pairs["key"], sharding.place(pairs["key"])[1]))]
             starts, counts = runs_of(pairs["key"])
-            lengths, words = encoded_lists(counts, pairs["words"], pairs["id"])
-            self._put(index, sharding, shard, pairs["key"][starts], lengths, words)
+            lengths, packed = encoded_lists(counts, pairs["packed"], pairs["id"])
+            self._put(index, sharding, shard, pairs["key"][starts], lengths, packed)
         return index
 
     def _final(self, index: Index, sharding: Sharding) -> Index:
@@ -468,13 +471,13 @@ class _Writer:
         shard: int,
         numbers: NDArray[np.uint64],
         lengths: NDArray[np.int64],
-        words: Words,
+        packed: Packed,
     ) -> None:
         """Write a shard, or one object for each of its entries."""
         ends = np.cumsum(lengths)
-        entries: Sequence[Any] = [words]
+        entries: Sequence[Any] = [packed]
         if sharding.gzip_data or not self._settings.sharded:
-            entries = [words[end - n : end] for end, n in zip(ends, lengths, strict=True)]
+            entries = [packed[end - n : end] for end, n in zip(ends, lengths, strict=True)]
         if not self._settings.sharded:
             for number, entry in zip(numbers, entries, strict=True):
                 self._save(f"{index.key}/{index.name(int(number))}", entry.tobytes())

@@ -96,14 +96,14 @@ class AnnotationCollection:
         schema = self.schema
         wanted = uint64_ids(ids, "id of an annotation")
         found = self._entries(self.info.by_id, wanted.tolist())
-        words = np.zeros((len(wanted), schema.words), np.uint32)
+        packed = np.zeros((len(wanted), schema.width), np.uint32)
         segments: list[list[NDArray[np.uint64]]] = [[] for _ in schema.relations]
         for row, number in enumerate(wanted.tolist()):
             if number not in found:
                 msg = f"{self._store.url} has no annotation with the id {number}; check the id"
                 raise VolumeNotFoundError(msg)
             try:
-                words[row], lists = decoded_entry(found[number], schema.words, len(segments))
+                packed[row], lists = decoded_entry(found[number], schema.width, len(segments))
             except ValueError as error:
                 raise VolumeError(self._damaged(f"annotation {number}", error)) from error
             for known, new in zip(segments, lists, strict=True):
@@ -113,7 +113,7 @@ class AnnotationCollection:
             for name, lists in zip(schema.relations, segments, strict=True)
             if lists
         ]
-        return schema.decode(words, wanted, relations)
+        return schema.decode(packed, wanted, relations)
 
     def related(self, relation: str, segment: int) -> Annotations:
         """Return the annotations of a segment; none if the segment has none.
@@ -166,18 +166,18 @@ class AnnotationCollection:
 
     def _joined(self, lists: Iterable[tuple[Index, list[int]]]) -> Annotations:
         """Return the annotations of several lists of indices, sorted by id, each once."""
-        words, ids = [np.zeros((0, self.schema.words), np.uint32)], [np.zeros(0, np.uint64)]
+        packed, ids = [np.zeros((0, self.schema.width), np.uint32)], [np.zeros(0, np.uint64)]
         for index, numbers in lists:
             for number, data in self._entries(index, numbers).items():
                 try:
-                    new = decoded_list(data, self.schema.words)
+                    new = decoded_list(data, self.schema.width)
                 except ValueError as error:
                     what = f"{index.key}/{index.name(number)}"
                     raise VolumeError(self._damaged(what, error)) from error
-                words.append(new[0])
+                packed.append(new[0])
                 ids.append(new[1])
         unique, first = np.unique(np.concatenate(ids), return_index=True)
-        return self.schema.decode(np.concatenate(words)[first], unique)
+        return self.schema.decode(np.concatenate(packed)[first], unique)
 
     # --- entries of indices -----------------------------------------------------------------------
 
