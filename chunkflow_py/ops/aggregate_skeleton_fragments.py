@@ -12,6 +12,10 @@ In a run, --digits 2 takes a prefix of two digits from the task's box: 70-71_0-1
 run is then
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
 aggregate-skeleton-fragments --fragments-path seg --digits 2
+
+With --shards 16, skeletons are stored in 16 files (shards), by a hash of the object id. The task's
+box stands for a shard: 5-6_0-1_0-1 is shard 5. In a run: then generate-tasks --roi-size 16 1 1
+--chunk-size 1 1 1 aggregate-skeleton-fragments --fragments-path seg --shards 16
 """
 
 from __future__ import annotations
@@ -92,6 +96,12 @@ def aggregate_skeleton_fragments(
     show_default=True,
     help="Length below which branches of a skeleton are removed, nm.",
 )
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    help="Write this number of shards, a power of two: the shard that the task's box stands for, "
+    "or all if the task has no box.  [default: one file for each object]",
+)
 def command(
     input_name: str,
     prefix: str | None,
@@ -100,8 +110,10 @@ def command(
     output_path: str | None,
     dust_threshold: float,
     tick_threshold: float,
+    shards: int | None,
 ) -> SkeletonAggregator:
     """Check the prefix, and return the operator, which opens the folders when it runs."""
+    from chunkflow_py.segmentation.labels.object_shards import sharding_of
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
     from chunkflow_py.volume.location import Location
 
@@ -109,8 +121,17 @@ def command(
     if prefix is not None and not is_digits(prefix.rstrip(":")):
         msg = f"--prefix {prefix} is not a number; give the first digits of ids, such as 12"
         raise OptionError(msg)
+    if shards is not None:
+        if prefix is not None or digits is not None:
+            msg = (
+                f"--shards {shards} divides the objects by a hash of their ids, --prefix and "
+                "--digits by the first digits; give only one of them"
+            )
+            raise OptionError(msg)
+        check_extra("precomputed", "aggregate-skeleton-fragments --shards", "imagecodecs")
+        sharding_of(shards)
     output = None if output_path is None else Location.parse(output_path).store_url
     source = Location.parse(fragments_path).store_url
     return SkeletonAggregator(
-        source, output, prefix, input_name, digits, dust_threshold, tick_threshold
+        source, output, prefix, input_name, digits, dust_threshold, tick_threshold, shards
     )

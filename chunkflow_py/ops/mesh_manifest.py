@@ -11,6 +11,9 @@ With --multires, the tasks write meshes with several levels of detail (Draco) in
 A viewer loads such meshes in parts. The tasks also record the folder of these meshes in the info
 file of the volume. The fragments do not change.
 
+With --shards 16, these meshes are stored in 16 files (shards), by a hash of the object id. There is
+one task for each shard, and --prefix 5 runs the task of shard 5.
+
 In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
 """
 
@@ -31,7 +34,12 @@ SECTION = "objects"
 
 
 def mesh_manifest(
-    url: str, digits: int = 1, prefix: int | None = None, *, multires: bool = False
+    url: str,
+    digits: int = 1,
+    prefix: int | None = None,
+    *,
+    multires: bool = False,
+    shards: int | None = None,
 ) -> ManifestTasks:
     """Return the tasks that write manifests; call ``tasks.work(task)`` for each task.
 
@@ -39,16 +47,19 @@ def mesh_manifest(
         url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
         digits: number of leading digits of an object id that determine the task of the object.
         prefix: number of the only task to run: the first digits of the ids of its objects
-            (default: all tasks).
+            (default: all tasks). With *shards*, the number of the only shard to write.
         multires: write meshes with several levels of detail instead of manifests.
+        shards: write meshes with several levels of detail into this number of shards, a power of
+            two (default: no shards).
 
     Raises:
-        OptionError: the prefix has more than *digits* digits.
+        OptionError: the prefix has more than *digits* digits, or *shards* is not a power of two, or
+            has no shard with the number *prefix*.
     """
     from chunkflow_py.segmentation.mesh_folder import ManifestTasks, ManifestWriter
 
-    tasks = ManifestTasks(ManifestWriter(url, digits, multires), prefix)
-    len(tasks)  # raises an error if digits and prefix do not match
+    tasks = ManifestTasks(ManifestWriter(url, digits, multires, shards), prefix)
+    len(tasks)  # raises an error if the prefix does not match
     return tasks
 
 
@@ -57,7 +68,8 @@ def mesh_manifest(
     "--prefix",
     "-p",
     type=click.IntRange(min=0),
-    help="Run only the task with this number: the first digits of the ids of its objects.  "
+    help="Run only the task with this number: the first digits of the ids of its objects, or the "
+    "number of its shard.  "
     "[default: all tasks]",
 )
 @click.option(
@@ -86,13 +98,24 @@ def mesh_manifest(
     show_default=True,
     help="Write meshes with several levels of detail, or write manifests.",
 )
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    help="Write meshes with several levels of detail into this number of shards, a power of two; "
+    "there is one task for each shard.  [default: no shards]",
+)
 def command(
-    prefix: int | None, disbatch: bool, digits: int, volume_path: str, multires: bool
+    prefix: int | None,
+    disbatch: bool,
+    digits: int,
+    volume_path: str,
+    multires: bool,
+    shards: int | None,
 ) -> ManifestTasks:
     """Return the source of the tasks; the volume is not opened until the pipeline starts."""
     from chunkflow_py.volume.location import Location
 
-    if multires:
+    if multires or shards is not None:
         check_extra("precomputed", "mesh-manifest --multires", "DracoPy")
         check_extra("mesh", "mesh-manifest --multires", "zmesh")
     if disbatch:
@@ -100,4 +123,5 @@ def command(
             msg = f"--prefix {prefix} and --disbatch both select a task; give only one of them"
             raise OptionError(msg)
         prefix = environment_number("DISBATCH_REPEAT_INDEX", "--disbatch")
-    return mesh_manifest(Location.parse(volume_path).store_url, digits, prefix, multires=multires)
+    url = Location.parse(volume_path).store_url
+    return mesh_manifest(url, digits, prefix, multires=multires, shards=shards)

@@ -22,25 +22,28 @@ from chunkflow_py.core.task import Output, Task
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.segmentation.labels.components import labels_of
 from chunkflow_py.segmentation.labels.object_folder import (
+    MULTIRES,
     ObjectFolder,
     as_json,
     folder_of,
+    fragment_folder,
     named_after,
     objects_below,
+    record_folder,
 )
+from chunkflow_py.segmentation.labels.object_shards import Entry, ObjectShards, shard_plan
 from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, prefix_plan
 from chunkflow_py.segmentation.mesh_files import MULTIRES_INFO, Mesh, multires, welded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chunkflow_py.core.geometry import BoxGrid
+    from chunkflow_py.core.geometry import BoundingBox, BoxGrid
     from chunkflow_py.tasks.task_plan import GridPlan
 
 logger = logging.getLogger(__name__)
 
 LEGACY = {"@type": "neuroglancer_legacy_mesh"}
-MULTIRES = "_multires"  # suffix of the folder of multi-resolution meshes
 _PARTS = 3  # id, level of detail, box
 
 
@@ -51,8 +54,7 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
         url: address of the volume, or of the folder itself.
         default: name of the folder if the volume's info file does not name one; see `folder_of`.
     """
-    folder = folder_of(url, "mesh", default)
-    return ObjectFolder(folder.url.removesuffix(MULTIRES))
+    return fragment_folder(url, "mesh", default)
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
@@ -86,11 +88,11 @@ def read_fragments(folder: ObjectFolder, names: Sequence[str]) -> list[Mesh]:
 
 @dataclass
 class ManifestTasks(SourceBase):
-    """Source that generates one task for each prefix of object ids.
+    """Source that generates one task for each prefix of object ids, or for each shard.
 
     Attributes:
-        work: operator that writes the manifests of a task.
-        number: the only prefix to work on, as a number (default: all prefixes).
+        work: operator that writes the manifests or the shard of a task.
+        number: the only prefix to work on, as a number, or the only shard (default: all).
     """
 
     work: ManifestWriter = field(metadata=HOOK)
@@ -99,38 +101,43 @@ class ManifestTasks(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan:
-        """Plan with one task for each prefix."""
+        """Plan with one task for each prefix or shard."""
+        if self.work.shards is not None:
+            return shard_plan(self.work.shards, self.number)
         return prefix_plan(self.work.digits, self.number)
 
     @property
     @hook
     def boxes(self) -> BoxGrid:
-        """Boxes of the tasks, one for each prefix."""
+        """Boxes of the tasks, one for each prefix or shard."""
         return self.plan.boxes
 
     def __len__(self) -> int:
-        """Return the number of prefixes."""
+        """Return the number of tasks."""
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks in the order of prefixes."""
+        """Yield the tasks in the order of prefixes or shards."""
         return (Task(self.plan.region(number)) for number in self.plan)
 
 
 @dataclass
 class ManifestWriter(OperatorBase):
-    """Writes the manifests of the objects whose ids share a prefix.
+    """Writes the manifests of the objects whose ids share a prefix, or the meshes of a shard.
 
     Attributes:
         url: address of the volume, or of the folder of its fragments.
         digits: length of the prefix, in decimal digits.
         multires: whether to write multi-resolution meshes into a second folder, instead of
             manifests.
+        shards: number of shards of multi-resolution meshes; each task then writes a shard
+            (default: write no shards).
     """
 
     url: str
     digits: int = 1
     multires: bool = False
+    shards: int | None = None
     separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
@@ -153,14 +160,21 @@ class ManifestWriter(OperatorBase):
         """Folder of multi-resolution meshes, recorded in the volume's info at the first use."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
-        place = ObjectFolder(self.url)
-        if "scales" in (place.read_json("info") or {}):
-            name = target.url.removeprefix(f"{place.url.rstrip('/')}/")
-            place.update("info", lambda old: {**(old or {}), "mesh": name})
+        record_folder(self.url, "mesh", target)
         return target
 
+    @cached_property
+    def _shards(self) -> ObjectShards:
+        """Shards of multi-resolution meshes, recorded in the volume's info at the first use."""
+        # The data of a cell lie in the shard, and viewers read ranges of them: no gzip.
+        shards = ObjectShards(
+            self._folder, _PARTS, "mesh", MULTIRES_INFO, self.shards or 1, gzip_data=False
+        )
+        record_folder(self.url, "mesh", shards.target)
+        return shards
+
     def __call__(self, task: Task) -> Task:
-        """Write the manifests or multi-resolution meshes of all objects with the task's prefix.
+        """Write the manifests or multi-resolution meshes of all objects of the task.
 
         Raises:
             OptionError: the task has no prefix.
@@ -170,6 +184,8 @@ class ManifestWriter(OperatorBase):
         if task.bbox is None:
             msg = "the task has no prefix of object ids; start the pipeline with mesh-manifest"
             raise OptionError(msg)
+        if self.shards is not None:
+            return self._write_shard(task, task.bbox)
         prefix = prefix_of(task.bbox, self.digits)
         objects = fragments_of(self._folder, prefix, _PARTS, "mesh")
         if self.multires:
@@ -185,13 +201,34 @@ class ManifestWriter(OperatorBase):
         logger.info("wrote the manifests of %d objects of prefix %s", len(objects), prefix or 0)
         return task
 
+    def _write_shard(self, task: Task, box: BoundingBox) -> Task:
+        shard = self._shards.number_of(box)
+        objects = self._shards.fragments(shard)
+        task.written += self._shards.write(
+            shard,
+            (
+                Entry(label, manifest, data)
+                for label, names in objects.items()
+                for manifest, data in self._multires(names)
+            ),
+        )
+        logger.info("wrote the meshes of %d objects to shard %d", len(objects), shard)
+        return task
+
     def _write_multires(self, target: ObjectFolder, label: int, names: list[str]) -> list[Any]:
+        written: list[Any] = []
+        for manifest, data in self._multires(names):
+            # Viewers read ranges of the data, so it must not be gzipped.
+            written += target.put(
+                [(f"{label}", data), (f"{label}.index", manifest)], compress=False
+            )
+        return written
+
+    def _multires(self, names: list[str]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield manifest and data of the mesh of an object, unless the mesh has no triangles."""
         mesh = welded(read_fragments(self._folder, names))
-        if mesh.is_empty:
-            return []
-        manifest, data = multires(mesh)
-        # Viewers read ranges of the data, so it must not be gzipped.
-        return target.put([(f"{label}", data), (f"{label}.index", manifest)], compress=False)
+        if not mesh.is_empty:
+            yield multires(mesh)
 
 
 @dataclass

@@ -13,9 +13,10 @@ from chunkflow_py.core.skeleton import ATTRIBUTES, Skeleton
 from chunkflow_py.core.task import Output
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of, named_after
+from chunkflow_py.segmentation.labels.object_shards import read_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from chunkflow_py.core.outline import Outline
     from chunkflow_py.core.task import Task
@@ -82,17 +83,19 @@ def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]
 
 
 def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int, Skeleton]:
-    if info.get("@type") != INFO["@type"] or info.get("sharding"):
-        kind = "sharded skeletons" if info.get("sharding") else f"data of type {info.get('@type')}"
+    if info.get("@type") != INFO["@type"]:
         msg = (
-            f"{folder.url} contains {kind}, but only unsharded skeletons can be read; check the "
-            "address, or convert the data with igneous or cloud-volume"
+            f"{folder.url} contains data of type {info.get('@type')}, but only skeletons can be "
+            "read; check the address"
         )
         raise VolumeError(msg)
     transform = [float(value) for value in info.get("transform", INFO["transform"])]
     attributes = info.get("vertex_attributes", ())
-    labels = sorted(int(name) for name in folder.names() if is_digits(name))
-    contents = zip(labels, folder.get_all(map(str, labels)), strict=True)
+    if info.get("sharding"):
+        contents: Iterable[tuple[int, bytes]] = sorted(read_shards(folder, info["sharding"]))
+    else:
+        labels = sorted(int(name) for name in folder.names() if is_digits(name))
+        contents = zip(labels, folder.get_all(map(str, labels)), strict=True)
     return {
         label: _transformed(
             Skeleton.from_precomputed(data, f"{folder.url}/{label}", attributes), transform

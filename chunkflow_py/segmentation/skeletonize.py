@@ -26,10 +26,12 @@ from chunkflow_py.errors import needs_extra
 from chunkflow_py.segmentation.labels.components import labels_of
 from chunkflow_py.segmentation.labels.object_folder import (
     ObjectFolder,
-    folder_of,
+    fragment_folder,
     objects_below,
+    record_folder,
     scales_of,
 )
+from chunkflow_py.segmentation.labels.object_shards import Entry, ObjectShards
 from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, xyz
 from chunkflow_py.segmentation.mesh_creation import task_box
 from chunkflow_py.segmentation.skeleton_files import INFO
@@ -215,7 +217,7 @@ class SkeletonFragments(Skeletonizer):
             for k, scale in enumerate(scales_of(self.url))
             if size_nm is not None and np.allclose(scale, size_nm)
         ]
-        folder = folder_of(self.url, "skeletons", f"skeletons_mip_{same[0] if same else 0}")
+        folder = fragment_folder(self.url, "skeletons", f"skeletons_mip_{same[0] if same else 0}")
         return folder, folder.describe(INFO)
 
     def __call__(self, task: Task) -> Task:
@@ -248,6 +250,8 @@ class SkeletonAggregator(OperatorBase):
             box stands for no prefix); see `chunkflow_py.segmentation.labels.prefix`.
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
+        shards: number of shards to write; the task's box then stands for a shard, and a task
+            without a box writes all shards (default: write a file for each object).
     """
 
     fragments: str
@@ -257,6 +261,7 @@ class SkeletonAggregator(OperatorBase):
     digits: int | None = None
     dust_threshold: float = 1000
     tick_threshold: float = 3500
+    shards: int | None = None
     separates_times: ClassVar[bool] = hook_value(False)
 
     @hook
@@ -282,10 +287,15 @@ class SkeletonAggregator(OperatorBase):
 
     def __call__(self, task: Task) -> Task:
         """Join the fragments of objects, write the skeletons, and record the files in the task."""
-        source = folder_of(self.fragments, "skeletons")
-        target = source if self.output is None else folder_of(self.output, "skeletons", "skeletons")
-        prefix = self._prefix(task)
-        objects = fragments_of(source, prefix, _PARTS, "skeletonize")
+        source = fragment_folder(self.fragments, "skeletons")
+        target = (
+            source
+            if self.output is None
+            else fragment_folder(self.output, "skeletons", "skeletons")
+        )
+        if self.shards is not None:
+            return self._write_shards(task, source, target)
+        objects = fragments_of(source, self._prefix(task), _PARTS, "skeletonize")
         target.describe(INFO)
         task.written += target.put(
             (str(label), whole.to_precomputed())
@@ -293,6 +303,24 @@ class SkeletonAggregator(OperatorBase):
             if len(whole := self._joined(source, names))
         )
         logger.info("joined the skeletons of %d objects", len(objects))
+        return task
+
+    def _write_shards(self, task: Task, source: ObjectFolder, target: ObjectFolder) -> Task:
+        shards = ObjectShards(
+            source, _PARTS, "skeletonize", INFO, self.shards or 1, gzip_data=True, beside=target
+        )
+        record_folder(self.output or self.fragments, "skeletons", shards.target)
+        for shard in range(shards.count) if task.bbox is None else [shards.number_of(task.bbox)]:
+            objects = shards.fragments(shard)
+            task.written += shards.write(
+                shard,
+                (
+                    Entry(label, whole.to_precomputed())
+                    for label, names in objects.items()
+                    if len(whole := self._joined(source, names))
+                ),
+            )
+            logger.info("joined the skeletons of %d objects of shard %d", len(objects), shard)
         return task
 
     def _joined(self, source: ObjectFolder, names: list[str]) -> Skeleton:

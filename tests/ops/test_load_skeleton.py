@@ -78,7 +78,7 @@ def test_coordinates_are_moved(options):
         ("-p skeletons.mb", 1, "is a MapBuffer file of igneous"),
         ("-p nothing.swc", 1, "nothing.swc does not exist"),
         ("-p empty", 1, "has neither .swc files"),
-        ("-p mesh", 1, "neuroglancer_legacy_mesh, but only unsharded skeletons"),
+        ("-p mesh", 1, "neuroglancer_legacy_mesh, but only skeletons"),
         ("-p twice", 1, "is a second file of object 3"),
         ("-p swc -t 1 2 3", 2, "give --voxel-size"),
         ("-p swc -t 1 2 3 --offset 1 2 3 -s 1 1 1", 2, "give only one"),

@@ -10,10 +10,13 @@ from rigs.static_server import static_server
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.skeleton import Skeleton
 from chunkflow_py.core.task import Task
 from chunkflow_py.ops.mesh_manifest import mesh_manifest
 from chunkflow_py.segmentation import mesh_files
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
 from chunkflow_py.segmentation.mesh_creation import MeshSaver
+from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
 
 __all__ = ["browser"]  # a fixture
 
@@ -48,9 +51,11 @@ def outline(image):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("levels", [0, 1, 3])
-def test_neuroglancer_shows_the_surface(levels, neuroglancer, browser, tmp_path, monkeypatch):
-    """Fragments with manifests, and meshes of several levels, appear where the labels are."""
+@pytest.mark.parametrize(("levels", "shards"), [(0, None), (1, None), (3, None), (1, 2), (3, 2)])
+def test_neuroglancer_shows_the_surface(
+    levels, shards, neuroglancer, browser, tmp_path, monkeypatch
+):
+    """Fragments with manifests, meshes of levels, and shards appear where the labels are."""
     array = np.zeros(DOMAIN.size, np.uint32)
     array[BOX.slices()] = 70
     chunk = Chunk(array, voxel_size_nm=(10, 10, 10))
@@ -59,9 +64,31 @@ def test_neuroglancer_shows_the_surface(levels, neuroglancer, browser, tmp_path,
         save(Task(Region.parse(box), {"chunk": chunk}))
     if levels:
         monkeypatch.setattr(mesh_files, "_CELL_FACES", 10**6 if levels == 1 else 500)
-    tasks = mesh_manifest(f"{tmp_path}/mesh", 2, 70, multires=levels > 0)
+    if shards is None:
+        tasks = mesh_manifest(f"{tmp_path}/mesh", 2, 70, multires=levels > 0)
+    else:
+        tasks = mesh_manifest(f"{tmp_path}/mesh", shards=shards)
     for task in tasks:
         tasks.work(task)
+    folder = "mesh_sharded" if shards else "mesh_multires" if levels else "mesh"
+    assert seen(neuroglancer, browser, tmp_path, folder, WANTED) == WANTED
+
+
+def test_neuroglancer_shows_the_skeletons_of_shards(neuroglancer, browser, tmp_path):
+    """The outline of a rectangle, stored as a skeleton, appears where its vertices are."""
+    pytest.importorskip("kimimaro")
+    z = 10 * (BOX.start.z + BOX.stop.z) / 2
+    corners = [(z, 10 * y, 10 * x) for y in (BOX.start.y, BOX.stop.y)
+               for x in (BOX.start.x, BOX.stop.x)]  # fmt: skip
+    frame = Skeleton.of(corners, [(0, 1), (1, 3), (3, 2)])  # a loop would be opened
+    ObjectFolder(f"{tmp_path}/lines").put([("70:0-1_0-1_0-1", frame.to_precomputed())])
+    SkeletonAggregator(f"{tmp_path}/lines", shards=2, dust_threshold=0, tick_threshold=0)(Task())
+    # a line is a few pixels wide
+    assert seen(neuroglancer, browser, tmp_path, "lines_sharded", WANTED, within=1) == WANTED
+
+
+def seen(neuroglancer, browser, tmp_path, folder, wanted, within=0):
+    """Return the outline of object 70, seen from the front."""
     viewer = neuroglancer.Viewer()
     with viewer.config_state.txn() as config:
         config.show_ui_controls = config.show_panel_borders = False
@@ -77,10 +104,16 @@ def test_neuroglancer_shows_the_surface(levels, neuroglancer, browser, tmp_path,
             state.layout.orthographic_projection = True
             state.show_slices = state.show_axis_lines = state.show_default_annotations = False
             state.projection_scale = HEIGHT_NM
-            folder = "mesh_multires" if levels else "mesh"
             state.layers["m"] = neuroglancer.SegmentationLayer(
                 source=f"precomputed://{address}/{folder}",
                 segments=[70],
                 segment_colors={70: "#ff0000"},
             )
-        assert look(browser, outline, WANTED) == WANTED
+        return look(browser, lambda image: near(outline(image), wanted, within), wanted)
+
+
+def near(found, wanted, within):
+    """Return *wanted* if each edge that was found is as near as that, else what was found."""
+    if found is not None and all(abs(a - b) <= within for a, b in zip(found, wanted)):
+        return wanted
+    return found

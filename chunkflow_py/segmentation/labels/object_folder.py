@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Role = Literal["mesh", "skeletons"]
 
+MULTIRES = "_multires"  # suffix of the folder of multi-resolution meshes
+SHARDED = "_sharded"  # suffix of the folder of shards
+
 _ENDING = ".gz"
 _RATIO, _RATIO_FROM = 64, 1 << 20  # most unpacked bytes: 64 per packed byte, plus 1 MiB
 _LEVEL = 1  # of gzip; higher levels take long and save only 2 % of coordinates
@@ -123,6 +126,10 @@ class ObjectFolder:
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
+    def remove(self, name: str) -> None:
+        """Remove a file that was written without compression; do nothing if it does not exist."""
+        self._store.delete(name)
+
     def names(self, prefix: str = "") -> list[str]:
         """Return the sorted names of the files whose names start with *prefix*."""
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
@@ -201,6 +208,23 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
         name = default
         place.update("info", lambda old: {**(old or {}), role: (old or {}).get(role) or default})
     return ObjectFolder(f"{place.url.rstrip('/')}/{name}")
+
+
+def fragment_folder(url: str, role: Role, default: str | None = None) -> ObjectFolder:
+    """Return the folder of a volume's fragments, or the folder *url* itself; see `folder_of`.
+
+    The info file may name a folder that was made from the fragments: its name has a suffix.
+    """
+    folder = folder_of(url, role, default)
+    return ObjectFolder(folder.url.removesuffix(MULTIRES).removesuffix(SHARDED))
+
+
+def record_folder(url: str, role: Role, folder: ObjectFolder) -> None:
+    """Record *folder* in the info file of the volume at *url*, if *url* is a volume."""
+    place = ObjectFolder(url)
+    if "scales" in (place.read_json("info") or {}):
+        name = folder.url.removeprefix(f"{place.url.rstrip('/')}/")
+        place.update("info", lambda old: {**(old or {}), role: name})
 
 
 def scales_of(url: str) -> list[tuple[float, float, float]]:

@@ -84,9 +84,14 @@ def fragments_of(
     fragments = by_object([] if prefix is None else folder.names(prefix), parts)
     is_in_use = fragments or folder.read_json("info") is not None
     if not is_in_use and not any(by_object([name], parts) for name in folder.walk()):
-        msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
-        raise VolumeNotFoundError(msg)
+        raise no_fragments(folder, command)
     return fragments
+
+
+def no_fragments(folder: ObjectFolder, command: str) -> VolumeNotFoundError:
+    """Return the error for a folder without fragments of *command*."""
+    msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
+    return VolumeNotFoundError(msg)
 
 
 def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:

@@ -10,7 +10,8 @@ The number of an entry determines its shard and its minishard (a group of entrie
 hash(number >> preshift)       (unused) | shard | minishard
 ```
 
-Entries are blocks of a volume, whose number is their compressed Morton code, or annotations.
+Entries are blocks of a volume, whose number is their compressed Morton code, or annotations, meshes
+or skeletons.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -187,6 +188,7 @@ def shard_content(
     numbers: NDArray[np.uint64],
     lengths: NDArray[np.uint64],
     contents: Iterable[bytes | memoryview],
+    gaps: NDArray[np.uint64] | None = None,
 ) -> bytes:
     """Return the content of a shard.
 
@@ -195,20 +197,23 @@ def shard_content(
         numbers: numbers of the entries, sorted by minishard, then by number.
         lengths: length of each entry, bytes.
         contents: the entries in the order of *numbers*; several entries may be joined.
+        gaps: length of the data in front of each entry that *contents* includes but no index
+            covers (default: none).
     """
     minishards = sharding.place(numbers)[1]
     index = np.zeros((1 << sharding.minishard_bits, 2), "<u8")
     parts: list[bytes | memoryview] = list(contents)
-    end = int(lengths.sum())  # end of the entries; the minishard indices follow
+    gaps = np.zeros_like(lengths) if gaps is None else gaps
+    end = int((gaps + lengths).sum())  # end of the entries; the minishard indices follow
     starts = np.flatnonzero(np.diff(minishards, prepend=minishards[:1] + np.uint64(1)))
     offset = 0
     for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
         table = np.zeros((3, stop - start), "<u8")
         table[0] = np.diff(numbers[start:stop], prepend=np.uint64(0))
         # the index stores the gap between the end of an entry and the start of the next
-        table[1, 0] = offset
-        table[2] = lengths[start:stop]
-        offset += int(table[2].sum())
+        table[1], table[2] = gaps[start:stop], lengths[start:stop]
+        table[1, 0] += offset
+        offset = int(table[1:].sum())
         content = table.tobytes()
         parts.append(gzip_compress(content) if sharding.gzip_index else content)
         index[int(minishards[start])] = end, end + len(parts[-1])
