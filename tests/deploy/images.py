@@ -145,8 +145,8 @@ class Container:
 def _pip_configuration(folder):
     """Write down for a build what pip is told here; return files and folders to show it.
 
-    The file is /etc/pip.conf there. What it names on this machine is shown under its own path, but
-    for the certificates: installing packages makes their file anew.
+    The file is /etc/pip.conf there. Files and folders of this machine that it names are shown under
+    their own paths, but for the certificates: installing packages makes their file anew.
     """
     said = run(sys.executable, "-m", "pip", "config", "list")
     told = configparser.ConfigParser(interpolation=None)
@@ -163,7 +163,7 @@ def _pip_configuration(folder):
             words = ["/etc/pip-certificates.crt"]
         for word in words:
             path = urlsplit(word).path if word.startswith("file:") else word
-            if path.startswith("/") and Path(path).is_dir():
+            if path.startswith("/") and Path(path).exists():
                 # an index has its files beside its pages
                 path = str(Path(path).parent) if Path(path).name == "simple" else path
                 shown[path] = path
