@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +18,14 @@ from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.run_prefix import MOST_RUNS, RunPrefix, is_run_prefix
 from chunkflow_py.run.scheduling import Scheduling, change_scheduling, scheduling_of
 from chunkflow_py.run.signatures import TrustedKeys
+from chunkflow_py.run.worker import files_ahead
+from chunkflow_py.run.worker.files_ahead import FilesAhead
 from chunkflow_py.run.worker.run_pool import RunPool, work_on_pool
 from chunkflow_py.run.worker.supervisor import WorkerListener
 from chunkflow_py.run.worker.worker import WorkOptions
 from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
 from chunkflow_py.store import open_store
+from chunkflow_py.store.folder_store import FolderStore
 
 PLUGIN = "def execute(chunk):\n    return chunk\n"
 
@@ -158,6 +163,95 @@ def test_a_run_can_be_paused_while_a_worker_runs():
     say("resume runs/a")
     assert work(order, keys)[0] == 0
     assert len(order.runs) == 8
+
+
+class Times(Order):
+    """Keeps when each task has ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.when = []
+
+    def task_ended(self, record):
+        super().task_ended(record)
+        self.when.append(time.monotonic())
+
+    def gap_s(self):
+        """Return the seconds between the last task of the first run and the first of the next."""
+        first = self.runs.index(self.runs[-1])
+        return self.when[first] - self.when[first - 1]
+
+
+@pytest.fixture
+def fetches(monkeypatch):
+    """A store that needs three seconds for each file of a run; the files that were fetched."""
+    asked = []
+    get = FolderStore.get
+
+    def slow(self, key, *args):
+        if key.startswith("files/"):
+            asked.append(f"{Path(self.url).name}/{key}")
+            time.sleep(3)
+        return get(self, key, *args)
+
+    monkeypatch.setattr(FolderStore, "get", slow)
+    return asked
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_files_of_the_next_run_are_fetched_ahead(ahead, fetches, monkeypatch):
+    """The first task of the next run does not wait for them; each is fetched once."""
+    private, public = submit_slow("a", 0.7)
+    Path("slow.py").write_text(f"# another file\n{PLUGIN}")
+    operators = "plugin --file slow.py --input-names chunk threshold -t 100"
+    submit("b", f"--sign-key {private}", operators=operators)
+    fetches.clear()
+    if not ahead:
+        monkeypatch.setattr(FilesAhead, "_keep_fetching", lambda *_: None)
+    times = Times()
+    assert work(times, TrustedKeys(public))[0] == 0
+    assert times.runs == ["a"] * 8 + ["b"] * 8
+    assert [each.partition("/")[0] for each in fetches] == ["a", "b"]
+    print(f"files ahead: {ahead}, gap between runs: {times.gap_s():.2f} s")  # noqa: T201
+    is_fetched_between = times.gap_s() > 3
+    assert is_fetched_between is not ahead
+
+
+def test_a_file_that_is_being_fetched_is_waited_for(fetches):
+    """A worker that changes runs meanwhile does not fetch it a second time."""
+    private, public = submit_slow("a", 0.1)
+    Path("slow.py").write_text(f"# another file\n{PLUGIN}")
+    operators = "plugin --file slow.py --input-names chunk threshold -t 100"
+    submit("b", f"--sign-key {private}", operators=operators)
+    fetches.clear()
+    order = Order()
+    assert work(order, TrustedKeys(public))[0] == 0
+    assert order.runs == ["a"] * 8 + ["b"] * 8
+    assert [each.partition("/")[0] for each in fetches] == ["a", "b"]
+
+
+def test_files_of_a_run_that_may_not_run_are_not_fetched(fetches):
+    """A run that no trusted key has signed is left out, with its files."""
+    _, public = submit_slow("a", 0.5)
+    Path("slow.py").write_text(f"# another file\n{PLUGIN}")
+    submit("b", operators="plugin --file slow.py --input-names chunk threshold -t 100")
+    fetches.clear()
+    assert work(None, TrustedKeys(public))[0] == 75
+    assert [each.partition("/")[0] for each in fetches] == ["a"]
+
+
+def test_a_step_with_large_files_is_not_fetched_ahead(fetches, monkeypatch):
+    """Its files would fill memory and disk of a worker that is still at work."""
+    monkeypatch.setattr(files_ahead, "_MOST_BYTES", 10)
+    submit_slow("b", 0.5)
+    fetches.clear()
+    ahead = FilesAhead()
+    ahead._fetch(RunDirectory("runs/b"), threading.Event())
+    assert fetches == []
+    monkeypatch.setattr(files_ahead, "_MOST_BYTES", 1000)
+    ahead._fetch(RunDirectory("runs/b"), threading.Event())
+    ahead._fetch(RunDirectory("runs/b"), threading.Event())
+    assert len(fetches) == 1
 
 
 def test_limits_hold_for_all_runs_together():

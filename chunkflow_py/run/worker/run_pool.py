@@ -34,6 +34,7 @@ from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_prefix import check_has_runs
 from chunkflow_py.run.spending import budget_reached
 from chunkflow_py.run.stop_watch import INTERVAL_S, watching
+from chunkflow_py.run.worker.files_ahead import FilesAhead
 from chunkflow_py.run.worker.worker import (
     COMPLETE,
     FAILURES,
@@ -80,11 +81,15 @@ class RunPool:
         prefix: the prefix.
         keys: keys whose runs may run code; ``None`` if runs may not run code.
         interval_s: longest time between two choices of a run, if there are few runs.
+
+    Attributes:
+        ahead: files of the next run, which are fetched while a worker works on another one.
     """
 
     prefix: RunPrefix
     keys: TrustedKeys | None = None
     interval_s: float = INTERVAL_S
+    ahead: FilesAhead = field(default_factory=FilesAhead, init=False, repr=False)
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _runs: dict[str, tuple[RunDirectory, Scheduling]] = field(default_factory=dict, init=False)
@@ -95,29 +100,39 @@ class RunPool:
         Args:
             above: consider only runs whose priority is higher than this.
         """
-        with self._lock:  # the thread that watches a run looks, too
+        with self._lock:  # the threads of a run look, too
             self._runs = self.prefix.runs()
-            by_priority = sorted(
-                self._runs.items(), key=lambda item: (-item[1][1].priority, item[0])
-            )
-            for name, (run, scheduling) in by_priority:
-                known = self._known.setdefault(name, _Known())
-                if above is not None and scheduling.priority <= above:
-                    return None
-                if scheduling.paused or time.monotonic() < known.again_at:
-                    continue
-                try:
-                    step = run.current_step()
-                    known.ended = COMPLETE if step is None else None
-                    if step is None:
-                        known.again_at = time.monotonic() + REFUSED_S
-                    elif self._is_allowed(name, run) and self._has_tasks(run, step):
-                        if (spent := budget_reached(run)) is None:
-                            return name
-                        self.refuse(name, spent)
-                except ChunkflowError as error:
-                    self.failed(name, error)
-            return None
+            return self._choose(above=above)
+
+    def after(self, name: str) -> RunDirectory | None:
+        """Return the run that this worker would take if the run *name* had no tasks.
+
+        The result is that of the last look; only the state of the run itself is read again.
+        """
+        with self._lock:
+            other = self._choose(without=name)
+            return None if other is None else self._runs[other][0]
+
+    def _choose(self, *, above: int | None = None, without: str = "") -> str | None:
+        by_priority = sorted(self._runs.items(), key=lambda item: (-item[1][1].priority, item[0]))
+        for name, (run, scheduling) in by_priority:
+            known = self._known.setdefault(name, _Known())
+            if above is not None and scheduling.priority <= above:
+                return None
+            if name == without or scheduling.paused or time.monotonic() < known.again_at:
+                continue
+            try:
+                step = run.current_step()
+                known.ended = COMPLETE if step is None else None
+                if step is None:
+                    known.again_at = time.monotonic() + REFUSED_S
+                elif self._is_allowed(name, run) and self._has_tasks(run, step):
+                    if (spent := budget_reached(run)) is None:
+                        return name
+                    self.refuse(name, spent)
+            except ChunkflowError as error:
+                self.failed(name, error)
+        return None
 
     @property
     def wait_s(self) -> float:
@@ -278,7 +293,10 @@ def _work_on(
         run = pool.run(name)
         listener.run_started(run)
         logger.info("taking tasks of %s", run.shown)
-        with watching(lambda: pool.better_than(name), pool.wait_s) as watch:
+        with (
+            pool.ahead.fetching(run, pool.wait_s, lambda: pool.after(name)),
+            watching(lambda: pool.better_than(name), pool.wait_s) as watch,
+        ):
             options = replace(working, until_complete=True)
             outcome = work_on_run(run, options, make_pipeline, listener, watch)
     except ChunkflowError as error:
