@@ -141,6 +141,7 @@ WRITERS = {
                      "# time index",
     "mesh": "labels mesh --output-path {url} # time index",
     "preview": "image preview --output-path {url}/",
+    "save-annotations": "map detect-points save-annotations --parts-path {url} # time index",
     "save-chunk-edges": "labels copy-var --to-name supervoxels copy-var --to-name fragments "
                         "copy-var --to-name segments copy-var --to-name affinity save-chunk-edges "
                         "--graph-path {url} --graph-chunk-size 12 16 18 # time index",
@@ -163,8 +164,8 @@ WRITERS = {
 }  # fmt: skip
 NOT_PER_TASK = {
     "aggregate-skeleton-fragments", "cloud-watch", "create-info", "create-volume", "cut-hierarchy",
-    "delete-task-in-queue", "download-mesh", "downsample-upload", "napari", "neuroglancer",
-    "solve-labels", "view",
+    "delete-task-in-queue", "download-mesh", "downsample-upload", "merge-annotations", "napari",
+    "neuroglancer", "solve-labels", "view",
 }  # fmt: skip
 
 

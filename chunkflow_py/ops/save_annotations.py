@@ -16,11 +16,11 @@ positions, so load it with a margin.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops.options.label_options import place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
@@ -57,6 +57,7 @@ class AnnotationSaver(OperatorBase):
     voxel_size_nm: tuple[float, float, float] | None = None
     access: Access | None = None
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
+    separates_times: ClassVar[bool] = hook_value(False)
     _bounds: BoundingBox | None = field(default=None, init=False, repr=False)
     _outline_nm: tuple[float, float, float] | None = field(default=None, init=False, repr=False)
     _tasks: int = field(default=0, init=False, repr=False)
@@ -72,18 +73,12 @@ class AnnotationSaver(OperatorBase):
         """Note the bounds of the volume and the number of tasks; *outline* is an `Outline`.
 
         Raises:
-            OptionError: the tasks have no boxes, or have time points.
+            OptionError: the tasks have no boxes.
         """
         if not outline.has_tasks:
             msg = (
                 "save-annotations names objects after the boxes of tasks, but no task has a box; "
                 "begin the pipeline with create-bbox or generate-tasks"
-            )
-            raise OptionError(msg)
-        if outline.has_times:
-            msg = (
-                "save-annotations stores one collection without a time axis, but the tasks have "
-                "time points; save each time point with a pipeline and a --parts-path of its own"
             )
             raise OptionError(msg)
         self._bounds = self.bounds_given or outline.domain
@@ -108,7 +103,7 @@ class AnnotationSaver(OperatorBase):
         found = None if task[self.input_name] is None else self._annotations(task)
         data = Part(found, self._bounds, self._tasks).encoded()
         store = RecordingStore(open_store(self.destination, self.access or Access()))
-        store.put(part_key(task.region), data)
+        store.put(part_key(task.region.bbox), data)
         task.written += store.written
         return task
 

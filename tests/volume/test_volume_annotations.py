@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chunkflow_py.core.annotations import POSITIONS, Annotations, Property, Relation
-from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.precomputed.annotation_format import Schema, content_ids, sharding_for
@@ -59,7 +59,7 @@ def save(url, annotations, size=SIZE, order=None):
         rows = np.flatnonzero(((at >= box.start) & (at < box.stop)).all(axis=1))
         rows = rows if order is None else order.permutation(rows)
         part = Part(annotations.take(rows), BOUNDS, len(boxes))
-        parts.put(part_key(Region(box)), part.encoded())
+        parts.put(part_key(box), part.encoded())
     return parts
 
 
@@ -270,7 +270,7 @@ def test_equal_annotations_of_two_tasks_are_stored_once(tmp_path):
     """Different annotations with one id are refused, also if only their segments differ."""
     annotations = replace(made("point", 20), ids=np.arange(20))
     parts = open_store(f"{tmp_path}/parts")
-    halves = [Region.parse("10-60_0-50_-20-131"), Region.parse("10-60_50-100_-20-131")]
+    halves = [BoundingBox.parse("10-60_0-50_-20-131"), BoundingBox.parse("10-60_50-100_-20-131")]
     parts.put(part_key(halves[0]), Part(annotations, BOUNDS, 2).encoded())
     parts.put(part_key(halves[1]), Part(annotations.take(np.arange(7)), BOUNDS, 2).encoded())
     merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
@@ -305,12 +305,12 @@ def test_a_second_merge_leaves_nothing_of_the_first(tmp_path):
 def test_tasks_without_annotations(tmp_path):
     """Some, all of a known kind, and all without a result."""
     parts = open_store(f"{tmp_path}/parts")
-    parts.put(part_key(Region(BOUNDS)), Part(None, BOUNDS, 1).encoded())
+    parts.put(part_key(BOUNDS), Part(None, BOUNDS, 1).encoded())
     with pytest.raises(VolumeError, match="all 1 tasks in .* have the result None"):
         merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
     collection = merged(tmp_path, made("line", 0))
     assert len(collection.ids()) == len(collection.inside(BOUNDS)) == 0
-    half = Region.parse("60-70_0-10_0-10")
+    half = BoundingBox.parse("60-70_0-10_0-10")
     parts.put(part_key(half), Part(None, BOUNDS, 2).encoded())
     merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
 
@@ -319,7 +319,7 @@ def test_bounds_are_found_if_they_are_not_known(tmp_path):
     """The smallest box of voxels around all annotations."""
     annotations = Annotations("point", np.array([[[1.5, 2.5, 3.5]], [[10.5, 2.5, 90.25]]]))
     parts = open_store(f"{tmp_path}/parts")
-    parts.put(part_key(Region(BOUNDS)), Part(annotations).encoded())
+    parts.put(part_key(BOUNDS), Part(annotations).encoded())
     merge_annotations(parts, open_store(f"{tmp_path}/all"))
     info = open_annotations(f"{tmp_path}/all").info
     assert info.lower == (1, 2, 3)
@@ -436,7 +436,7 @@ def test_memory_does_not_grow_with_annotations(tmp_path):
         for task in range(tasks):
             places = np.random.default_rng(task).uniform(0, 500, (10_000, 1, 3))
             places[..., 0] += 500 * task
-            region = Region(BoundingBox.from_size((500 * task, 0, 0), Zyx(500, 500, 500)))
+            region = BoundingBox.from_size((500 * task, 0, 0), Zyx(500, 500, 500))
             parts.put(part_key(region), Part(Annotations("point", places), None, tasks).encoded())
         done = subprocess.run(
             [sys.executable, "-c", code, parts.url, f"{tmp_path}/all{tasks}"],

@@ -26,7 +26,7 @@ import numpy as np
 
 from chunkflow_py.core.annotations import Annotations, Property, Relation
 from chunkflow_py.core.decoding import npz, parse_json
-from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import AlignmentError, ChunkError, VolumeError
 from chunkflow_py.volume.protocol import check_disjoint
 
@@ -118,9 +118,9 @@ class Part:
         return cls(annotations, bounds, about["tasks"])
 
 
-def part_key(region: Region) -> str:
+def part_key(box: BoundingBox) -> str:
     """Return the key under which the annotations of a task are stored."""
-    return f"{region}{SUFFIX}"
+    return f"{box}{SUFFIX}"
 
 
 def check_inside(annotations: Annotations, bounds: BoundingBox | None) -> None:
@@ -154,9 +154,9 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
     if not keys:
         msg = f"{store.url} has no annotations of tasks; run save-annotations first"
         raise VolumeError(msg)
-    regions = [Region.parse(key.removesuffix(SUFFIX)) for key in keys]
+    boxes = [BoundingBox.parse(key.removesuffix(SUFFIX)) for key in keys]
     try:
-        check_disjoint([region.bbox for region in regions], store.url)
+        check_disjoint(boxes, store.url)
     except AlignmentError as error:
         msg = (
             f"{store.url} has annotations of tasks that overlap, because the volume was divided in "
@@ -170,21 +170,21 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
             for key, data in zip(names, threads.map(store.get, names), strict=True):
                 part = Part.decoded(data, f"{store.url.rstrip('/')}/{key}")
                 if part.tasks > len(keys) and not allow_missing:
-                    raise VolumeError(_missing(store.url, regions, part.tasks))
+                    raise VolumeError(_missing(store.url, boxes, part.tasks))
                 yield part
 
 
-def _missing(url: str, regions: list[Region], tasks: int) -> str:
+def _missing(url: str, boxes: list[BoundingBox], tasks: int) -> str:
     """Return the message for missing tasks; it names one of them if tasks form a grid."""
-    starts = np.array([region.bbox.start for region in regions])
+    starts = np.array([box.start for box in boxes])
     axes = [np.unique(starts[:, axis]) for axis in range(3)]
     example = ""
-    if np.prod([len(axis) for axis in axes]) <= 4 * len(regions):
+    if np.prod([len(axis) for axis in axes]) <= 4 * len(boxes):
         present = set(map(tuple, starts.tolist()))
         cells = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3).tolist()
         gap = next((cell for cell in map(tuple, cells) if cell not in present), None)
         example = "" if gap is None else f", for example the task that starts at {gap} (zyx)"
     return (
-        f"{url} has the annotations of {len(regions)} of {tasks} tasks; run the missing tasks"
+        f"{url} has the annotations of {len(boxes)} of {tasks} tasks; run the missing tasks"
         f"{example}, or give --allow-missing if they were skipped"
     )

@@ -11,6 +11,7 @@ import numpy as np
 from chunkflow_py.core.annotations import Relation, uint64_ids
 from chunkflow_py.core.decoding import decode, parse_json
 from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_protocol import Access
@@ -232,7 +233,7 @@ class AnnotationCollection:
                 for minishard in range(1 << index.sharding.minishard_bits):
                     yield from self._minishard(key, index.sharding, minishard)[0].tolist()
             elif index.grid is None:
-                yield int(name)
+                yield from [int(name)] if is_digits(name) else []
             else:
                 x, y, z = (int(part) for part in name.split("_"))
                 yield number_of_block(Zyx(z, y, x), index.grid)
