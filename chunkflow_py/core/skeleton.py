@@ -20,6 +20,8 @@ ATTRIBUTES = (
     {"id": "radius", "data_type": "float32", "num_components": 1},
     {"id": "vertex_types", "data_type": "uint8", "num_components": 1},
 )
+# The same as float32: Neuroglancer shows no skeletons with attributes of integers.
+FLOAT_ATTRIBUTES = tuple({**attribute, "data_type": "float32"} for attribute in ATTRIBUTES)
 _NO_RADIUS = -1.0
 
 
@@ -106,11 +108,14 @@ class Skeleton:
 
     # --- formats ----------------------------------------------------------------------------------
 
-    def to_precomputed(self) -> bytes:
+    def to_precomputed(self, *, as_floats: bool = False) -> bytes:
         """Encode the skeleton in Neuroglancer's format, with radius and type of each vertex.
 
         Neuroglancer describes the format in ``datasource/precomputed/skeletons.md``. In this
         format, the coordinates of a vertex are x, y, z.
+
+        Args:
+            as_floats: store `FLOAT_ATTRIBUTES` instead of `ATTRIBUTES`.
         """
         counts = np.array([len(self), len(self.edges)], "<u4")
         arrays = (
@@ -118,7 +123,7 @@ class Skeleton:
             self.vertices_nm[:, ::-1].astype("<f4"),
             self.edges.astype("<u4"),
             self.radii_nm.astype("<f4"),
-            self.types,
+            self.types.astype("<f4") if as_floats else self.types,
         )
         return b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
 

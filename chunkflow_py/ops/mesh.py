@@ -113,7 +113,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--shard/--no-shard",
     default=False,
     show_default=True,
-    help="Not supported: use mesh-manifest --multires.",
+    help="Not supported: use mesh-manifest --multires or --shards.",
 )
 @click.pass_context
 def command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.plain_text import is_digits
-from chunkflow_py.core.skeleton import ATTRIBUTES, Skeleton
+from chunkflow_py.core.skeleton import ATTRIBUTES, FLOAT_ATTRIBUTES, Skeleton
 from chunkflow_py.core.task import Output
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of, named_after
@@ -28,6 +28,7 @@ INFO: dict[str, Any] = {
     "transform": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0],
     "vertex_attributes": list(ATTRIBUTES),
 }
+SHARDED_INFO: dict[str, Any] = {**INFO, "vertex_attributes": list(FLOAT_ATTRIBUTES)}
 
 
 def read_skeletons(url: str) -> dict[int, Skeleton]:

@@ -34,7 +34,7 @@ from chunkflow_py.segmentation.labels.object_folder import (
 from chunkflow_py.segmentation.labels.object_shards import Entry, ObjectShards
 from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, xyz
 from chunkflow_py.segmentation.mesh_creation import task_box
-from chunkflow_py.segmentation.skeleton_files import INFO
+from chunkflow_py.segmentation.skeleton_files import INFO, SHARDED_INFO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -307,7 +307,13 @@ class SkeletonAggregator(OperatorBase):
 
     def _write_shards(self, task: Task, source: ObjectFolder, target: ObjectFolder) -> Task:
         shards = ObjectShards(
-            source, _PARTS, "skeletonize", INFO, self.shards or 1, gzip_data=True, beside=target
+            source,
+            _PARTS,
+            "skeletonize",
+            SHARDED_INFO,
+            self.shards or 1,
+            gzip_data=True,
+            beside=target,
         )
         record_folder(self.output or self.fragments, "skeletons", shards.target)
         for shard in range(shards.count) if task.bbox is None else [shards.number_of(task.bbox)]:
@@ -315,7 +321,7 @@ class SkeletonAggregator(OperatorBase):
             task.written += shards.write(
                 shard,
                 (
-                    Entry(label, whole.to_precomputed())
+                    Entry(label, whole.to_precomputed(as_floats=True))
                     for label, names in objects.items()
                     if len(whole := self._joined(source, names))
                 ),

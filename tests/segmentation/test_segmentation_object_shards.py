@@ -246,6 +246,8 @@ def test_cloud_volume_reads_the_skeletons_of_a_run(monkeypatch):
     info = json.loads(Path("seg/info").read_text())
     Path("seg/info").write_text(json.dumps({**info, "skeletons": "skeletons_mip_0"}))
     pieces = [line_of((0, 0, 0), (0, 0, 4000)), line_of((0, 0, 4000), (0, 9, 9000))]
+    pieces[0].types[:] = 1
+    pieces[0].radii_nm[:] = 7.5
     ObjectFolder("seg/skeletons_mip_0").put(
         (f"{label}:{k}-{k + 1}_0-1_0-1", piece.moved((0, 0, label % 97)).to_precomputed())
         for label in ids
@@ -269,6 +271,9 @@ def test_cloud_volume_reads_the_skeletons_of_a_run(monkeypatch):
     assert sorted(found) == ids
     for label in ids:
         theirs = source.get(label)
+        assert found[label].types.tolist() == expected[label].types.tolist() == [1, 1, 0]
+        assert theirs.vertex_types.tolist() == [1, 1, 0]
+        assert np.array_equal(theirs.radii, expected[label].radii_nm)
         for vertices, edges in (
             (found[label].vertices_nm, found[label].edges),
             (theirs.vertices[:, ::-1], theirs.edges),
