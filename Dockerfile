@@ -39,10 +39,16 @@ RUN apt-get update \
 # torch has its own layer: it is most of the image and changes least.
 RUN pip install torch==2.13.0
 
+# pip chooses the packages of the extras; what is installed must have a hash of deploy/hashes.txt.
 WORKDIR /src
 COPY . .
-RUN pip install -c constraints.txt --no-binary atomicwrites ".[$EXTRAS]" \
-    && python3 deploy/sbom.py > /opt/chunkflow/sbom.json
+RUN pip install --dry-run --quiet --report /tmp/report.json -c constraints.txt \
+      --no-binary atomicwrites ".[$EXTRAS]" \
+    && python3 deploy/hashes.py select /tmp/report.json > /tmp/hashed.txt \
+    && pip install --require-hashes --no-deps -r /tmp/hashed.txt \
+    && pip install --no-deps . \
+    && python3 deploy/sbom.py > /opt/chunkflow/sbom.json \
+    && rm /tmp/report.json /tmp/hashed.txt
 
 # Any user, also with --user, can write to the home folder, which contains the caches; everything
 # else may be read-only. /models is for networks that are not downloaded.
