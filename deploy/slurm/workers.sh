@@ -5,6 +5,7 @@
 #
 # RUN is the address that `chunkflow submit` printed, with its digest; OPTIONS are options of
 # `chunkflow work`. Other options of sbatch (--partition, --account, --mem) go before the file name.
+# A run with a budget needs the price of a job in an hour: COST_PER_HOUR=2.5 sbatch ...
 #SBATCH --job-name=chunkflow
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
@@ -18,7 +19,7 @@ fi
 
 # Slurm sends USR1 300 s before the job ends. The worker then has 240 s to finish its current task,
 # and releases its other tasks. It does not start a task that would last longer than the job.
-chunkflow work --task-limit auto "$@" --walltime auto --grace 240 &
+chunkflow work --task-limit auto ${COST_PER_HOUR:+--cost-per-hour "$COST_PER_HOUR"} "$@" --walltime auto --grace 240 &
 worker=$!
 cancelled=
 trap 'kill -USR1 "$worker"' USR1

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from rigs.s3 import environment
 
+from chunkflow_py.planning.prices import load_prices
+
 TEMPLATE = Path(__file__).parents[2] / "deploy" / "aws" / "fleet.yaml"
 BATCH = TEMPLATE.with_name("batch.yaml")
 DIGEST = "#sha256=" + "0" * 64
@@ -137,7 +139,8 @@ def test_stack_is_created(clients):
     assert launched["MetadataOptions"]["HttpTokens"] == "required"
     assert int(launched["MetadataOptions"]["HttpPutResponseHopLimit"]) == 2
     script = base64.b64decode(launched["UserData"]).decode()
-    assert f"--log-json work '{run}' --gpus all --grace 90 --task-limit auto" in script
+    assert f"--log-json work '{run}' --gpus all --grace 90 --task-limit auto \\\n" in script
+    assert re.search(r"^ +--cost-per-hour 0\.8048$", script, re.MULTILINE)
     group = group_of(clients, outputs)
     assert (group["MinSize"], group["DesiredCapacity"], group["MaxSize"]) == (0, 0, 20)
     assert len(group["VPCZoneIdentifier"].split(",")) == 2
@@ -496,7 +499,7 @@ class Machine:
         """Return the path of the script as a machine gets it."""
         values = {
             "AWS::Region": "us-east-1", "AWS::StackName": "affinity", "Image": image,
-            "Logs": "/chunkflow/affinity", "Run": "s3://b/r.run" + DIGEST,
+            "Logs": "/chunkflow/affinity", "Run": "s3://b/r.run" + DIGEST, "CostPerHour": "0.8",
         }  # fmt: skip
         path = self.folder / "user-data"
         text = substituted(self.text, values)
@@ -555,6 +558,7 @@ def test_a_worker_that_is_done_makes_the_fleet_smaller(machine, code):
     (run,) = (line for line in log if line.startswith("docker run"))
     assert run.endswith(
         f"--log-json work s3://b/r.run{DIGEST} --gpus all --grace 90 --task-limit auto"
+        " --cost-per-hour 0.8"
     )
     for option in (
         "--log-driver awslogs", "--log-opt awslogs-group=/chunkflow/affinity",
@@ -694,6 +698,15 @@ def test_spending_is_told_to_the_topic():
     assert tag["Fn::Sub"] == "aws:autoscaling:groupName$${AWS::StackName}-workers"
 
 
+@pytest.mark.parametrize("template", [TEMPLATE, BATCH], ids=["fleet", "batch"])
+def test_the_price_of_a_worker_is_that_of_the_first_machine(template):
+    """On demand, so that the budget of a run is kept for spot machines, too."""
+    parameters = parsed(template)["Parameters"]
+    machine = parameters["InstanceTypes"]["Default"].partition(",")[0]
+    assert parameters["CostPerHour"]["Default"] == load_prices().instance(machine).hour
+    assert parameters["CostPerHour"]["MinValue"] > 0
+
+
 def test_a_batch_job_is_a_worker():
     """The command, image, permissions and retries of a job are those of a worker of the fleet."""
     template = parsed(BATCH)
@@ -701,7 +714,7 @@ def test_a_batch_job_is_a_worker():
     container = job["ContainerProperties"]
     assert container["Command"] == [
         "--log-json", "work", {"Ref": "Run"}, "--gpus", "all", "--grace", "90",
-        "--task-limit", "auto",
+        "--task-limit", "auto", "--cost-per-hour", {"Ref": "CostPerHour"},
     ]  # fmt: skip
     told = {each["Name"]: each["Value"] for each in container["Environment"]}
     assert told["CHUNKFLOW_IMAGE"] == container["Image"] == {"Ref": "Image"}

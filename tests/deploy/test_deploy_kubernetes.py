@@ -11,6 +11,8 @@ import crd_schema
 import jsonschema
 import pytest
 
+from chunkflow_py.planning.prices import load_prices
+
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 LATEST, OLDEST = "1.37", "1.31"  # podFailurePolicy is stable since the latter
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
@@ -242,10 +244,12 @@ def test_workers_are_told_the_run_and_a_gpu(name):
         settings = resource("run.yaml", "ConfigMap")
         assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
         told |= settings["data"]
-    assert set(told) == {"RUN", "AWS_DEFAULT_REGION", "CHUNKFLOW_IMAGE"}
+    assert set(told) == {"RUN", "COST_PER_HOUR", "AWS_DEFAULT_REGION", "CHUNKFLOW_IMAGE"}
     assert re.fullmatch(r"s3://\S+\.run#sha256=[0-9a-f]{64}", told["RUN"])
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "--task-limit=auto" in options(pod)
+    assert "--cost-per-hour=$(COST_PER_HOUR)" in options(pod)
+    assert float(told["COST_PER_HOUR"]) == load_prices().instance("g6.xlarge").hour
 
 
 @pytest.mark.parametrize("name", WORKERS)

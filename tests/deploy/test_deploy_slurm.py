@@ -86,6 +86,18 @@ def test_jobs_are_queued_again_by_exit_code(tmp_path, code, restarts, is_queued)
     assert told.startswith("work --task-limit auto file:///r.run --gpus all ")
 
 
+def test_workers_are_told_their_price(tmp_path):
+    """The variable of the submitter becomes an option, so that a run may have a budget."""
+    (tmp_path / "chunkflow").write_text(f'#!/bin/bash\nprintf "%s\n" "$@" > {tmp_path}/told\n')
+    (tmp_path / "chunkflow").chmod(0o755)
+    subprocess.run(
+        [FOLDER / "workers.sh", "file:///r.run"], capture_output=True, check=True,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "COST_PER_HOUR": "2.5"},
+    )  # fmt: skip
+    told = (tmp_path / "told").read_text().split()
+    assert told[:6] == ["work", "--task-limit", "auto", "--cost-per-hour", "2.5", "file:///r.run"]
+
+
 @pytest.fixture
 def cluster(tmp_path):
     """A cluster of Slurm."""
