@@ -1,7 +1,7 @@
 # `make demo` and `make test` need a Debian or Ubuntu with make and Python 3.11 to 3.13 with venv,
 # and install the rest. `make help` lists all targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-models coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment bench-models gpu-check peers clean
+.PHONY: help demo quick test test-models coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators bench-exchange bench-segment bench-meshes bench-models gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -90,6 +90,9 @@ bench-models: $(READY) ## networks of other formats compared with the packages t
 
 bench-segment: $(READY) ## segment-affinity compared with waterz; ARGS=--quick
 	@$(BIN)/python benchmarks/segmentation.py $(ARGS)
+
+bench-meshes: $(READY) ## sharded meshes compared with igneous; ARGS=--quick
+	@$(BIN)/python benchmarks/meshes.py $(ARGS)
 
 gpu-check: ## check a GPU machine: tests, errors, speed; needs `pip install . pytest` only; PYTHON=python3
 	@$(firstword $(PYTHON) $(wildcard $(BIN)/python) python3) benchmarks/gpu_check.py $(ARGS)

@@ -1,6 +1,6 @@
 """Make the environments of the peers: one virtual environment each, kept while its pins are.
 
-python benchmarks/peers/build.py [chunkflow] [monai] [volumes] [queues]
+python benchmarks/peers/build.py [chunkflow] [monai] [volumes] [meshes] [queues]
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ REQUIREMENTS = {
         "imagecodecs==2026.3.6",
         "dask==2026.8.0",
     ),
+    "meshes": ("igneous-pipeline==4.37.0",),
     "queues": ("task-queue==2.14.3", "daisy==2.0.0"),
 }
 
