@@ -128,7 +128,9 @@ def _ratio(
 
 def _remaining(case: Case) -> Line:
     latency_ms = 1e3 * case.settings["latency_s"]
-    what = f"gain in a bucket with {latency_ms:.0f} ms per request"
+    what = (
+        f"time saved in a bucket with {latency_ms:.0f} ms per request, relative to the local disk"
+    )
     if reason := case.missing((BARE, SMALL, BUCKET)):
         return not_measured(case.name, what, "", reason)
     bare, local, bucket = (case.median(name, "wall_s") for name in (BARE, SMALL, BUCKET))

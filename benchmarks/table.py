@@ -51,10 +51,13 @@ def _judged(
     *,
     met: bool,
 ) -> Line:
+    shown = _in_unit(value, unit)
+    if unit == "%" and shown == _in_unit(bound, unit):
+        shown = f"{value:.2%}"  # 1.0% above a limit of 1.0% would look like a contradiction
     return Line(
         section,
         what,
-        _in_unit(value, unit) + note,
+        shown + note,
         f"{words} {_in_unit(bound, unit)}",
         value / bound,
         "met" if met else "not met",

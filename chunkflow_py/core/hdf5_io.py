@@ -84,7 +84,7 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
         if not isinstance(link, h5py.HardLink):
             msg = (
                 f"{path} of {what} is a link to another file, which is not followed: a file must "
-                "not refer to other files of this machine; copy the target into the file (h5copy)"
+                "not refer to other files on this machine; copy the target into the file (h5copy)"
             )
             raise VolumeError(msg)
         found = found.get(name)
@@ -124,13 +124,13 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
         text = other.decode(errors="replace") if isinstance(other, bytes) else str(other)
         msg = (
             f"{name} stores its voxels in another file, {text}, which is not opened: a file must "
-            f"not refer to other files of this machine; {remedy}"
+            f"not refer to other files on this machine; {remedy}"
         )
         raise VolumeError(msg)
     if plist.get_layout() == h5py.h5d.VIRTUAL:
         msg = (
             f"{name} is virtual: its voxels are in other files, which are not opened: a file must "
-            f"not refer to other files of this machine; {remedy}"
+            f"not refer to other files on this machine; {remedy}"
         )
         raise VolumeError(msg)
     codes = [plist.get_filter(n)[0] for n in range(plist.get_nfilters())]

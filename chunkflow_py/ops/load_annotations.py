@@ -1,4 +1,4 @@
-r"""Load precomputed annotations in the box of each task.
+r"""Load precomputed annotations.
 
 Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
   load-annotations --annotations-path annotations save-annotations --input-name annotations \

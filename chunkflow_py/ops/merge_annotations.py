@@ -1,4 +1,4 @@
-"""Merge the annotations of all tasks for Neuroglancer.
+"""Merge the annotations of all tasks.
 
 Example: chunkflow merge-annotations --parts-path parts --annotations-path annotations
 

@@ -1,4 +1,4 @@
-r"""Save points, synapses or other annotations of tasks.
+r"""Save points, synapses and other annotations.
 
 Example: chunkflow load-h5 --file-name map.h5 detect-points \
   save-annotations --parts-path parts

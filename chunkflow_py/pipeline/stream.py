@@ -202,5 +202,9 @@ def _wait_for_either(one: Future[Any], other: Future[Any], threads: _Threads) ->
 
 
 def _came(upcoming: Future[object]) -> bool:
-    """Return whether an item is ready; an error has to wait until earlier items are yielded."""
+    """Return whether an item is ready.
+
+    A failed item does not count as ready, because its error is raised only after all earlier items
+    are yielded.
+    """
     return upcoming.done() and upcoming.exception() is None

@@ -59,6 +59,8 @@ NEWER = {
     ("preview", "overlay"): None,
     ("save-points", "format_"): None,
     ("neuroglancer", "volume_path"): None,
+    ("mesh-manifest", "shards"): None,
+    ("aggregate-skeleton-fragments", "shards"): None,
 }
 FILE_MARK = "chunkflow-file:"
 

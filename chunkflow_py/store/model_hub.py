@@ -1,7 +1,7 @@
 """Download files of models from the Hugging Face hub, or from another hub at ``HF_ENDPOINT``.
 
-The library huggingface_hub sends the requests, with the token of its user if there is one. This
-module bounds size and time, and translates errors.
+The library huggingface_hub sends the requests; it uses the access token of the user, if one is
+configured. This module limits the size and the duration of downloads, and translates errors.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Store(Protocol):
 
     Attributes:
         url: address as a user writes it, without credentials.
-        is_local: whether the objects are files of this machine.
+        is_local: whether the objects are files on this machine.
         connections: recommended number of concurrent calls.
 
     Raises (all methods):

@@ -277,11 +277,11 @@ class VolumeLoader(OperatorBase):
     def _shared_bytes(self) -> int:
         """Return the size of the cache in bytes, for blocks that several tasks read.
 
-        In raster order, the tasks of a plane run between two neighbours along z, those of a row
-        between two neighbours along y, and none between two neighbours along x. In other orders,
-        fewer tasks run between neighbours. The cache holds the largest of three sets: the blocks of
-        the plane, of the row, or of two tasks. A set counts only if it fits into `MOST_CACHED` (or
-        `MOST_CACHED_LOCAL`), and if neighbours along its axis share blocks.
+        In raster order, all tasks of a plane are executed after a task and before its neighbour
+        along z; those of a row before its neighbour along y; and none before its neighbour along x.
+        In other orders, fewer tasks are executed in between. The cache holds the largest of three
+        sets: the blocks of the plane, of the row, or of two tasks. A set counts only if it fits
+        into `MOST_CACHED` (or `MOST_CACHED_LOCAL`), and if neighbours along its axis share blocks.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -291,7 +291,7 @@ class VolumeLoader(OperatorBase):
             box = grid.box((z, y, x)).intersection(self.volume.bounds)
             return box if box.is_empty else self._covered(box)[1]
 
-        most = MOST_CACHED_LOCAL if Location.parse(self.volume.url).is_local else MOST_CACHED
+        most = MOST_CACHED_LOCAL if _is_local(self.volume.url) else MOST_CACHED
         z, y, x = grid.count // 2
         here = blocks(z, y, x)
         task = here.voxels * self._voxel_bytes
@@ -348,3 +348,14 @@ class VolumeLoader(OperatorBase):
         """Return whether *chunk* is the whole *volume* and contains only zeros."""
         is_whole = chunk.bbox == volume.bounds and chunk.channels == (volume.channels or 1)
         return is_whole and not chunk.array.any()
+
+
+def _is_local(url: str) -> bool:
+    """Return whether an address is known to be a place on this machine.
+
+    Volumes of other libraries have addresses of their own, such as a spec of TensorStore.
+    """
+    try:
+        return Location.parse(url).is_local
+    except VolumeError:
+        return False

@@ -112,7 +112,7 @@ def test_times_are_compared_within_a_round() -> None:
 def test_the_remaining_share_of_the_saved_time() -> None:
     """Of 10 s that the exchange saves, a bucket leaves 8 s."""
     runs = (_time(BARE, 20.0), _time(SMALL, 10.0), _time(BUCKET, 12.0))
-    assert _line("gain in a bucket", *runs).measured == "80%"
+    assert _line("time saved in a bucket", *runs).measured == "80%"
 
 
 def test_bytes_are_compared_with_the_estimate() -> None:

@@ -206,7 +206,7 @@ class TestZarr(LocalContract):
                 lambda ome: ome["datasets"][0].update(
                     coordinateTransformations=[{"type": "affine", "affine": []}]
                 ),
-                "transformation that is not supported",
+                "transformation of type 'affine', which is not supported",
             ),
             (
                 lambda ome: ome["datasets"][0].update(coordinateTransformations=steps([0, 1, 1])),

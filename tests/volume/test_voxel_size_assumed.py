@@ -57,7 +57,10 @@ LOADERS = {
     "load-zarr": ("a.zarr", "--store", None, lambda path: zarr.save_array(str(path), ARRAY)),
 }
 # Whose formats always say a size, or that load no voxels.
-OTHERS = {"load-json", "load-precomputed", "load-skeleton", "load-synapses", "load-tensorstore"}
+OTHERS = {
+    "load-annotations", "load-json", "load-precomputed", "load-skeleton", "load-synapses",
+    "load-tensorstore",
+}  # fmt: skip
 
 
 def test_every_loader_is_tried():

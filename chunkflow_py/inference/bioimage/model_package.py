@@ -139,9 +139,9 @@ class ModelPackage:
         largest = input_patch_size - self.margin * 2
         if min(largest) < 1:
             msg = (
-                f"--input-patch-size {input_patch_size} leaves no output inside the margin "
-                f"{self.margin} that model package {self.path} needs on each side (zyx, voxels); "
-                "make --input-patch-size larger than twice the margin"
+                f"--input-patch-size {input_patch_size} is too small: model package {self.path} "
+                f"removes a margin of {self.margin} on each side (zyx, voxels), so that no output "
+                "remains; make --input-patch-size larger than twice the margin"
             )
             raise OptionError(msg)
         if any(a > b for a, b in zip(output_patch_size, largest, strict=True)):

@@ -78,8 +78,8 @@ class BundleNetwork(torch.nn.Module):
 def choose_weights(definition: ConfigField, files: BundleFiles) -> WeightsKind:
     """Return which weights of a bundle to use; the choice depends only on the bundle.
 
-    The state dict is used if the network can be made from its definition, because a state dict is
-    data. TorchScript is a program.
+    The state dict is preferred if the network can be made from ``network_def``: a state dict is
+    only data, but TorchScript is a program.
 
     Raises:
         ModelError: neither can be used.

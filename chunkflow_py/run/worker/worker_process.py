@@ -336,8 +336,8 @@ class ProcessLease:
     Attributes:
         slot, number: slot of the task on the board, and its number in the plan.
         lost: whether the supervisor has lost the lease.
-        began: time at which each operator began to work on the task, in seconds since 1970, by the
-            label of the operator.
+        began: label of an operator -> time at which it began to work on the task, in seconds since
+            1970.
     """
 
     slot: int

@@ -128,7 +128,7 @@ class OpenGraph:
         )
 
     def region_of(self, fragments: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the regions of *fragments*; 0 for fragments of final regions and unknown ones."""
+        """Return the region of each fragment; 0 if it is unknown or its region is final."""
         if not len(self.fragments):
             return np.zeros(len(fragments), np.uint64)
         places = np.searchsorted(self.fragments, fragments)

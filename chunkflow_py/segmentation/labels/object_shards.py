@@ -158,8 +158,8 @@ class ObjectShards:
         if box != BoundingBox.from_size((number, 0, 0), _ONE) or not 0 <= number < self.count:
             last = self.count - 1
             msg = (
-                f"task {box} stands for none of the shards 0 to {last} of --shards {self.count}; "
-                f"give boxes from 0-1_0-1_0-1 to {last}-{last + 1}_0-1_0-1"
+                f"task {box} stands for no shard: --shards {self.count} makes shards 0 to "
+                f"{last}; give boxes from 0-1_0-1_0-1 to {last}-{last + 1}_0-1_0-1"
             )
             raise OptionError(msg)
         return number
