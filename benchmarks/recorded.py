@@ -117,15 +117,20 @@ class Benchmark:
         report = self.recorded()
         return NOTHING_RECORDED if report is None else self.described(report)
 
-    def described(self, report: Report) -> str:
-        """Return the command, the machine, the versions and the table of a report."""
-        about = report["machine"]
+    def described(self, report: Report, result: Path | None = None) -> str:
+        """Return the command, the machine, the versions and the table of a report.
+
+        Args:
+            report: the report.
+            result: file in which it is recorded (default: that of a whole run).
+        """
+        about, result = report["machine"], result or self.result
         versions = ", ".join(f"{name} {about[name]}" for name in self.libraries)
         return (
             f"\n`{report['command']}`\n\n"
             f"{about['processor']}, {about['threads']} of {about['cores']} processors, "
             f"{about['memory_gb']} GB; Python {about['python']}, {versions}. {report['rounds']} "
-            f"interleaved rounds, medians. Recorded in `benchmarks/results/{self.result.name}`."
+            f"interleaved rounds, medians. Recorded in `benchmarks/results/{result.name}`."
             f"\n\n{as_markdown(self.lines(report))}\n"
         )
 

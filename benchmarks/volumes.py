@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from peers.build import python_of
 from processes import HERE, ROOT, run_json, say
-from recorded import Benchmark, add_run
+from recorded import Benchmark, add_run, read_json
 from volumes_cases import (
     BLOCK,
     CHECKERS,
@@ -234,7 +234,27 @@ def measure(arguments: argparse.Namespace, report: Report) -> None:
     shutil.rmtree(arguments.folder)
 
 
-BENCHMARK = Benchmark(
+class Volumes(Benchmark):
+    """The cases of this benchmark; conversions have a file of results of their own.
+
+    They were added later, and were recorded on another machine, by
+    ``--only convert --output benchmarks/results/volumes-convert.json``.
+    """
+
+    @property
+    def conversions(self) -> Path:
+        """Return the file in which conversions are recorded."""
+        return self.result.with_name("volumes-convert.json")
+
+    def documented(self) -> str:
+        """Return machine, versions and table of both files, for the page."""
+        text = super().documented()
+        if self.conversions.exists():
+            text += self.described(read_json(self.conversions), self.conversions)
+        return text
+
+
+BENCHMARK = Volumes(
     name="volumes",
     script="volumes.py",
     purpose=__doc__,
