@@ -344,8 +344,12 @@ def _subcommand_of(commands: Sequence[Operator | Source | Subcommand]) -> Subcom
     ):
         return subcommand
     others = " ".join(each.name for each in commands if each is not subcommand)
-    rule = "must come first" if subcommand.takes_pipeline else "cannot be part of a pipeline"
-    msg = f"{subcommand.name} {rule}; leave out {others}, or {subcommand.name}"
+    if subcommand.takes_pipeline:
+        msg = f"{subcommand.name} must come first; move it in front of {others}"
+    else:
+        msg = (
+            f"{subcommand.name} cannot be part of a pipeline; remove {others} or {subcommand.name}"
+        )
     raise OptionError(msg)
 
 

@@ -74,7 +74,7 @@ class Downsampler(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory of the result for a chunk of extent *size*; nothing else is held."""
+        """Return the memory that the result needs for an input of extent *size*."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)

@@ -76,7 +76,9 @@ def check_priority(priority: int) -> None:
         OptionError: the priority is out of range.
     """
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        msg = f"a priority is from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority}"
+        msg = (
+            f"the priority must be between -{MOST_PRIORITY} and {MOST_PRIORITY}, but is {priority}"
+        )
         raise OptionError(msg)
 
 

@@ -266,7 +266,7 @@ class QueueContract:
         self.assert_counts(queue, 4, 0)
 
     def test_ended_leases_count_as_waiting(self, queue):
-        """A message whose lease has ended counts as waiting, even before anyone receives."""
+        """A message whose lease has expired counts as waiting, even before the next receive."""
         queue.send(["a"])
         received(queue, 1, self.short_lease_s)
         end = time.monotonic() + PATIENCE_S

@@ -159,11 +159,11 @@ def test_a_file_without_a_command_is_named(
         ("tine", "No such command 'tine'. Did you mean tune?"),
         (
             "tune create-chunk",
-            "tune cannot be part of a pipeline; leave out create-chunk, or tune",
+            "tune cannot be part of a pipeline; remove create-chunk or tune",
         ),
         (
             "say create-chunk tune",
-            "tune cannot be part of a pipeline; leave out say create-",
+            "tune cannot be part of a pipeline; remove say create-",
         ),
         ("--treshold", "No such option"),
         ("create-chunk --sise 1 2 3", "Did you mean '--size'?"),

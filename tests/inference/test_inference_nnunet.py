@@ -297,7 +297,7 @@ CONFIGURATION = ("configurations", "3d_fullres")
         ("plans", (*CONFIGURATION, "architecture"), None, "neither 'architecture' nor"),
         ("plans", (*CONFIGURATION, "patch_size"), None, "lacks a part.*patch_size"),
         ("plans", (*CONFIGURATION, "patch_size"), [8, 12, 0], "three positive sizes"),
-        ("plans", ("transpose_forward",), [0, 0, 1], "an order of 0, 1, 2"),
+        ("plans", ("transpose_forward",), [0, 0, 1], "a permutation of 0, 1, 2"),
         ("plans", (*CONFIGURATION, "previous_stage"), "3d_lowres", "is a cascade"),
         ("plans", (*CONFIGURATION, "preprocessor_name"), "Mine", "the preprocessor Mine"),
         ("plans", (*CONFIGURATION, "inherits_from"), "3d_fullres", "no configuration '3d_fullres'"),

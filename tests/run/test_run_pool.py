@@ -336,7 +336,7 @@ def test_a_broken_run_does_not_end_the_pool(folder, caplog, content):
 
 def test_priorities_are_bounded_and_can_be_changed():
     """A number that no priority can have is refused before anything is stored."""
-    assert "from -1000 to 1000, not 1001" in submit_refused("--priority 1001")
+    assert "between -1000 and 1000, but is 1001" in submit_refused("--priority 1001")
     submit("a", "--priority -4")
     assert say("priority runs/a").rstrip().endswith(": priority -4")
     say("pause runs/a")

@@ -53,7 +53,7 @@ class ClickSubcommand(Command):
     takes_pipeline = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; unlike click in a chain, also accept options after arguments."""
+        """Parse the command line; accept options also after positional arguments."""
         if any(isinstance(param, click.Argument) for param in self.params):
             ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)

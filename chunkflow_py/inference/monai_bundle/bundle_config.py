@@ -35,7 +35,7 @@ class ConfigField:
     """A value of a config, with the path to it, such as ``preprocessing::transforms::0``."""
 
     def __init__(self, value: Any, path: str, document: ConfigDocument) -> None:
-        """Keep a value that is not a reference; it is ``None`` if the field does not exist."""
+        """Store *value*, which is not a reference; ``None`` means that the field does not exist."""
         self.value, self.path, self._document = value, path, document
 
     def __getitem__(self, key: str | int) -> ConfigField:

@@ -83,8 +83,8 @@ class PlanResampling:
             msg = (
                 f"nnU-Net counts voxels from the corner of the image, but the image begins at "
                 f"{domain.start} (zyx, voxels), and its voxels of {_text(size_nm)} nm must be "
-                f"resampled to {_text(wanted)} nm; give it the offset 0 0 0, or resample it before "
-                "with the operator resample"
+                f"resampled to {_text(wanted)} nm; set the offset of the image to 0 0 0, or "
+                "resample the image first with the operator resample"
             )
             raise OptionError(msg)
         scale = Scale.of(Fraction(a, b) for a, b in zip(domain.size, shape, strict=True))

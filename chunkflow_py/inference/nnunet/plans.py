@@ -252,8 +252,9 @@ def _plan(
     patch = [int(size) for size in found["patch_size"]]
     if sorted(axes) != [0, 1, 2] or len(patch) not in {2, 3} or min(patch) < 1:
         msg = (
-            f"plans.json of model {path} has transpose_forward {list(axes)} and patch_size {patch},"
-            " but they must be an order of 0, 1, 2 and two or three positive sizes"
+            f"plans.json of model {path} has transpose_forward {list(axes)} and patch_size {patch};"
+            " transpose_forward must be a permutation of 0, 1, 2, and patch_size must be two or "
+            "three positive numbers"
         )
         raise ModelError(msg)
     names = dataset.get("channel_names", dataset.get("modality"))

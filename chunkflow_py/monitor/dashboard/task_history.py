@@ -234,6 +234,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return two numbers of ended tasks: those whose record was read, and all."""
+        """Return the number of ended tasks whose record was read, and that of all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -252,10 +252,10 @@ class Ledger:
                     yield failure
 
     def attempts(self, number: int) -> list[Attempt]:
-        """Return the known attempts on a task, each with its record if it has ended.
+        """Return the known attempts on a task; an attempt that has ended includes its record.
 
-        An attempt is known if `begin` or `finish` was called for it, or if its record is the record
-        of the task.
+        An attempt is known if `begin` or `finish` was called for it, or if the ledger stores the
+        record of this attempt as the outcome of the task.
         """
         segment_number = self.segment_of(number)
         listed = self._journal.listed(segment_number, number)
