@@ -342,7 +342,7 @@ def test_priorities_are_bounded_and_can_be_changed():
     say("pause runs/a")
     assert say("priority runs/a 12").rstrip().endswith(": priority 12, paused")
     assert "there is no run at" in say("pause runs/none", 2) + say("priority runs/none 1", 2)
-    assert "not 9999" in say("priority runs/a 9999", 2)
+    assert "but is 9999" in say("priority runs/a 9999", 2)
 
 
 def submit_refused(*options):

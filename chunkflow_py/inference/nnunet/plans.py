@@ -254,7 +254,7 @@ def _plan(
         msg = (
             f"plans.json of model {path} has transpose_forward {list(axes)} and patch_size {patch};"
             " transpose_forward must be a permutation of 0, 1, 2, and patch_size must be two or "
-            "three positive numbers"
+            "three positive sizes"
         )
         raise ModelError(msg)
     names = dataset.get("channel_names", dataset.get("modality"))
