@@ -86,7 +86,7 @@ def hashes_of(index: str, name: str, version: str) -> list[str]:
         SystemExit: the index has none.
     """
     url = f"{index}/{quote(name)}/"
-    request = urllib.request.Request(url, headers={"Accept": FORMAT})  # noqa: S310 as pip is told
+    request = urllib.request.Request(url, headers={"Accept": FORMAT})  # noqa: S310 the index of pip
     with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
         kind = answer.headers.get_content_type()
         if kind != FORMAT:

@@ -19,7 +19,7 @@ import click
 
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
-from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import output_option
@@ -87,12 +87,7 @@ class AnnotationLoader(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        if not outline.has_tasks:
-            msg = (
-                "load-annotations loads the annotations in the box of a task, but no task has a "
-                "box; begin the pipeline with create-bbox or generate-tasks"
-            )
-            raise OptionError(msg)
+        check_task_boxes(outline, "load-annotations", "loads the annotations in a task's box")
 
     @cached_property
     def _collection(self) -> AnnotationCollection:

@@ -22,7 +22,7 @@ import click
 
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.label_options import check_task_boxes, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import BBOX, floats_option, input_option
@@ -75,12 +75,7 @@ class AnnotationSaver(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        if not outline.has_tasks:
-            msg = (
-                "save-annotations names objects after the boxes of tasks, but no task has a box; "
-                "begin the pipeline with create-bbox or generate-tasks"
-            )
-            raise OptionError(msg)
+        check_task_boxes(outline, "save-annotations", "names objects after the boxes of tasks")
         self._bounds = self.bounds_given or outline.domain
         self._outline_nm, self._tasks = outline.voxel_size_nm, outline.task_count
 

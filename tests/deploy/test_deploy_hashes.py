@@ -99,7 +99,7 @@ class _Index(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def index(hashes, monkeypatch):
-    """Starts an index that has such files; pip is told of it."""
+    """Starts an index that has such files; pip uses it."""
     servers = []
 
     def start(files, kind=hashes.FORMAT):

@@ -9,8 +9,15 @@ import pytest
 
 from chunkflow_py.core.annotations import POSITIONS, Annotations, Property, Relation
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import (
+    ChunkError,
+    ChunkflowError,
+    OptionError,
+    VolumeError,
+    VolumeNotFoundError,
+)
 from chunkflow_py.store import open_store
+from chunkflow_py.volume.precomputed import annotation_reader
 from chunkflow_py.volume.precomputed.annotation_format import Schema, content_ids, sharding_for
 from chunkflow_py.volume.precomputed.annotation_grid import Grid, levels_of
 from chunkflow_py.volume.precomputed.annotation_merge import MergeSettings, merge_annotations
@@ -409,6 +416,102 @@ def test_wrong_questions_and_damaged_collections(tmp_path):
         (tmp_path / "all" / "info").write_text(json.dumps(info | change))
         with pytest.raises(VolumeError, match="does not describe annotations that can be read"):
             open_annotations(f"{tmp_path}/all")
+
+
+def test_properties_in_the_order_of_another_program(tmp_path):
+    """Values are stored with larger types first, in whatever order the info file names them."""
+    found = made("point")
+    expected = merged(tmp_path, found).get(ids_of(found)).properties
+    path = tmp_path / "all" / "info"
+    info = json.loads(path.read_bytes())
+    path.write_text(json.dumps(info | {"properties": info["properties"][::-1]}))
+    collection = open_annotations(f"{tmp_path}/all")
+    values = {each.name: each.values for each in collection.get(ids_of(found)).properties}
+    assert len(values) == 3
+    for each in expected:
+        assert np.array_equal(values[each.name], each.values)
+
+
+WRONG = [
+    None, "x", -1, 0, 1e300, 10**30, 2**62, 0.5, float("nan"), True, [], {}, [1, 2], {"a": 1},
+    "../..",
+]  # fmt: skip
+
+
+def places(document, path=()):
+    """Yield the path of each value in a JSON document."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sharded", [True, False])
+def test_no_info_file_raises_another_error(sharded, tmp_path):
+    """A value that is replaced or removed is read, or refused with an error of this package."""
+    merged(tmp_path, made("point"), replace(SMALL, sharded=sharded))
+    path = tmp_path / "all" / "info"
+    info = path.read_text()
+    random = np.random.default_rng(7)
+    paths, refused = list(places(json.loads(info))), 0
+    for _ in range(250):
+        found = json.loads(info)
+        *above, last = paths[random.integers(len(paths))]
+        entry = found
+        for key in above:
+            entry = entry[key]
+        choice = random.integers(len(WRONG) + 1)
+        if choice == len(WRONG):
+            del entry[last]
+        else:
+            entry[last] = WRONG[choice]
+        path.write_text(json.dumps(found))
+        try:
+            collection = open_annotations(f"{tmp_path}/all")
+            collection.get(collection.ids()[:2])
+            collection.inside(BoundingBox.parse("0-9_0-9_0-9"))
+            collection.level(0)
+            for name in collection.schema.relations:
+                collection.related(name, 3)
+        except ChunkflowError:
+            refused += 1
+    assert refused > 50
+
+
+@pytest.mark.parametrize("folder", ["by_id", "by_segment", "spatial0"])
+def test_no_damaged_shard_raises_another_error(folder, tmp_path):
+    """Bytes that are changed or cut off are read, or refused with an error of this package."""
+    collection = merged(tmp_path, made("point"))
+    wanted = collection.ids()[:2]
+    (path, *_) = sorted((tmp_path / "all" / folder).iterdir())
+    content = path.read_bytes()
+    random = np.random.default_rng(8)
+    refused = 0
+    for number in range(150):
+        changed = bytearray(content)
+        for at in random.integers(0, len(changed), 3):
+            changed[at] = random.integers(256)
+        path.write_bytes(changed[: random.integers(len(changed))] if number % 3 == 0 else changed)
+        try:
+            collection.ids()
+            collection.get(wanted)
+            collection.level(0)
+            collection.related("segment", 3)
+        except ChunkflowError:
+            refused += 1
+    assert refused > 20
+
+
+def test_a_box_of_too_many_cells_is_refused(tmp_path, monkeypatch):
+    """A grid of tiny cells, which a stranger declares, does not fill the memory."""
+    monkeypatch.setattr(annotation_reader, "_MOST_CELLS", 3)
+    collection = merged(tmp_path, made("point"))
+    with pytest.raises(
+        VolumeError, match=r"touches .* cells of spatial[0-9] .* give a smaller box"
+    ):
+        collection.inside(BOUNDS)
 
 
 def test_shards_have_a_limited_size():

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from chunkflow_py.core.decoding import decode, packed_most
+from chunkflow_py.core.decoding import packed_most
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.segmentation.labels.object_folder import SHARDED, ObjectFolder
@@ -34,6 +34,7 @@ from chunkflow_py.volume.precomputed.sharding import (
     read_minishard,
     read_shard_index,
     shard_content,
+    unpacked,
 )
 
 if TYPE_CHECKING:
@@ -248,5 +249,5 @@ def _entries(data: bytes, sharding: Sharding) -> Iterator[tuple[int, bytes]]:
         for label, start, stop in read_minishard(read, sharding, bounds).T.tolist():
             content = exactly(read, start, stop)
             if sharding.gzip_data:
-                content = decode("gzip", content, packed_most(64 * len(content)))
+                content = unpacked(content, packed_most(64 * len(content)))
             yield label, content

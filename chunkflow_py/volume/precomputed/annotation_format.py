@@ -27,7 +27,7 @@ from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.volume.precomputed.sharding import Sharding, block_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 TYPE = "neuroglancer_annotations_v1"
 BY_ID = "by_id"
 _METRES = {"m": 1e9, "mm": 1e6, "um": 1e3, "µm": 1e3, "nm": 1.0}  # in nanometres
+_FURTHEST = float(1 << 53)  # whole numbers up to this are exact in JSON
+_MOST_CELLS = float(1 << 21)  # along an axis; three times 21 bits number all cells
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64; an odd number without a pattern
 _PER_MINISHARD = 512  # entries; their index is read in one request
 _MOST_MINISHARD_BITS = 12
@@ -61,11 +63,10 @@ class Schema:
     @classmethod
     def of(cls, annotations: Annotations) -> Schema:
         """Return the schema of *annotations*."""
-        properties = sorted(annotations.properties, key=lambda p: -_alignment(p.type))
         return cls(
             annotations.kind,
             annotations.voxel_size_nm,
-            tuple(each.description_json for each in properties),
+            _in_order(each.description_json for each in annotations.properties),
             tuple(each.name for each in annotations.relations),
         )
 
@@ -112,8 +113,9 @@ class Schema:
         )
 
 
-def _alignment(type_: str) -> int:
-    return np.dtype(TYPES[type_][0]).itemsize
+def _in_order(properties: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the entries of properties in the order of their values: larger types first."""
+    return tuple(sorted(properties, key=lambda each: -np.dtype(TYPES[each["type"]][0]).itemsize))
 
 
 def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uint64]:
@@ -291,10 +293,10 @@ class Index:
         sharding = Sharding.parse(entry["sharding"]) if entry.get("sharding") else None
         if "grid_shape" not in entry:
             return cls(str(entry["key"]), sharding)
-        x, y, z = (int(number) for number in entry["grid_shape"])
-        size_x, size_y, size_z = (float(size) for size in entry["chunk_size"])
-        cell = (size_z, size_y, size_x)
-        return cls(str(entry["key"]), sharding, Zyx(z, y, x), cell, int(entry["limit"]))
+        x, y, z = (int(number) for number in _numbers(entry["grid_shape"], 1, _MOST_CELLS))
+        cell = _zyx(entry["chunk_size"], above=0)
+        (limit,) = _numbers([entry["limit"]], 0)
+        return cls(str(entry["key"]), sharding, Zyx(z, y, x), cell, int(limit))
 
 
 @dataclass(frozen=True)
@@ -348,7 +350,10 @@ class Info:
         if list(document["dimensions"]) != ["x", "y", "z"]:
             msg = f"its dimensions are {list(document['dimensions'])}, not x, y and z"
             raise ValueError(msg)
-        x, y, z = (float(s) * _METRES[unit] for s, unit in document["dimensions"].values())
+        scales = [
+            _numbers([scale])[0] * _METRES[unit] for scale, unit in document["dimensions"].values()
+        ]
+        size_nm = tuple(round(nm, 9) for nm in _zyx(scales, above=0))
         kind = str(document["annotation_type"]).lower()
         if kind not in POSITIONS:
             msg = f"its annotations are {kind!r}, not {', '.join(POSITIONS)}"
@@ -356,20 +361,44 @@ class Info:
         relations = document["relationships"]
         schema = Schema(
             kind,
-            (round(z, 9), round(y, 9), round(x, 9)),
-            tuple(document["properties"]),
+            (size_nm[0], size_nm[1], size_nm[2]),
+            _in_order(_property(each) for each in document["properties"]),
             tuple(str(each["id"]) for each in relations),
         )
-        lower_x, lower_y, lower_z = (float(at) for at in document["lower_bound"])
-        upper_x, upper_y, upper_z = (float(at) for at in document["upper_bound"])
+        schema.dtype  # noqa: B018 raises if two properties have one name
         return cls(
             schema,
-            (lower_z, lower_y, lower_x),
-            (upper_z, upper_y, upper_x),
+            _zyx(document["lower_bound"]),
+            _zyx(document["upper_bound"]),
             Index.parse(document["by_id"]),
             tuple(Index.parse(each) for each in relations),
             tuple(Index.parse(each) for each in document["spatial"]),
         )
+
+
+def _property(entry: Any) -> dict[str, Any]:
+    """Return the entry of a property in an info file, after checking it."""
+    dtype, extra = TYPES[entry["type"]]
+    Property.from_json(entry, np.zeros((0, *extra), dtype))
+    return dict(entry)
+
+
+def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> list[float]:
+    """Return numbers of an info file, all of which must be from *low* to *high*."""
+    numbers = [float(number) for number in found]
+    if not all(low <= number <= high for number in numbers):
+        msg = f"{numbers} must be numbers from {low:g} to {high:g}"
+        raise ValueError(msg)
+    return numbers
+
+
+def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
+    """Return three numbers of an info file, which are in the order xyz, in the order zyx."""
+    x, y, z = _numbers(found)
+    if above is not None and min(x, y, z) <= above:
+        msg = f"{[x, y, z]} must be numbers above {above:g}"
+        raise ValueError(msg)
+    return z, y, x
 
 
 def sharding_for(count: int, size: int, *, near: int = 0, compress: bool = False) -> Sharding:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chunkflow_py.core.annotations import Relation, uint64_ids
-from chunkflow_py.core.decoding import decode, parse_json
+from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.plain_text import is_digits
-from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.store_protocol import Access
 from chunkflow_py.volume.location import Location
@@ -23,6 +23,7 @@ from chunkflow_py.volume.precomputed.sharding import (
     number_of_block,
     read_minishard,
     read_shard_index,
+    unpacked,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.precomputed.sharding import Read, Sharding
 
 _MOST_BYTES = 1 << 30  # of one list of annotations
+_MOST_CELLS = 1 << 22  # that one box may touch
 
 
 def open_annotations(url: str, access: Access | None = None) -> AnnotationCollection:
@@ -59,7 +61,7 @@ def open_annotations(url: str, access: Access | None = None) -> AnnotationCollec
         raise VolumeNotFoundError(msg)
     try:
         info = Info.parse(parse_json(data))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ChunkError) as error:
         msg = f"{store.url}/info does not describe annotations that can be read: {error}"
         raise VolumeError(msg) from error
     return AnnotationCollection(store, info)
@@ -149,7 +151,15 @@ class AnnotationCollection:
         return annotations.take(np.flatnonzero(touches.all(axis=1)))
 
     def level(self, level: int) -> Annotations:
-        """Return the annotations of one level of the spatial index; 0 is the coarsest."""
+        """Return the annotations of one level of the spatial index; 0 is the coarsest.
+
+        Raises:
+            OptionError: there is no such level.
+            VolumeError: annotations are damaged.
+        """
+        if not 0 <= level < len(self.info.spatial):
+            msg = f"{self._store.url} has {len(self.info.spatial)} levels, but no level {level}"
+            raise OptionError(msg)
         index = self.info.spatial[level]
         return self._joined([(index, list(self._numbers(index)))])
 
@@ -161,6 +171,13 @@ class AnnotationCollection:
         high = (np.array(box.stop) - self.info.lower) / index.cell
         first = np.clip(np.floor(low), 0, np.array(index.grid) - 1).astype(int)
         last = np.clip(np.ceil(high), first + 1, index.grid).astype(int)
+        count = int(np.prod((last - first).astype(object)))
+        if count > _MOST_CELLS:
+            msg = (
+                f"box {box} touches {count:,} cells of {index.key} of {self._store.url}, but at "
+                f"most {_MOST_CELLS:,} can be read at once; give a smaller box"
+            )
+            raise VolumeError(msg)
         axes = [np.arange(a, b) for a, b in zip(first, last, strict=True)]
         cells = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
         return [int(number) for number in cell_numbers(cells, index.grid)]
@@ -202,7 +219,7 @@ class AnnotationCollection:
                 for at in np.flatnonzero(np.isin(entries[0], wanted)):
                     data = exactly(read, int(entries[1, at]), int(entries[2, at]))
                     if sharding.gzip_data:
-                        data = decode("gzip", data, _MOST_BYTES)
+                        data = unpacked(data, _MOST_BYTES)
                     found[int(entries[0, at])] = data
             except ValueError as error:
                 raise VolumeError(self._damaged(key, error)) from error
@@ -230,13 +247,14 @@ class AnnotationCollection:
         for key in sorted(self._store.list(f"{index.key}/")):
             name = key.rpartition("/")[2]
             if index.sharding is not None:
+                if not name.endswith(".shard"):
+                    continue
                 for minishard in range(1 << index.sharding.minishard_bits):
                     yield from self._minishard(key, index.sharding, minishard)[0].tolist()
             elif index.grid is None:
                 yield from [int(name)] if is_digits(name) else []
-            else:
-                x, y, z = (int(part) for part in name.split("_"))
-                yield number_of_block(Zyx(z, y, x), index.grid)
+            elif all(map(is_digits, parts := name.split("_"))) and len(parts) == 3:
+                yield number_of_block(Zyx.of(int(part) for part in parts[::-1]), index.grid)
 
     def _damaged(self, what: str, error: Exception) -> str:
         return f"{what} of {self._store.url} is damaged: {error}; run merge-annotations again"

@@ -258,8 +258,9 @@ def read_minishard(
     if stop - start > _INDEX_BYTES:
         msg = f"one of its indices has {stop - start} bytes; the limit is {_INDEX_BYTES}"
         raise ValueError(msg)
-    codec = "gzip" if sharding.gzip_index else "raw"
-    content = decode(codec, exactly(read, start, stop), _INDEX_BYTES)
+    content = exactly(read, start, stop)
+    if sharding.gzip_index:
+        content = unpacked(content, _INDEX_BYTES)
     index = np.frombuffer(content, "<u8").reshape(3, -1).copy()
     numbers, gaps, lengths = index
     np.cumsum(numbers, out=numbers)
@@ -279,6 +280,19 @@ def exactly(read: Read, start: int, stop: int) -> bytes:
         msg = f"its index refers to bytes {start} to {stop}, but the shard is shorter"
         raise ValueError(msg)
     return content
+
+
+def unpacked(content: bytes, most: int) -> bytes:
+    """Decompress gzip data of a shard to at most *most* bytes.
+
+    Raises:
+        ValueError: the data are damaged, or larger.
+    """
+    try:
+        return decode("gzip", content, most)
+    except Exception as error:  # the type of the error depends on the decoder
+        msg = f"its gzip data cannot be decompressed ({error})"
+        raise ValueError(msg) from error
 
 
 @cache
