@@ -158,7 +158,7 @@ class Skeleton:
                 found[str(attribute["id"])] = np.frombuffer(data, dtype, number, place)
                 place += number * dtype.itemsize
             made = cls.of(vertices[:, ::-1], ends, found.get("radius"), found.get("vertex_types"))
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, OverflowError) as error:
             msg = (
                 f"{what} is not a valid skeleton: {error} (in a file of {len(data)} bytes); create "
                 "the skeleton again"

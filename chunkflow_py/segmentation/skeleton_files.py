@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.operator_base import OperatorBase, hook
-from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.core.plain_text import bounded, is_digits
 from chunkflow_py.core.skeleton import ATTRIBUTES, FLOAT_ATTRIBUTES, Skeleton
 from chunkflow_py.core.task import Output
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
@@ -28,6 +28,7 @@ INFO: dict[str, Any] = {
     "transform": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0],
     "vertex_attributes": list(ATTRIBUTES),
 }
+_FURTHEST_NM = 1e18  # a kilometre is 1e12; products with voxels still fit float32
 SHARDED_INFO: dict[str, Any] = {**INFO, "vertex_attributes": list(FLOAT_ATTRIBUTES)}
 
 
@@ -90,7 +91,7 @@ def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int
             "read; check the address"
         )
         raise VolumeError(msg)
-    transform = [float(value) for value in info.get("transform", INFO["transform"])]
+    transform = _transform(info.get("transform", INFO["transform"]), folder.url)
     attributes = info.get("vertex_attributes", ())
     if info.get("sharding"):
         contents: Iterable[tuple[int, bytes]] = sorted(read_shards(folder, info["sharding"]))
@@ -103,6 +104,24 @@ def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int
         )
         for label, data in contents
     }
+
+
+def _transform(found: Any, url: str) -> list[float]:
+    """Return the numbers of a 3 by 4 matrix of an info file.
+
+    Raises:
+        VolumeError: it is not a list of twelve numbers that float32 can represent.
+    """
+    numbers: list[float] = []
+    if isinstance(found, list) and all(type(value) in (int, float) for value in found):
+        numbers = [float(value) for value in found if abs(value) < _FURTHEST_NM]
+    if len(numbers) != 12:
+        msg = (
+            f"the info file of {url} has the transform {bounded(str(found), 100)}; correct it to a "
+            f"list of twelve numbers between -{_FURTHEST_NM:g} and {_FURTHEST_NM:g}"
+        )
+        raise VolumeError(msg)
+    return numbers
 
 
 def _transformed(skeleton: Skeleton, transform: Sequence[float]) -> Skeleton:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.skeleton import Skeleton
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.ops.load_skeleton import load_skeleton
 from chunkflow_py.ops.save_swc import save_swc
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
@@ -59,6 +60,19 @@ def test_the_transform_of_the_info_is_applied():
     precomputed("vol", transform=transform, vertex_attributes=attributes)
     (found,) = load_skeleton("vol").values()
     assert found.vertices_nm.tolist() == [[40, 16, 112], [160, 40, 124]]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [None, 7, {}, [], "identity", [1, 0, 0], [1e300] * 12, [10**30] * 12, [float("nan")] * 12,
+     [True] * 12, [[1]] * 12, ["1"] * 12, [1] * 10**5],
+)  # fmt: skip
+def test_a_transform_that_is_no_matrix_is_refused(transform):
+    """One sentence of limited length, whatever a stranger writes into the info file."""
+    precomputed("vol", transform=transform)
+    with pytest.raises(VolumeError, match="correct it to a list of twelve numbers") as refused:
+        load_skeleton("vol")
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize(

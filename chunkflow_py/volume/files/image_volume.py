@@ -39,7 +39,7 @@ class ImageVolume(BlockVolume):
 
     Attributes:
         is_sections: whether blocks are pages or tiles of one section, each of which is decoded as a
-        whole.
+            whole.
     """
 
     is_sections = True
