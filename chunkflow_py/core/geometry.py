@@ -174,19 +174,26 @@ class Scale(NamedTuple):
         """Return the scale for permuted axes; *order* lists the old axes that become z, y, x."""
         return Scale(*(self[axis] for axis in order))
 
-    def coarser(self, box: BoundingBox) -> BoundingBox:
+    def coarser(
+        self, box: BoundingBox, origin: Iterable[Fraction | int] = (0, 0, 0)
+    ) -> BoundingBox:
         """Return *box*, a box of fine voxels, in coarse voxels.
 
         Along an axis with a whole factor, coarse voxels that the box covers only partly are
         included, as in `BoundingBox.coarser`. Along any other axis, the result contains the coarse
         voxels whose centres are inside the box. So boxes that tile a volume still tile it.
+
+        Args:
+            box: box of fine voxels.
+            origin: corner at which coarse voxel 0 begins, in fine voxels, zyx.
         """
         spans = []
-        for start, stop, factor in zip(box.start, box.stop, self, strict=True):
+        for start, stop, factor, zero in zip(box.start, box.stop, self, origin, strict=True):
             if factor.denominator == 1:
-                spans.append((start // factor, -(-stop // factor)))
+                spans.append(((start - zero) // factor, -((zero - stop) // factor)))
             else:  # rounded, and a half down
-                first, last = ((2 * at - factor) / (2 * factor) for at in (start, stop))
+                ends = (start - zero, stop - zero)
+                first, last = ((2 * at - factor) / (2 * factor) for at in ends)
                 spans.append((math.ceil(first), math.ceil(last)))
         (z0, z1), (y0, y1), (x0, x1) = spans
         return BoundingBox(Zyx(z0, y0, x0), Zyx(z1, y1, x1))

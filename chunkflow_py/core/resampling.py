@@ -37,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from math import ceil, floor
+from math import ceil, floor, lcm
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -82,10 +82,12 @@ class Resampling:
     Attributes:
         scale: size of a voxel of the result in input voxels, zyx.
         method: one of `METHODS`, or one for each axis, zyx; ``mode`` works only for all axes.
+        origin: corner at which voxel 0 of the result begins, in input voxels, zyx.
     """
 
     scale: Scale
     method: Method | tuple[Method, Method, Method] = "linear"
+    origin: tuple[Fraction | int, Fraction | int, Fraction | int] = (0, 0, 0)
 
     @property
     def methods(self) -> tuple[Method, Method, Method]:
@@ -116,9 +118,16 @@ class Resampling:
                 )
                 raise OptionError(msg)
 
+    @property
+    def inverse(self) -> tuple[Scale, tuple[Fraction | int, Fraction | int, Fraction | int]]:
+        """Scale and origin of the resampling from the result back to the input."""
+        back = self.scale.inverse
+        z, y, x = (-at * factor for at, factor in zip(self.origin, back, strict=True))
+        return back, (z, y, x)
+
     def output_box(self, box: BoundingBox) -> BoundingBox:
         """Return the box of the result for an input *box*; see `Scale.coarser`."""
-        return self.scale.coarser(box)
+        return self.scale.coarser(box, self.origin)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the input box that the result in *box* depends on.
@@ -198,31 +207,42 @@ class Resampling:
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
         """Return the first and the last input voxel that a voxel of the result depends on."""
         factor, method = Fraction(self.scale[axis]), self.methods[axis]
+        origin = self.origin[axis]
         if method == "nearest":
-            at = floor((2 * voxel + 1) * factor / 2)
+            at = floor((2 * voxel + 1) * factor / 2 + origin)
             return at, at
         if method == "mode":
-            return floor(voxel * factor), ceil((voxel + 1) * factor) - 1
-        if factor == 1:
+            return floor(voxel * factor + origin), ceil((voxel + 1) * factor + origin) - 1
+        if self._keeps(axis):
             return voxel, voxel
-        centre = ((2 * voxel + 1) * factor - 1) / 2
+        centre = ((2 * voxel + 1) * factor - 1) / 2 + origin
         width = Fraction(1) if method in _SHARP else max(factor, Fraction(1))
         reach = _SUPPORT[method] * width
         return floor(centre - reach) + 1, ceil(centre + reach) - 1
 
+    def _keeps(self, axis: int) -> bool:
+        """Return whether the voxels along an axis are those of the input."""
+        return self.scale[axis] == 1 and self.origin[axis] == 0
+
+    def _numbers(self, axis: int) -> tuple[int, int, int]:
+        """Return p, q and a: result voxel j begins at (j p + a) / q, in input voxels."""
+        (p, q), (a, b) = (each[axis].as_integer_ratio() for each in (self.scale, self.origin))
+        common = lcm(q, b)
+        return p * (common // q), common, a * (common // b)
+
     def _nearest(self, axis: int, target: BoundingBox, box: BoundingBox) -> NDArray[np.int64]:
         """Return the positions in *box* of the voxels that contain the centres along an axis."""
-        p, q = self.scale[axis].as_integer_ratio()
+        p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
-        index = (2 * voxels + 1) * p // (2 * q)
+        index = ((2 * voxels + 1) * p + 2 * a) // (2 * q)
         return np.clip(index, box.start[axis], box.stop[axis] - 1) - box.start[axis]
 
     def _taps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
         """Return the input voxels of each voxel of *target* along an axis, within *box*."""
-        p, q = self.scale[axis].as_integer_ratio()
+        p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
-        # The centre is at ((2 j + 1) p - q) / 2 q, in voxels from the centre of input voxel 0.
-        below, rest = np.divmod((2 * voxels + 1) * p - q, 2 * q)
+        # The centre is at ((2 j + 1) p + 2 a - q) / 2 q, in voxels from that of input voxel 0.
+        below, rest = np.divmod((2 * voxels + 1) * p + 2 * a - q, 2 * q)
         method = self.methods[axis]
         support, width = _SUPPORT[method], q if method in _SHARP else max(p, q)
         reach = -(-support * width // q)
@@ -238,12 +258,12 @@ class Resampling:
 
     def _overlaps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
         """Return how much of each voxel of *target* is covered by input voxels along an axis."""
-        p, q = self.scale[axis].as_integer_ratio()
+        p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
-        first = voxels * p // q
+        first = (voxels * p + a) // q
         index = first[:, None] + np.arange(ceil(p / q) + 1)
         # In units of 1 / q input voxels, which are whole numbers.
-        start, stop = voxels[:, None] * p, (voxels[:, None] + 1) * p
+        start, stop = voxels[:, None] * p + a, (voxels[:, None] + 1) * p + a
         weight = np.minimum(stop, (index + 1) * q) - np.maximum(start, index * q)
         weight = np.where(
             (index < box.start[axis]) | (index >= box.stop[axis]), 0, np.maximum(weight, 0)
@@ -260,7 +280,7 @@ class Resampling:
         values = array
         # The axis that becomes shortest comes first; the order depends on the ratio alone.
         for axis in sorted(range(3), key=lambda axis: (-self.scale[axis], axis)):
-            if self.scale[axis] == 1:
+            if self._keeps(axis):
                 keep = [slice(None)] * 3
                 start = target.start[axis] - box.start[axis]
                 keep[axis] = slice(start, start + target.size[axis])

@@ -14,7 +14,11 @@ from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.bioimage import is_package, read_package
 from chunkflow_py.inference.engine_settings import EngineSettings
 from chunkflow_py.inference.network_output import OUTPUT_KINDS, NetworkOutput
-from chunkflow_py.inference.normalization import Normalizer, create_normalizer
+from chunkflow_py.inference.normalization import (
+    Normalizer,
+    create_normalizer,
+    read_foreground,
+)
 from chunkflow_py.inference.patch_grid import PatchGeometry
 
 if TYPE_CHECKING:
@@ -121,6 +125,8 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
     completed = dict(options) | {key: value for key, value in defaults.items() if key not in given}
     if not given & {"resample", "model_voxel_size_nm"}:
         completed["resampling"] = plan.resampling
+    if options["normalize_statistics"] is not None:
+        completed["foreground"] = read_foreground(options["normalize_statistics"])
     return completed
 
 

@@ -14,7 +14,11 @@ with one entry for each channel of the image. Percentiles are interpolated linea
 from "0" to "100":
 
     {"version": 1,
-     "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}]}
+     "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}],
+     "foreground": "3-128_0-512_40-480"}
+
+``foreground`` is the smallest box that contains all voxels other than 0, in voxels of the image.
+Networks of nnU-Net process only this box; other networks ignore it.
 
 ``chunkflow sum-statistics URL --output FILE`` writes this file from the histograms that
 compute-statistics has stored. The keys count, min and max in this file are ignored here. Keys that
@@ -32,9 +36,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.core.histogram import PERCENTILES as ALL_PERCENTILES
 from chunkflow_py.core.histogram import Histogram, histogram_of
-from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.errors import ChunkError, GeometryError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -339,6 +344,36 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
         OptionError: the file does not exist or is not a statistics file; the message names the
             invalid part.
     """
+    channels = _read_document(path).get("channels")
+    if not isinstance(channels, list) or not channels:
+        msg = f"{path} must have a list 'channels' with an entry for each channel of the image"
+        raise OptionError(msg)
+    return tuple(_channel(entry, f"channel {i} of {path}") for i, entry in enumerate(channels))
+
+
+def read_foreground(path: str) -> BoundingBox | None:
+    """Return the box of all voxels other than 0 from a statistics file; ``None`` if not stated.
+
+    Raises:
+        OptionError: the file is not a statistics file, or the box is not a box string.
+    """
+    text = _read_document(path).get("foreground")
+    if text is None:
+        return None
+    try:
+        box = BoundingBox.parse(text) if isinstance(text, str) else None
+    except GeometryError:
+        box = None
+    if box is None or box.is_empty:
+        msg = (
+            f"'foreground' of {path} is {text!r}; it must be a box such as 3-128_0-512_40-480 "
+            "(z, y and x, voxels), or be left out"
+        )
+        raise OptionError(msg)
+    return box
+
+
+def _read_document(path: str) -> dict[str, Any]:
     try:
         found = parse_json(Path(path).read_bytes())
     except FileNotFoundError as error:
@@ -365,12 +400,8 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
             f'{VERSION}: {{"version": {VERSION}, "channels": [{{"mean": 131.2, "std": 24.9}}]}}'
         )
         raise OptionError(msg)
-    _check_keys(found, ("version", "channels"), path)
-    channels = found.get("channels")
-    if not isinstance(channels, list) or not channels:
-        msg = f"{path} must have a list 'channels' with an entry for each channel of the image"
-        raise OptionError(msg)
-    return tuple(_channel(entry, f"channel {i} of {path}") for i, entry in enumerate(channels))
+    _check_keys(found, ("version", "channels", "foreground"), path)
+    return found
 
 
 def _channel(entry: Any, where: str) -> ChannelStatistics:

@@ -77,10 +77,16 @@ class Placement:
             raise OptionError(msg)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box that the output on *box* depends on, in the volume *domain*."""
+        """Return the input box that the output on *box* depends on, in the volume *domain*.
+
+        The result is empty if no patch contains a voxel of *box*.
+        """
         if self.grid == "chunk":
             return box.grow(self._legacy_margin).intersection(domain)
-        return self.patches(domain).required_input(self._wanted(box, domain))
+        patches = self.patches(domain)
+        if box.grow(self.output_margin).intersection(patches.cover).is_empty:
+            return BoundingBox(domain.start, domain.start)
+        return patches.required_input(self._wanted(box, domain))
 
     @property
     def _legacy_margin(self) -> Zyx:

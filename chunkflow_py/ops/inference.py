@@ -351,7 +351,8 @@ def command(**options: Any) -> Inferencer | Surrounded:
     context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
-    if options["resample"] is not None or _is_resampled(completed, settings):
+    is_cropped = completed.get("foreground") is not None
+    if options["resample"] is not None or is_cropped or _is_resampled(completed, settings):
         return _resampled(completed, settings, network)
     return _inferencer(completed, settings, network)
 
@@ -383,40 +384,50 @@ def _resampled(
 
     Raises:
         OptionError: the voxel size of the network is not known, or an option does not work with
-            --resample.
+            --resample or with the foreground in the statistics file.
     """
-    from chunkflow_py.pipeline.resampled_network import resampling_around, settings_at_network_size
+    from chunkflow_py.pipeline.resampled_network import (
+        by_voxel_size,
+        resampling_around,
+        settings_at_network_size,
+    )
 
     size_nm, rule = options["model_voxel_size_nm"], options.get("resampling")
-    if size_nm is None:
+    method, foreground = options["resample"], options.get("foreground")
+    if size_nm is None and method is not None:
         msg = (
             "--resample needs the voxel size that the network was trained with; give "
             "--model-voxel-size-nm, in nanometres, zyx"
         )
         raise OptionError(msg)
+    reason, remedy = "--resample", "resample with the operator resample before and after inference"
+    if foreground is not None and method is None:
+        reason = f"the foreground in {options['normalize_statistics']}"
+        remedy = "remove 'foreground' from the file, so that the network processes the whole image"
     for option in _not_resampled(options, settings):
-        msg = (
-            f"{option} cannot be combined with --resample; leave it out, or resample with the "
-            "operator resample before and after inference"
-        )
+        msg = f"{option} cannot be combined with {reason}; leave it out, or {remedy}"
         raise OptionError(msg)
+    if foreground is not None and rule is None:
+        rule = by_voxel_size(size_nm if method is not None else None, method or "linear")
     params = click.get_current_context().params
     source, outputs = params["input_name"], params["output_names"] or (params["output_name"],)
     resampled = f"{source} at the voxel size of the network"
     params["input_name"] = resampled
     names = (source, resampled, tuple(outputs))
     # The chunk has this voxel size, up to the rounding of the number of voxels.
-    inner = dict(options, model_voxel_size_nm=None)
+    is_kept = rule is not None and method is None and options.get("resampling") is None
+    inner = dict(options, model_voxel_size_nm=size_nm if is_kept else None)
     return Surrounded(
         _inferencer(inner, settings_at_network_size(settings), network),
         partial(
             resampling_around,
             settings,
             size_nm,
-            options["resample"] or "linear",
+            method or "linear",
             names,
             warn_of_dtype=_is_dtype_implied(options),
             rule=rule,
+            processed=foreground,
         ),
     )
 

@@ -348,6 +348,8 @@ class Pipeline:
                 wanted = wanted.hull(need.pop(name, wanted))
             wanted = turned_back(wanted, operator.hooks)
             wanted = operator.hooks.required_input(wanted, whole)
+            if wanted.is_empty:  # the operator makes nothing in the task's box
+                continue
             for name in operator.inputs:
                 need[name] = need.get(name, wanted).hull(wanted)
         result = made.coarser(box)

@@ -8,6 +8,10 @@ network         |    0    |    1    |    2    |    3 |        patches, blending
 output          |  0  |  1  |  2  |  3  |  4  |  5  |         the grid of the input
 ```
 
+nnU-Net processes only the box around all voxels that are not 0. The voxels of the network then
+begin at the corner of this box. The output is 0 outside of the box, and tasks outside of it are
+skipped.
+
 Interpolated values are not rounded to the dtype of the image. The blended float32 output is
 resampled, not the stored one: activation with ``--activate after``, conversion to uint8 and argmax
 are computed on the grid of the input. The network is an operator between two operators that change
@@ -28,6 +32,7 @@ from chunkflow_py.core.geometry import UNIT_SCALE, Scale
 from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.resampling import Resampling
+from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.normalization import Normalizer, dtype_warning
 from chunkflow_py.pipeline.operator import Operator
@@ -35,6 +40,7 @@ from chunkflow_py.pipeline.resampler import Resampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from fractions import Fraction
 
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.core.outline import Outline
@@ -98,12 +104,22 @@ class InputGrid:
         voxel_size_nm: voxel size, nanometres, zyx; ``None`` if unknown.
         scale: size of a voxel of the network in voxels of the chunk; ``None`` if unknown.
         method: method that resamples outputs back to this grid.
+        processed: part of *domain* that the network processes; ``None`` if unknown.
+        origin: corner at which voxel 0 of the network begins, in voxels of the chunk, zyx.
     """
 
     domain: BoundingBox | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
     scale: Scale | None = None
     method: Methods = "linear"
+    processed: BoundingBox | None = None
+    origin: tuple[Fraction | int, Fraction | int, Fraction | int] = (0, 0, 0)
+
+    @property
+    def resampling(self) -> Resampling:
+        """The resampling of outputs back to this grid."""
+        scale, origin = Resampling(self.scale or UNIT_SCALE, origin=self.origin).inverse
+        return Resampling(scale, self.method, origin)
 
 
 @dataclass
@@ -115,24 +131,26 @@ class InputResampler(Resampler):
         settings: engine settings of the user: number of channels and normalisation.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
-        rule: function that chooses factor and methods for a volume; by default, the voxel sizes
-            decide.
+        rule: function that chooses factor and methods for a box of voxels of a given size; by
+            default, the voxel sizes decide.
+        processed: box of the image that the network processes (default: the whole image); needs
+            *rule*.
     """
 
     original: str = ""
     settings: EngineSettings | None = None
     warn_of_dtype: bool = False
     rule: Rule | None = None
+    processed: BoundingBox | None = None
     keeps_voxels: bool = field(default=False, init=False, metadata=HOOK)
     _grid: InputGrid = field(default_factory=InputGrid, init=False, repr=False)
-    _back: Methods | None = field(default=None, init=False, repr=False)
 
     @hook
     def prepare(self, outline: Outline) -> None:
         """Determine the factor from the voxel size of the input, and store the input's grid."""
         domain, size_nm = outline.domain, outline.voxel_size_nm
         if self.rule is not None and domain is not None and size_nm is not None:
-            self._apply_rule(domain, size_nm)
+            self._use(self._grid_of(domain, size_nm))
         elif self.rule is not None and outline.has_tasks:
             msg = (
                 "the voxel size and the bounds of the image decide how it is resampled, but they "
@@ -140,12 +158,45 @@ class InputResampler(Resampler):
             )
             raise OptionError(msg)
         super().prepare(outline)
-        self._grid = InputGrid(domain, size_nm, self._scale, self._method_back)
+        if self.rule is None:
+            method: Methods = self.method  # type: ignore[assignment]
+            self._grid = InputGrid(domain, size_nm, self._scale, method, domain)
 
-    def _apply_rule(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> None:
+    def _grid_of(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> InputGrid:
+        """Return the grid of an input with these bounds and voxel size, according to the rule."""
+        if self.rule is None:
+            scale = self.factor or Scale.between(self._size_nm(size_nm), size_nm)
+            return InputGrid(domain, size_nm, scale, self.method, domain)  # type: ignore[arg-type]
+        box = self.processed or domain
+        if not domain.contains(box):
+            msg = (
+                f"the statistics say that the voxels other than 0 lie in {box}, but the image is "
+                f"{domain} (zyx, voxels); compute the statistics of this image"
+            )
+            raise OptionError(msg)
+        scale, self.method, back = self.rule(box, size_nm)
+        # The voxels of the network divide the box exactly.
+        first = scale.coarser(box).start
+        rows = zip(box.start, first, scale, strict=True)
+        z, y, x = (start - number * factor for start, number, factor in rows)
+        return InputGrid(domain, size_nm, scale, back, box, (z, y, x))
+
+    def _use(self, grid: InputGrid) -> None:
+        self._grid = grid
         if self.rule is not None:
-            self.factor, self.method, self._method_back = self.rule(domain, size_nm)
-            self._scale = self.factor
+            self.factor = self._scale = grid.scale
+
+    @hook
+    def bounds(self) -> BoundingBox | None:
+        """Return the bounds of the result, if they are known before the first task."""
+        if self._scale is None or self._grid.processed is None:
+            return None
+        return self._resampling(self._scale, self._voxels).output_box(self._grid.processed)
+
+    @hook
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the input that the result in *box*, in voxels of the result, depends on."""
+        return super().required_input(box, self._grid.processed or domain)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
@@ -165,28 +216,27 @@ class InputResampler(Resampler):
         """Return the grid of the input, as far as it is known before the first task."""
         return self._grid
 
-    @property
-    def _method_back(self) -> Methods:
-        return self._back or self.method  # type: ignore[return-value]
-
-    @_method_back.setter
-    def _method_back(self, method: Methods) -> None:
-        self._back = method
+    def _resampling(self, scale: Scale, voxels: Voxels | None) -> Resampling:
+        return replace(super()._resampling(scale, voxels), origin=self._grid.origin)
 
     def __call__(self, task: Task) -> Task:
-        """Add the resampled chunk, and the grid of the input, to the task."""
+        """Add the resampled chunk, and the grid of the input, to the task.
+
+        Raises:
+            Skip: the task contains no voxel that the network processes.
+        """
         from chunkflow_py.inference.engine import as_channels
 
         source = task.chunk(self.input_name)
-        self._apply_rule(source.domain, source.voxel_size_nm)
+        self._use(self._grid_of(source.domain, source.voxel_size_nm))
+        grid = self._grid
+        box = source.domain if grid.processed is None else grid.processed
+        if task.bbox is not None and task.bbox.intersection(box).is_empty:
+            msg = f"task {task.bbox} does not intersect {box}, which contains all voxels but zeros"
+            raise Skip(msg)
         super().__call__(task)
-        scale = self.factor or Scale.between(
-            self._size_nm(source.voxel_size_nm), source.voxel_size_nm
-        )
-        task[self.original] = InputGrid(
-            source.domain, source.voxel_size_nm, scale, self._method_back
-        )
-        if self.settings is not None and scale != UNIT_SCALE:
+        task[self.original] = grid
+        if self.settings is not None and grid.scale != UNIT_SCALE:
             chunk = task.chunk(self.output_name)
             values = as_channels(chunk.array, self.settings.num_input_channels)
             self.settings.normalizer.clip_interpolated(values)
@@ -197,6 +247,10 @@ class InputResampler(Resampler):
         from chunkflow_py.inference.engine import as_channels
 
         chunk = task.chunk(self.input_name)
+        box = self._grid.processed
+        if box is not None and box != chunk.domain:
+            part = chunk.cut(chunk.bbox.intersection(box))
+            chunk = Chunk(part.array, part.voxel_offset, part.voxel_size_nm, part.kind, box)
         if self.settings is None:
             return chunk
         if self.warn_of_dtype and (warning := dtype_warning(chunk.dtype)):
@@ -278,9 +332,11 @@ class OutputResampler(OperatorBase):
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the output of the network that the result in *box* depends on."""
+        grid = self.grid()
         if self._scale is None:
             return domain
-        return Resampling(self._scale, self.grid().method).required_input(box, domain)
+        inside = box if grid.processed is None else box.intersection(grid.processed)
+        return grid.resampling.required_input(inside, domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
@@ -325,7 +381,7 @@ class OutputResampler(OperatorBase):
         from chunkflow_py.inference.output_writer import converted
 
         size_nm = grid.voxel_size_nm or chunk.voxel_size_nm
-        resampling = Resampling((grid.scale or UNIT_SCALE).inverse, grid.method)
+        resampling = grid.resampling
         domain = grid.domain or resampling.output_box(chunk.domain)
         if bbox is not None:
             target = (self._needed(bbox, domain) if self._needed else bbox).intersection(domain)
@@ -333,14 +389,40 @@ class OutputResampler(OperatorBase):
             target = domain  # also voxels at the end whose centres lie beyond the network's voxels
         else:
             target = resampling.output_box(chunk.bbox).intersection(domain)
-        array = resampling(chunk.array, chunk.bbox, target, chunk.domain)
+        inside = target.intersection(grid.processed or domain)
+        array = resampling(chunk.array, chunk.bbox, inside, chunk.domain)
         if settings.activate == "before" and settings.kind in ("probability", "affinity"):
             array.clip(0, 1, out=array)  # cubic interpolation exceeds the range
         values, clamped = converted(settings, torch.from_numpy(array))
         if (count := int(clamped)) and not self._has_warned:
             self._has_warned = True
             logger.warning("%d output values outside [0, 1] were clamped to that range", count)
-        return Chunk(values.numpy(), target.start, size_nm, settings.kind, domain)
+        result = values.numpy()
+        if inside != target:
+            whole = np.zeros((*result.shape[:-3], *target.size), result.dtype)
+            whole[(..., *inside.slices(target.start))] = result
+            result = whole
+        return Chunk(result, target.start, size_nm, settings.kind, domain)
+
+
+def by_voxel_size(
+    voxel_size_nm: tuple[float | None, float | None, float | None] | None,
+    method: Literal["linear", "cubic"],
+) -> Rule:
+    """Return the rule that resamples every image to a voxel size.
+
+    Args:
+        voxel_size_nm: voxel size of the network, nanometres, zyx; ``None`` to keep that of the
+            image, for all axes or for one.
+        method: method for the image and for the outputs.
+    """
+
+    def rule(_: BoundingBox, size_nm: tuple[float, float, float]) -> tuple[Scale, Methods, Methods]:
+        wanted = voxel_size_nm or size_nm
+        pairs = zip(wanted, size_nm, strict=True)
+        return Scale.between([b if a is None else a for a, b in pairs], size_nm), method, method
+
+    return rule
 
 
 def resampling_around(
@@ -352,6 +434,7 @@ def resampling_around(
     *,
     warn_of_dtype: bool = False,
     rule: Rule | None = None,
+    processed: BoundingBox | None = None,
 ) -> tuple[Operator, Operator]:
     """Return the operators that resample the input and the outputs of a network.
 
@@ -363,12 +446,13 @@ def resampling_around(
         label: label of the network's operator.
         warn_of_dtype: see `InputResampler`.
         rule: see `InputResampler`; replaces *voxel_size_nm* and *method*.
+        processed: box of the image that the network processes; see `InputResampler`.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"
     size_nm, factor = (voxel_size_nm, None) if rule is None else (None, UNIT_SCALE)
     before = InputResampler(size_nm, factor, method, source, resampled)
-    before.rule = rule
+    before.rule, before.processed = rule, processed
     before.original, before.settings, before.warn_of_dtype = original, settings, warn_of_dtype
     after = OutputResampler(settings, outputs, resampled, original, before.grid)
     return (

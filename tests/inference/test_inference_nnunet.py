@@ -498,10 +498,19 @@ def test_plans_that_resample_otherwise_are_refused_by_name():
         assert rule(box, (NANOMETRES,) * 3)[0] == (1, 1, 1)
         with pytest.raises(ModelError, match=message):
             rule(box, (NANOMETRES, 2 * NANOMETRES, NANOMETRES))
-    moved = BoundingBox((0, 5, 0), (20, 25, 20))
-    rule = read_plan("m", plans_of("plain"), dataset_of("plain"), "3d_fullres").resampling
-    with pytest.raises(OptionError, match=r"begins at \(0, 5, 0\)"):
-        rule(moved, (NANOMETRES, 2 * NANOMETRES, NANOMETRES))
+
+
+@pytest.mark.parametrize("name", ["plain-resampled", "flat-resampled"])
+def test_the_offset_of_an_image_does_not_change_the_result(name, model):
+    """Resampled voxels begin at the corner of the image, wherever it is."""
+    case, size_mm = RESAMPLED[name]
+    folder = model(case)
+    set_voxel_size(size_mm)
+    network = inference(case, folder, "--output-kind", "logit")
+    for number, offset in enumerate([(0, 0, 0), (3, 5, -7)]):
+        load = ("load-h5", "-f", "image.h5", "--voxel-offset", *offset)
+        assert line(*load, *network, "save-h5", "-f", f"{number}.h5") == 0
+    assert result("0.h5").tobytes() == result("1.h5").tobytes()
 
 
 def test_clipping_after_normalising_equals_clipping_before(model):

@@ -53,7 +53,8 @@ class PlanResampling:
         """Return how an image is resampled.
 
         Args:
-            domain: bounds of the image, in its voxels.
+            domain: box of the image that is processed, in its voxels; resampled voxels begin at its
+                corner.
             size_nm: voxel size of the image, nanometres, zyx.
 
         Returns:
@@ -61,8 +62,7 @@ class PlanResampling:
             for the image, and the method for the logits.
 
         Raises:
-            OptionError: the voxel sizes differ too much, or the image does not begin at 0 although
-                it must be resampled.
+            OptionError: the voxel sizes differ too much.
             ModelError: the plan resamples in a way that is not supported.
         """
         pairs = zip(self.voxel_size_nm, size_nm, strict=True)
@@ -79,14 +79,6 @@ class PlanResampling:
         shape = tuple(max(1, round(have / want * count)) for count, have, want in rows)
         if shape == domain.size:
             return Scale(1, 1, 1), ("nearest",) * 3, ("nearest",) * 3
-        if domain.start != (0, 0, 0):
-            msg = (
-                f"nnU-Net counts voxels from the corner of the image, but the image begins at "
-                f"{domain.start} (zyx, voxels), and its voxels of {_text(size_nm)} nm must be "
-                f"resampled to {_text(wanted)} nm; set the offset of the image to 0 0 0, or "
-                "resample the image first with the operator resample"
-            )
-            raise OptionError(msg)
         scale = Scale.of(Fraction(a, b) for a, b in zip(domain.size, shape, strict=True))
         there = self._methods("data", size_nm, wanted)
         return scale, there, self._methods("probabilities", wanted, size_nm)

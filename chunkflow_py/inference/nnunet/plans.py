@@ -21,7 +21,12 @@ import numpy as np
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.inference.nnunet.plan_resampling import PlanResampling
-from chunkflow_py.inference.normalization import Normalizer, create_normalizer, read_statistics
+from chunkflow_py.inference.normalization import (
+    Normalizer,
+    create_normalizer,
+    read_foreground,
+    read_statistics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +104,7 @@ class Normalization:
             raise OptionError(msg)
         # CTNormalization uses them, too: interpolated voxels are clipped to the image's extremes.
         uses_none = {*self.schemes} <= {"NoNormalization", "RGBTo01Normalization"}
-        if uses_none and statistics is not None:
+        if uses_none and statistics is not None and read_foreground(statistics) is None:
             msg = (
                 f"model {self.path} needs no statistics of the image, because it normalises with "
                 f"{', '.join(sorted(set(self.schemes)))}; leave --normalize-statistics "
