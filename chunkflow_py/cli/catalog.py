@@ -95,7 +95,7 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of operators of other packages, except names of this package's commands."""
+    """Return the operators of other packages, without those whose name this package also uses."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 
@@ -116,7 +116,7 @@ def path_of(name: str) -> str:
 
 
 def by_section() -> dict[str, list[Entry]]:
-    """Return the commands of each section by its title, in the order of `chunkflow --help`."""
+    """Return a dict from section title to the commands of the section, as `--help` lists them."""
     sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
     for name in (*commands(), *more()):
         entry = describe(name)
@@ -131,7 +131,7 @@ def by_section() -> dict[str, list[Entry]]:
 
 @cache
 def describe(name: str) -> Entry:
-    """Return section and summary of the command *name*, without importing the command.
+    """Return the `Entry` of the command *name*, without importing the command.
 
     Raises:
         ValueError: the file of the command has no decorated function ``command``.

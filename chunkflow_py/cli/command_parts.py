@@ -69,15 +69,15 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
     for command in commands[1:]:
         if isinstance(command, Source):
             msg = (
-                f"{command.name} makes the tasks of a pipeline, so it must come first; at this "
-                f"position, it would discard the results of {commands[0].name}; move "
-                f"{command.name} to the front"
+                f"{command.name} makes the tasks of a pipeline, so it must come first; here it "
+                f"follows {commands[0].name}, and would discard the results of "
+                f"{commands[0].name}; move {command.name} to the front"
             )
             raise OptionError(msg)
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a pipeline, including the one that its source applies, if any."""
+    """Yield the operators of a pipeline, including an operator that its source applies to tasks."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

@@ -86,7 +86,6 @@ def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition |
 
 
 def _take_option(place: CursorPosition, argument: str, rest: list[str]) -> None:
-    """Record the option in *argument*, and remove its values from the start of *rest*."""
     older = OPTIONS.get(place.command.name or "", {})
     name, value = split_argument(argument)
     option = _options(place.command).get(older.get(name, name))
@@ -184,7 +183,7 @@ class _Fish(shell_completion.FishComplete):
 
 
 def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    """Return *items*, each preceded by ``--option=`` if *incomplete* begins with it.
+    """Return *items*; if *incomplete* begins with ``--option=``, put this text before each item.
 
     zsh and fish replace the whole argument at the cursor, not only the text after ``=``.
     """
@@ -218,7 +217,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        """Return the completion script; unlike click, do not start bash to check its version."""
+        """Return the completion script without checking the version of bash (click starts bash)."""
         template: str = self.source_template
         return template % self.source_vars()
 

@@ -7,8 +7,8 @@ objects, and the table has a column for the time point. All sums are exact, so t
 depend on the division into tasks.
 
 The measures of tasks are stored in --work-path. To continue an interrupted label-statistics, run
-the same command again. With --parts, nothing is measured: the table is made of the measures that
-measure-labels has stored in a run.
+the same command again. With --parts, nothing is measured: the table is computed from the measures
+that measure-labels has stored in a run.
 
 Example: chunkflow label-statistics labels.zarr objects.csv --image cells.zarr
 """
