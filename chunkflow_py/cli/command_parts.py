@@ -69,9 +69,9 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
     for command in commands[1:]:
         if isinstance(command, Source):
             msg = (
-                f"{command.name} makes the tasks of a pipeline, so it must come first; here it "
-                f"follows {commands[0].name}, and would discard the results of "
-                f"{commands[0].name}; move {command.name} to the front"
+                f"{command.name} makes the tasks of a pipeline, so it must come first; after "
+                f"{commands[0].name}, it would discard the results of {commands[0].name}; move "
+                f"{command.name} to the front"
             )
             raise OptionError(msg)
 

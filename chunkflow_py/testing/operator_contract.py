@@ -149,7 +149,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
-        """A transform does not change its input, and its output has the same offset and voxel size."""
+        """A transform does not change its input, and its output has the offset of the input."""
         made = operator.main([], standalone_mode=False)
         assert isinstance(made, Operator)
         array, kind = arrays()[key]

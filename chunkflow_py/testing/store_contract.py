@@ -110,7 +110,7 @@ class StoreContract:
         assert store.put_if_absent("a/claim", b"third") is True
 
     def test_one_winner(self, url):
-        """If 16 writers create one key at once, one succeeds, and what this writer wrote is stored."""
+        """If 16 writers create one key at once, one writer succeeds, and its content is stored."""
         stores = [open_store(url) for _ in range(16)]
 
         def claim(number):
