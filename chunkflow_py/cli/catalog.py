@@ -1,4 +1,4 @@
-"""Catalog of the operators and subcommands, found by file name without importing them.
+"""Find operators and subcommands by their file names, without importing the files.
 
 Each file of `chunkflow_py/ops` defines an operator, and each file of `chunkflow_py/cli/subcommands`
 defines a subcommand. The file name is the command name, the first line of the module docstring is

@@ -38,7 +38,7 @@ def json_option(help: str = "Print one JSON object.") -> Decorator:
 
 
 def price_options(price_help: str) -> Decorator:
-    """Declare the options that determine the price of a worker; `check_spot` checks their values.
+    """Declare the options for the price of a worker: --price, --instance, --spot, --price-file.
 
     Args:
         price_help: help of the option ``--price``.

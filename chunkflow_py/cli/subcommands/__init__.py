@@ -8,8 +8,8 @@ the whole command line was parsed without errors:
     @click.option(...)
     def command(**options) -> Callable[[], None]: ...
 
-A ``@pipeline_subcommand``, such as ``submit``, is followed by a pipeline on the command line. Its
-returned function receives the commands of the pipeline.
+A ``@pipeline_subcommand``, such as ``submit``, is followed by a pipeline on the command line. The
+function that ``command`` returns then receives the commands of the pipeline.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Copy a whole volume into another format or place.
 
 SRC may be an image file, a folder of image files, or a volume in any format that load-volume reads.
-DST may have any format that save-volume writes. DST has the properties of SRC, except those that an
-option changes. Without DST, convert prints what SRC contains.
+DST may have any format that save-volume writes. DST has the properties of SRC, except the
+properties that an option changes. Without DST, convert prints what SRC contains.
 
 To continue an interrupted conversion, run the same command again: blocks that are already stored
 are not written again. The address of SRC is recorded in chunkflow_convert.json in DST (in HDF5, as

@@ -8,8 +8,8 @@ hierarchy at any threshold. The tables are npz files, and export.json lists the 
 The segments are the same as those that segment-affinity makes with the same --threshold, --min-size
 and --min-affinity. To create a volume of the fragments, use segment-affinity --supervoxels.
 
-An existing export is never replaced by a different one. One process exports the whole volume, and
-needs about 200 bytes of memory for each pair of fragments that touch.
+An existing export is never overwritten with different tables. One process exports the whole volume,
+and needs about 200 bytes of memory for each pair of fragments that touch.
 
 Example: chunkflow export-hierarchy segments.zarr.segment export --threshold 0.7
 """

@@ -4,7 +4,7 @@ The numbers of finished and failed tasks come from the run's records. The number
 running tasks come from the queue; SQS reports approximate numbers. With --watch, the status is
 updated until all tasks have ended: in place on a terminal, elsewhere as a new line after a change.
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, a table shows the runs below
-it, in the order in which the workers of a pool take them.
+this prefix, in the order in which the workers of a pool execute the runs.
 
 Example: chunkflow status s3://bucket/affinity.run --json
 """
