@@ -95,12 +95,12 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the operators of other packages, without those whose name this package also uses."""
+    """Return the names of operators in other packages that no command of this package has."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 
 def is_known(name: str) -> bool:
-    """Return whether a command of this name exists, in this package or in another one."""
+    """Return whether this package or another package has a command of this name."""
     return name in commands() or name in more()
 
 

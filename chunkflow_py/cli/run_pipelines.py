@@ -34,8 +34,8 @@ def step_pipelines(
 
     Args:
         parts: commands that follow the subcommand on the command line.
-        first: name of the first step (default: the name of its last operator with a network, or
-            else of its last computing operator).
+        first: name of the first step (default: the name of the last operator of this step that runs
+            a network, or else of the last operator that computes).
         mip: value of the global option ``--mip``.
         device_class: value of ``--device-class``: ``same`` or ``any``.
 
@@ -162,7 +162,7 @@ def run_here(
         clear_output: whether to delete what other runs stored inside the boxes of the tasks.
 
     Returns:
-        Exit code of the worker, and its last message.
+        Exit code and last message of the worker.
     """
     from chunkflow_py.cli.worker_report import WorkerReport
     from chunkflow_py.run.submit import default_queue, submit

@@ -8,8 +8,8 @@ compute  inference  31 of 68
 ```
 
 A line that this or another process prints appears at the cursor, and the view is drawn again below
-that line. To erase the view, everything below the cursor is erased. This also works after a resized
-terminal has wrapped the lines. If the process dies without erasing the view, the shell's prompt
+that line. To erase the view, everything below the cursor is erased, so lines that a resized terminal
+has wrapped are also erased. If the process dies without erasing the view, the shell's prompt
 appears above the view. The view is drawn with a single write. Newer terminals show this write
 atomically (mode 2026), so the view does not flicker.
 

@@ -36,7 +36,7 @@ class _Amount(click.ParamType["float | str"]):
 @click.argument("run")
 @click.argument("amount", required=False, type=_Amount(), metavar="[AMOUNT|none]")
 def command(run: str, amount: float | str | None) -> Callable[[], None]:
-    """Return the function that changes the budget, if *amount* is given, and prints it."""
+    """Return the function that changes the budget if *amount* is given, and prints the budget."""
     if amount is not None:
         refuse_dry_run()
 

@@ -1,7 +1,7 @@
 """Write the file of a new operator, and its test.
 
 Run the new operator with `plugin --file NAME.py`. To make the operator a command of chunkflow, add
-the file to an installed package of yours, and declare it as an entry point of the package.
+the file to a package of yours, with an entry point for the operator, and install the package.
 
 Example: chunkflow new-operator double-it --folder operators
 """

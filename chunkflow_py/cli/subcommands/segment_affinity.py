@@ -1,15 +1,16 @@
 r"""Segment affinities, the same for any task size.
 
-SRC is a volume of affinities, and DST the volume of segments to create. The result is that of
-mean-affinity agglomeration of the whole volume at once, to the last byte, for any --task-size,
-order of the tasks and number of processes, and also after interruptions.
+SRC is a volume of affinities, and DST the volume of segments to create. Every byte of DST is the
+same as if mean-affinity agglomeration had processed the whole volume at once. The result does not
+depend on --task-size, the order of the tasks, the number of processes or interruptions.
 
 All intermediate results are stored in a folder beside DST. To continue after an interruption, run
 the same command again. This folder also contains the hierarchy of all merges. To make segments with
 another --threshold, give this folder as --from-hierarchy; then only the labels are replaced.
 --supervoxels also creates a volume of the fragments that were merged.
 
---show-steps prints the steps as a command line for submit, for a fleet of workers.
+To use workers on many machines, print the steps with --show-steps, and put chunkflow submit in
+front of them.
 
 Example: chunkflow segment-affinity affinity.zarr zarr://segments.zarr --task-size 64 256 256 \
   --threshold 0.7 --processes 4
@@ -394,7 +395,8 @@ def _check_places(source: str, target: str, supervoxels: str | None) -> None:
 def _check_blocks(bounds: BoundingBox, size: Zyx, block: Zyx | None) -> None:
     """Check that the boundaries of tasks do not cut blocks of DST.
 
-    Only the last step writes these blocks, so without this check, it would fail after all others.
+    These blocks are written by the last step. Without this check, the last step would fail after
+    all other steps have been computed.
 
     Raises:
         OptionError: the boundary of a task would cut a block.
