@@ -44,7 +44,7 @@ class WorkerReport(ProgressReport, WorkerListener):
             options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 
     Attributes:
-        progress: progress of the current step.
+        progress: counts and speeds of the current step.
     """
 
     def __init__(self, run_directory: RunDirectory | None, options: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """Test suites for extensions. A test class inherits a suite, and pytest runs the suite's tests.
 
-| to add         | inherit                                               | define                  |
+| to test        | inherit                                               | define                  |
 |----------------|-------------------------------------------------------|-------------------------|
 | an operator    | `operator_contract.OperatorContract`                  | ``command``             |
-| a volume       | `volume_contract.LocalContract`, or `VolumeContract`  | ``scheme``, ``create``  |
-| a store        | `store_contract.StoreContract`                        | ``store``               |
-| a queue        | `queue_contract.QueueContract`, `queue_model`         | ``url``                 |
-| a backend      | `backend_contract.BackendContract`                    | ``make``                |
+| a volume       | `volume_contract.LocalContract`                       | ``scheme``, ``checked`` |
+| a store        | `store_contract.StoreContract`                        | fixture ``url``         |
+| a queue        | `queue_contract.QueueContract`                        | fixture ``url``         |
+| a backend      | `backend_contract.BackendContract`                    | fixture ``backend``     |
 
 For example, a test file of a package with an operator ``invert``:
 

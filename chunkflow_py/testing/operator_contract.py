@@ -77,7 +77,7 @@ class OperatorContract:
         assert operator.help.startswith(summary)
 
     def test_options_say_their_default_and_what_they_do(self, operator):
-        """Each option has a help text, which shows the default if there is one."""
+        """Each option has a help text, which shows the default value if the option has one."""
         for option in options_of(operator):
             assert option.help, f"{option.opts[0]} has no help"
             default = option.to_info_dict()["default"]

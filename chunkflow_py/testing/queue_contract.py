@@ -74,7 +74,7 @@ class QueueContract:
         assert lost == (messages if self.tells_lost else lost)
 
     def assert_counts(self, queue, waiting, leased, dead=0):
-        """Check the counts of the queue; wait if they are not exact immediately."""
+        """Check the counts of messages; wait if the counts are not exact immediately."""
         end = time.monotonic() + (0 if self.counts_are_exact else PATIENCE_S)
         while True:
             counts = queue.counts()

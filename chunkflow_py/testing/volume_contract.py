@@ -1,7 +1,8 @@
 """Contract of volume drivers.
 
 The tests of a driver for local folders inherit `LocalContract`. The tests of any other driver
-inherit `VolumeContract` and define a fixture `url`. Both set the attribute ``scheme``.
+inherit `VolumeContract` and define a fixture `url`. Each test class sets the attributes ``scheme``
+and ``checked``.
 """
 
 import json
@@ -264,7 +265,7 @@ class VolumeContract:
         assert self.objects(url) == {}
 
     def test_same_bytes(self, url):
-        """The stored bytes are the same, whether written at once or one write unit at a time."""
+        """A volume has the same bytes if it is written at once or one write unit at a time."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         before = self.objects(url)
@@ -452,7 +453,7 @@ class LocalContract(VolumeContract):
         return f"{self.scheme}://{tmp_path}/em"
 
     def test_bare_path(self, url, tmp_path):
-        """The format is detected from the files, with or without file://."""
+        """The format is detected from the files, at an address with or without ``file://``."""
         self.create(url).write(noise())
         for address in (str(tmp_path / "em"), f"file://{tmp_path}/em"):
             np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
