@@ -1,4 +1,4 @@
-"""Catalog of the operators and subcommands, found by file name without importing them.
+"""Find operators and subcommands by their file names, without importing the files.
 
 Each file of `chunkflow_py/ops` defines an operator, and each file of `chunkflow_py/cli/subcommands`
 defines a subcommand. The file name is the command name, the first line of the module docstring is
@@ -95,12 +95,12 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of operators of other packages, except names of this package's commands."""
+    """Return the names of operators in other packages that no command of this package has."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 
 def is_known(name: str) -> bool:
-    """Return whether a command of this name exists, in this package or in another one."""
+    """Return whether this package or another package has a command of this name."""
     return name in commands() or name in more()
 
 
@@ -116,7 +116,7 @@ def path_of(name: str) -> str:
 
 
 def by_section() -> dict[str, list[Entry]]:
-    """Return the commands of each section by its title, in the order of `chunkflow --help`."""
+    """Return a dict from section title to the commands of the section, as `--help` lists them."""
     sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
     for name in (*commands(), *more()):
         entry = describe(name)
@@ -131,7 +131,7 @@ def by_section() -> dict[str, list[Entry]]:
 
 @cache
 def describe(name: str) -> Entry:
-    """Return section and summary of the command *name*, without importing the command.
+    """Return the `Entry` of the command *name*, without importing the command.
 
     Raises:
         ValueError: the file of the command has no decorated function ``command``.

@@ -1,4 +1,4 @@
-"""Split a command line into its commands, each with its arguments as typed.
+"""Split a command line into commands, and keep the arguments of each command as typed.
 
 While click parses a command line, `note_tail` records a tail for each command: the arguments from
 this command to the end of the line. `parts_of` derives from the tails which arguments belong to
@@ -28,7 +28,7 @@ class Part:
     """One command of a command line.
 
     Attributes:
-        command: operator, source or subcommand that the click command returned.
+        command: object that the click command returned.
         argv: name of the command, then its arguments as typed.
     """
 
@@ -48,7 +48,7 @@ def last_tail(ctx: click.Context) -> tuple[str, ...]:
 
 
 def parts_of(ctx: click.Context, commands: Sequence[Operator | Source | Subcommand]) -> list[Part]:
-    """Return *commands*, the parsed commands of a command line, each with its arguments as typed.
+    """Return a `Part` for each of *commands*, with the arguments of the command as typed.
 
     Args:
         ctx: context of the command line.
@@ -69,15 +69,15 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
     for command in commands[1:]:
         if isinstance(command, Source):
             msg = (
-                f"{command.name} makes the tasks of a pipeline, so it must come first; at this "
-                f"position, it would discard the results of {commands[0].name}; move "
+                f"{command.name} makes the tasks of a pipeline, so it must come first; after "
+                f"{commands[0].name}, it would discard the results of {commands[0].name}; move "
                 f"{command.name} to the front"
             )
             raise OptionError(msg)
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a pipeline, including the one that its source applies, if any."""
+    """Yield the operators of a pipeline, including an operator that its source applies to tasks."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

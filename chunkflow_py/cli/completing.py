@@ -40,7 +40,7 @@ class CursorPosition:
         awaiting: option that needs a value at the cursor; ``None`` if no option does.
         follows: whether the command is part of a pipeline. After such a command, ``then`` is the
             only subcommand that may be typed.
-        in_run: whether the pipeline follows `submit`, `run` or `plan`.
+        in_run: whether the command follows `submit`, `run` or `plan`.
     """
 
     command: click.Command
@@ -58,7 +58,7 @@ class CursorPosition:
 
 
 def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition | None:
-    """Return the position of a cursor that is directly after *argv*.
+    """Return the `CursorPosition` directly after *argv*.
 
     Return ``None`` if *argv* contains an unknown command.
 
@@ -86,7 +86,6 @@ def place_after(program: click.Command, argv: Sequence[str]) -> CursorPosition |
 
 
 def _take_option(place: CursorPosition, argument: str, rest: list[str]) -> None:
-    """Record the option in *argument*, and remove its values from the start of *rest*."""
     older = OPTIONS.get(place.command.name or "", {})
     name, value = split_argument(argument)
     option = _options(place.command).get(older.get(name, name))
@@ -146,7 +145,7 @@ def candidates(
 
 
 def _values(place: CursorPosition, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the possible values of an option or argument, or file names if it accepts any text."""
+    """Return the possible values of *param*, or file names if *param* accepts any text."""
     values = param.shell_complete(click.Context(place.command), incomplete)
     if not values and isinstance(param.type, click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
@@ -184,7 +183,7 @@ class _Fish(shell_completion.FishComplete):
 
 
 def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    """Return *items*, each preceded by ``--option=`` if *incomplete* begins with it.
+    """Return *items*; if *incomplete* begins with ``--option=``, put this text before each item.
 
     zsh and fish replace the whole argument at the cursor, not only the text after ``=``.
     """
@@ -218,7 +217,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        """Return the completion script; unlike click, do not start bash to check its version."""
+        # click would start bash to check its version.
         template: str = self.source_template
         return template % self.source_vars()
 
@@ -230,7 +229,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         return (argv[:-1], argv[-1]) if is_in_argument else (argv, "")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return the completions; bash replaces only the text after the last ``=`` or ``:``."""
+        # No _whole_arguments: bash replaces only the text after the last = or :.
         return candidates(self.cli, args, incomplete)
 
 

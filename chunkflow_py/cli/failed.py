@@ -37,7 +37,8 @@ def failed(
 
     Args:
         error: error that ended the program.
-        debug: whether --debug is set; if not, the message of an unexpected error recommends it.
+        debug: whether --debug is set; if not, the message of an unexpected error ends with the
+            advice to add --debug.
         kind: type of the exception, which determines the exit code.
     """
     text = named(error)
@@ -56,7 +57,8 @@ def worker_fails_in_order() -> Iterator[None]:
     - 70: an unexpected error ended the worker, for example because worker processes die before they
       are ready; the worker may succeed on another machine.
 
-    Errors never lead to exit code 1: it means that the run is complete except for failed tasks.
+    An error never leads to exit code 1, because exit code 1 means that the run is complete except
+    for failed tasks.
     """
     from chunkflow_py.run.worker.worker_interruption import StopRequested, stops_on_signals
 

@@ -37,12 +37,11 @@ class GpuWatch:
     """
 
     def __init__(self) -> None:
-        """Prepare the watch without starting its thread; enter the context to start it."""
         self.now: list[GpuUse] = []
         self._ended = threading.Event()
 
     def __enter__(self) -> GpuWatch:
-        """Start the polling thread, if nvidia-smi is installed and GPUs are not hidden."""
+        """Start polling, if nvidia-smi is installed and CUDA_VISIBLE_DEVICES is not empty."""
         if shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             threading.Thread(target=self._run, name="gpu-use", daemon=True).start()
         return self
@@ -98,5 +97,5 @@ def gpu_use() -> list[GpuUse]:
 
 
 def _is_named(uuid: str, usable: list[str]) -> bool:
-    """Return whether one of *usable*, from CUDA_VISIBLE_DEVICES, is a prefix of the UUID."""
+    # CUDA_VISIBLE_DEVICES, from which *usable* comes, may contain the beginnings of UUIDs.
     return any(each and uuid.startswith(each) for each in usable)

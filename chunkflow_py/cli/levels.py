@@ -35,8 +35,9 @@ def make_levels(
         making: further arguments of `chunkflow_py.run.whole_volume.downsampling`.
 
     Raises:
-        VolumeNotFoundError: the volume lacks one of these levels.
-        ChunkflowError: tasks of a level failed; the coarser levels are not made.
+        VolumeNotFoundError: the volume lacks one of the levels to make.
+        ChunkflowError: tasks of a level failed; the levels that are coarser than this level are not
+            made.
     """
     from chunkflow_py.run.whole_volume import downsampling
     from chunkflow_py.volume import open_volume
@@ -46,7 +47,7 @@ def make_levels(
     missing = set(range(start_mip, max(stop, start_mip + 1))) - set(mips)
     if missing:
         msg = (
-            f"{url} has no mip {min(missing)}; it has {', '.join(map(str, mips))}; create the "
+            f"{url} has no mip {min(missing)}, only mip {', '.join(map(str, mips))}; create the "
             f"volume with create-volume --max-mip {max(missing)}, or give another --stop-mip"
         )
         raise VolumeNotFoundError(msg)

@@ -68,7 +68,8 @@ class _StderrHandler(logging.Handler):
 
 
 class _FileHandler(logging.FileHandler):
-    """Handler that appends the log lines to a file; `restore_logging` finds it by its class."""
+    # A class of its own, by which `restore_logging` recognises the handler.
+    pass
 
 
 class _Lines(io.TextIOBase):
@@ -111,9 +112,10 @@ def configure_logging(
     """Send the log messages of this package to stderr.
 
     Args:
-        verbose: log messages of level info and above; otherwise of level warning and above.
-        debug: log all messages, whatever *verbose* and *level* say.
-        as_json: write JSON lines, including log messages and warnings of other libraries.
+        verbose: lowest level to log: info if true, warning if false.
+        debug: whether to log the messages of all levels; overrides *verbose* and *level*.
+        as_json: whether to write JSON lines; if true, the log messages and warnings of other
+            libraries are also written, as JSON lines.
         level: lowest level to log, such as ``error``; overrides *verbose*.
         log_file: file to which the log messages are also appended, with their time.
 
@@ -187,7 +189,7 @@ def log_event(
 
 
 def exit_line(code: int, error: str | None) -> str:
-    """Return the last JSON line of a process.
+    """Return the JSON line that a process writes at its end, with the exit code and the error.
 
     Args:
         code: exit code of the process.

@@ -73,8 +73,8 @@ class Ahead(click.ParamType["int | None"]):
 class OperatorGroup(Command, click.Group):
     """Group of all commands; finds commands by file name, and imports only those that are used.
 
-    The group itself lists the commands in ``--help``, completes their names and suggests names for
-    mistyped ones, because click would import every operator to do so.
+    For the help, for completion and for suggestions after a typing error, click would import every
+    operator. This class replaces these functions of click.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -92,7 +92,9 @@ class OperatorGroup(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and arguments of the next command, given its current or older name.
+        """Return name, click command and arguments of the first command in *args*.
+
+        *args* may begin with an older name of a command; the returned name is the current name.
 
         For an unknown name, fail with a message that suggests similar names.
         """
@@ -345,7 +347,7 @@ def _subcommand_of(commands: Sequence[Operator | Source | Subcommand]) -> Subcom
         return subcommand
     others = " ".join(each.name for each in commands if each is not subcommand)
     if subcommand.takes_pipeline:
-        msg = f"{subcommand.name} must come first; move it in front of {others}"
+        msg = f"{subcommand.name} must come first; move {subcommand.name} in front of {others}"
     else:
         msg = (
             f"{subcommand.name} cannot be part of a pipeline; remove {others} or {subcommand.name}"
@@ -354,7 +356,7 @@ def _subcommand_of(commands: Sequence[Operator | Source | Subcommand]) -> Subcom
 
 
 class _Ending:
-    """End the process `GRACE_S` seconds after Ctrl-C or SIGTERM; a second signal ends it instantly.
+    """End the process `GRACE_S` seconds after Ctrl-C or SIGTERM, or at once after a second signal.
 
     An interrupted pipeline waits for the threads of its stages, and Python waits for all threads at
     exit. A forward pass or a slow download in such a thread must not delay the exit.

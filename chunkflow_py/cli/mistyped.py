@@ -1,4 +1,7 @@
-"""Improve the messages for a value without an option, and one number instead of three."""
+"""Add the correct spelling to the messages about a missing option or missing numbers.
+
+For example, after ``--task-size 64``, the message asks for three numbers, for z, y and x.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 def explained(
     error: click.MissingParameter | click.BadOptionUsage, tail: Sequence[str]
 ) -> click.UsageError:
-    """Return *error*; if a correct spelling is known, add it to the message.
+    """Return *error*; if the correct spelling is known, the message of the error suggests it.
 
     Args:
         error: error of click: a required option is missing, or an option has too few values.

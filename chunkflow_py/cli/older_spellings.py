@@ -1,4 +1,4 @@
-"""Translate older names of commands and options to the current names, and log the change."""
+"""Replace older names of commands and options by their current names, and log each renaming."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTICES = "chunkflow_py.older_spellings"
 
 
 def modern_command(ctx: click.Context, name: str) -> str:
-    """Return the current name of a command; *name* is its current or an older name.
+    """Return the current name of the command whose current or older name is *name*.
 
     Raises:
         OptionError: the command was removed; the message names a replacement.
@@ -81,13 +81,16 @@ def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[st
 
 
 def near_commands(typed: str, names: Collection[str]) -> list[str]:
-    """Return up to three of *names* that resemble *typed*, or whose older names resemble it."""
+    """Return up to three commands of *names* whose current or older name resembles *typed*."""
     older = [COMMANDS[name] for name in get_close_matches(typed, COMMANDS, n=1, cutoff=0.8)]
     return list(dict.fromkeys([*older, *get_close_matches(typed, names, n=3, cutoff=0.6)]))[:3]
 
 
 def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return *error* with a message that suggests options with a similar current or older name."""
+    """Return *error* with a message that suggests options whose names resemble the unknown option.
+
+    Older names of options are also compared, and the current names are suggested.
+    """
     command = error.ctx.command.name if error.ctx else None
     older: Mapping[str, str] = OPTIONS.get(command or "", {})
     near = [older[name] for name in get_close_matches(error.option_name, older)]
@@ -101,7 +104,6 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def _log_renamed(ctx: click.Context, old: str, new: str | None) -> None:
-    """Log once per command line that *old* is now called *new*; ``None``: no longer needed."""
     logged: set[str] = ctx.meta.setdefault(_NOTICES, set())
     if old not in logged and not ctx.resilient_parsing:
         logged.add(old)

@@ -32,11 +32,11 @@ def run_phase(
 
     Args:
         make: function with the parameters ``ahead``, ``listener`` and ``dry_run`` that returns the
-            pipeline; for several processes, it must be picklable.
+            pipeline; if *processes* is greater than 1, the function must be picklable.
         description: what the pipeline does, for messages, such as ``converting em``.
         processes: number of processes that run the tasks; 1 is this process.
-        at_end: function to call at the end, unless it is a dry run, with the numbers of tasks that
-            were done, skipped, and in all.
+        at_end: function to call at the end; its arguments are the numbers of done tasks, skipped
+            tasks and all tasks. A dry run does not call the function.
 
     Raises:
         ChunkflowError: tasks failed; the errors of the first 20 are printed on stderr.
@@ -88,11 +88,12 @@ def _failures(
 
 
 def threads_of(parallel: int | None, processes: int) -> int | None:
-    """Return the number of threads of each process: *parallel*, or its share of the cores.
+    """Return the number of threads that each process may use.
 
     Args:
-        parallel: number that the user has given; ``None`` without one.
-        processes: number of processes; 1 uses all cores.
+        parallel: value of the option ``--parallel``, which is returned if the option is given;
+            otherwise the cores are divided equally among the processes.
+        processes: number of processes; for 1, ``None`` is returned, which means all cores.
     """
     if parallel is not None or processes == 1:
         return parallel

@@ -122,8 +122,8 @@ class Progress(ABC):
         total: number of all tasks, if known.
 
     Attributes:
-        done, skipped, failed: numbers of tasks that ended in this process with this outcome. A
-            worker counts a task as failed when the worker gives the task up.
+        done, skipped, failed: numbers of tasks that were done, were skipped or failed in this
+            process. A worker counts a task as failed only after the last attempt at the task.
         voxels: number of voxels in the boxes of done and skipped tasks.
         written_bytes: bytes that done and skipped tasks stored; 0 for a pipeline without a ledger.
         seconds: name of an operator -> seconds that the operator ran, summed over all tasks.
@@ -198,7 +198,7 @@ class PipelineProgress(Progress):
         total: number of all tasks, if known.
 
     Attributes:
-        processes: states of the processes, if several other processes run the tasks.
+        processes: snapshots of the processes that run the tasks; empty if this process runs them.
     """
 
     def __init__(self, operators: Sequence[Operator] = (), total: int | None = None) -> None:
@@ -248,7 +248,7 @@ class PipelineProgress(Progress):
 
     @property
     def network_s(self) -> float | None:
-        """Seconds that the neural networks of the pipeline have run; ``None`` if it has none."""
+        """Seconds that the neural networks of the pipeline have run; ``None`` without a network."""
         if not self._networks:
             return None
         return sum(hooks.network_seconds for hooks in self._networks)
@@ -261,7 +261,7 @@ class PipelineProgress(Progress):
         return max(0.0, 1 - network_s / self.elapsed_s)
 
     def share(self) -> float | None:
-        """Return the share of the work that is done; all operators of a task count equally."""
+        """Return the share of the work that is done, as if all operators took equally long."""
         if not self.total or not self.operators:
             return None
         with self._lock:
@@ -349,7 +349,7 @@ class WorkerProgress(Progress):
         return voxels
 
     def recorded(self, number: int) -> None:
-        """Set *number*, the number of tasks in the ledger, recorded by any worker."""
+        """Store *number*, the number of tasks that all workers together have recorded."""
         with self._lock:
             is_first = self._recorded is None
             self._recorded = number, self.ended
@@ -365,9 +365,9 @@ class WorkerProgress(Progress):
 
     @property
     def by_all(self) -> int | None:
-        """Number of tasks that any worker has recorded; ``None`` before the ledger is first read.
+        """Number of tasks that all workers have recorded; ``None`` before the ledger is first read.
 
-        Includes the tasks that this worker has recorded since the ledger was last read.
+        The number includes the tasks that this worker has recorded since the ledger was last read.
         """
         with self._lock:
             return self._by_all() if self._recorded is not None else None
@@ -414,7 +414,7 @@ class WorkerProgress(Progress):
 
 
 def task_voxels(task: Task) -> int | None:
-    """Return the number of voxels in a task's box; without a box, in the task's largest chunk."""
+    """Return the number of voxels in a task's box, or in its largest chunk if it has no box."""
     if task.bbox is not None:
         return task.bbox.size.product()
     boxes = [getattr(item, "bbox", None) for item in task.items.values()]
@@ -489,6 +489,6 @@ def duration(seconds: float) -> str:
 
 
 def end_in(seconds: float) -> str:
-    """Return a text such as ``ends in 1:55, Tue 14:02``; the end is *seconds* from now."""
+    """Return a text such as ``ends in 1:55, Tue 14:02`` for an end that is *seconds* from now."""
     end = time.localtime(time.time() + seconds)
     return f"ends in {duration(seconds)}, {time.strftime('%a %H:%M', end)}"

@@ -43,7 +43,8 @@ class ProgressReport(ABC):
     """Show the progress of a pipeline or a worker, and print a table of times at the end.
 
     Args:
-        show_progress: whether to show the progress: a view on a terminal, else a line per task.
+        show_progress: whether to show the progress, as a view if stderr is a terminal, otherwise
+            as a line per task.
         show_table: whether to print the table of times at the end.
     """
 
@@ -94,8 +95,8 @@ class PipelineReport(ProgressReport, Listener):
     """Report of a pipeline that runs in this process.
 
     Args:
-        show_progress: whether to show the progress: a view on a terminal, else a line per task
-            (``None`` means yes).
+        show_progress: whether to show the progress, as a view if stderr is a terminal, otherwise
+            as a line per task; ``None`` means yes.
         show_table: whether to print the table of times at the end.
 
     Attributes:
@@ -187,7 +188,7 @@ class PipelineReport(ProgressReport, Listener):
         return "\n".join(table_lines(rows, progress) + self._traffic_lines())
 
     def _traffic_lines(self) -> list[str]:
-        """Return lines about each loader: bytes read, decoded and needed, and missing blocks."""
+        """Return lines with the bytes that each loader read and decoded, and its missing blocks."""
         lines = []
         for operator in self.progress.operators:
             traffic = operator.hooks.traffic
@@ -268,5 +269,5 @@ def _outcome(task: Task) -> dict[str, str | None]:
 
 
 def _amount(size: int) -> str:
-    """Return a size with its unit as text, in bytes if it is below 0.1 MB."""
+    """Return *size*, a number of bytes, as text; sizes below 0.1 MB are not rounded."""
     return describe_bytes(size) if size >= 1e5 else f"{size:,} bytes"

@@ -30,11 +30,12 @@ THEN = "then"  # the subcommand that separates the steps of a run
 def step_pipelines(
     parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
 ) -> list[StepPipeline]:
-    """Return the pipeline of each step of a run; on the command line, ``then`` separates the steps.
+    """Split a command line at each ``then``, and return the pipeline of each step of the run.
 
     Args:
         parts: commands that follow the subcommand on the command line.
-        first: name of the first step (default: the name of the step's main operator).
+        first: name of the first step (default: the name of the last operator of this step that runs
+            a network, or else of the last operator that computes).
         mip: value of the global option ``--mip``.
         device_class: value of ``--device-class``: ``same`` or ``any``.
 
@@ -108,7 +109,7 @@ def _check_tasks_stay(source: Source) -> None:
 
 
 def _name(operators: Sequence[Operator], taken: set[str]) -> str:
-    """Return a name for a step: the name of its main operator, with a number if *taken* has it."""
+    # The main operator gives the name: the last one with a network, else the last that computes.
     computing = [each for each in operators if each.stage == "compute"]
     network = [each for each in computing if each.hooks.placement is not None]
     main = (network or computing or list(operators))[-1].name.partition("#")[0]
@@ -117,14 +118,15 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
 
 
 def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
-    """Return the pipeline of a step that a worker process will run, after checking the pipeline.
+    """Return the checked pipeline of a step, with which a worker process runs the tasks.
 
     Args:
-        stored: command line of the pipeline, plan and settings, from the spec of the run.
+        stored: command line, plan and settings of the step, as the spec of the run stores them.
         feed: source that passes tasks from the worker to the pipeline.
 
     Raises:
-        OptionError: the pipeline has an error, or runs code of the user although --no-code is set.
+        OptionError: the pipeline has an error, or --no-code is set and the pipeline runs code of
+            the user, such as a plugin.
     """
     enter_folder(stored.folder)
     expect_outputs(stored.earlier)
@@ -150,17 +152,17 @@ def run_here(
     *,
     clear_output: bool = False,
 ) -> tuple[int, str]:
-    """Submit a run, or continue it, and carry it out on this machine.
+    """Submit or continue a run, and execute its tasks on this machine.
 
     Args:
         run: run directory.
         steps: pipelines of the steps.
         working: settings of the worker.
-        options: values of the options of the command line, for reports.
-        clear_output: whether to clear outputs that exist.
+        options: values of the options of the command line, which the progress report reads.
+        clear_output: whether to delete what other runs stored inside the boxes of the tasks.
 
     Returns:
-        Exit code of the worker, and its last message.
+        Exit code and last message of the worker.
     """
     from chunkflow_py.cli.worker_report import WorkerReport
     from chunkflow_py.run.submit import default_queue, submit
@@ -175,7 +177,7 @@ def run_here(
 
 
 def sent_again(count: int, run: RunDirectory) -> str:
-    """Return the message that *count* tasks of a run were sent to workers again."""
+    """Return the message about *count* tasks of a run that workers will execute again."""
     tasks = "task" if count == 1 else "tasks"
     if run.spec.queue:
         return f"sent {count} {tasks} again to {run.spec.queue}"
@@ -185,8 +187,7 @@ def sent_again(count: int, run: RunDirectory) -> str:
 def _refuse_code(code: tuple[str, ...]) -> None:
     if code:
         msg = (
-            f"--no-code refuses this pipeline because it runs {', '.join(code)}, although the spec "
-            "of the run does not declare this code; find out who submitted the run before you "
-            "trust it"
+            f"--no-code refuses this pipeline because it runs {', '.join(code)}, but the spec of "
+            "the run declares no such code; find out who submitted the run before you trust the run"
         )
         raise OptionError(msg)

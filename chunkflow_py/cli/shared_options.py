@@ -24,7 +24,7 @@ def run_option() -> Decorator:
 
 
 def clear_output_option() -> Decorator:
-    """Declare ``--clear-output``, which deletes the output of other runs."""
+    """Declare ``--clear-output``, which deletes the output of other runs in the boxes of tasks."""
     return click.option(
         "--clear-output",
         is_flag=True,
@@ -38,7 +38,7 @@ def json_option(help: str = "Print one JSON object.") -> Decorator:
 
 
 def price_options(price_help: str) -> Decorator:
-    """Declare the options that determine the price of a worker; `check_spot` checks their values.
+    """Declare the options for the price of a worker: --price, --instance, --spot, --price-file.
 
     Args:
         price_help: help of the option ``--price``.
@@ -78,7 +78,10 @@ def check_spot(instance: str | None, *, spot: bool) -> None:
         OptionError: *spot* is set, but *instance* is ``None``.
     """
     if spot and instance is None:
-        msg = "--spot needs a machine type; add --instance, such as g5.xlarge, or give --price"
+        msg = (
+            "--spot needs a machine type; add --instance, such as g5.xlarge, or give --price "
+            "instead of --spot"
+        )
         raise OptionError(msg)
 
 
@@ -109,10 +112,10 @@ def processes_option() -> Decorator:
 
 
 def check_processes(processes: int, target: str) -> None:
-    """Refuse several processes for a file that only one process can write.
+    """Refuse several processes for an HDF5 file, because only one process can write the file.
 
     Raises:
-        OptionError: *target* is such a file.
+        OptionError: *target* is an HDF5 file, and *processes* is greater than 1.
     """
     from chunkflow_py.volume.location import Location
 

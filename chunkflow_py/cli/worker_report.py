@@ -38,17 +38,16 @@ class WorkerReport(ProgressReport, WorkerListener):
     """Report the progress of a worker, and serve its metrics.
 
     Args:
-        run_directory: run directory that the worker takes tasks from; ``None`` for a worker of a
-            pool, before its first run.
+        run_directory: run directory whose tasks the worker executes; ``None`` for a worker of a
+            pool that has not started its first run.
         options: values of the global options ``verbose`` and ``progress``, and of the subcommand's
             options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 
     Attributes:
-        progress: number of ended tasks of the current step, and of their voxels.
+        progress: counts and speeds of the current step.
     """
 
     def __init__(self, run_directory: RunDirectory | None, options: dict[str, Any]) -> None:
-        """Store the options; entering the context starts the metrics server, if there is one."""
         is_verbose, progress = options["verbose"], options["progress"]
         super().__init__(
             show_progress=is_verbose if progress is None else progress, show_table=is_verbose
@@ -63,7 +62,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         self._run = ExitStack()  # open for the whole run; self._shown for a step
 
     def __enter__(self) -> WorkerReport:
-        """Start the metrics server, if a port is given, and telemetry, if the environment asks.
+        """Start the metrics server if a port is given, and telemetry if OTEL_… variables are set.
 
         Raises:
             OptionError: the port cannot be used, for example because another program uses it.
@@ -160,7 +159,7 @@ class WorkerReport(ProgressReport, WorkerListener):
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
         """Update view and metrics with a new snapshot of the worker, at most every `SNAPSHOT_S` s.
 
-        If *is_last* is true, the snapshot is always taken.
+        If *is_last* is true, the view and the metrics are updated in any case.
         """
         if self._metrics is not None:
             self._metrics.health.tick()
@@ -199,7 +198,7 @@ class WorkerReport(ProgressReport, WorkerListener):
 
 
 def report_exit(code: int, text: str) -> None:
-    """Print *text*, the reason why a worker ended: to stdout if *code* is 0, else to stderr."""
+    """Print *text*, the reason why a worker ended, to stdout if *code* is 0, else to stderr."""
     if code == 0:
         echo(text)
     elif writes_json():
@@ -217,7 +216,7 @@ class _LedgerReader(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Read the ledger every `LEDGER_S` s until `stop`; an error does not end the thread."""
+        """Read the ledger every `LEDGER_S` s until `stop` is called, even after failed reads."""
         while not self._ended.is_set():
             try:
                 ledger = RunDirectory.parse(self._address).ledger(self._progress.step)

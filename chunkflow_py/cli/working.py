@@ -115,7 +115,7 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
-    """Check the options of `working_options`; return a function that makes the worker settings.
+    """Check the options of `working_options`, and return a function that makes the `WorkOptions`.
 
     Raises:
         OptionError: --max-cost is given without --cost-per-hour.
@@ -168,7 +168,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
 
 
 def _devices(listed: str | None) -> tuple[str, ...]:
-    """Return the GPUs that processes are assigned to; empty if every process may use all GPUs."""
+    """Return the GPUs to distribute over processes; empty if every process may use all GPUs."""
     if listed is None:
         return ()
     if listed != "all":

@@ -1,12 +1,12 @@
-"""Test suites for extensions: a test class inherits a suite, and pytest runs its tests.
+"""Test suites for extensions. A test class inherits a suite, and pytest runs the suite's tests.
 
-| to add         | inherit                                               | define                  |
+| to test        | inherit                                               | define                  |
 |----------------|-------------------------------------------------------|-------------------------|
 | an operator    | `operator_contract.OperatorContract`                  | ``command``             |
-| a volume       | `volume_contract.LocalContract`, or `VolumeContract`  | ``scheme``, ``create``  |
-| a store        | `store_contract.StoreContract`                        | ``store``               |
-| a queue        | `queue_contract.QueueContract`, `queue_model`         | ``url``                 |
-| a backend      | `backend_contract.BackendContract`                    | ``make``                |
+| a volume       | `volume_contract.LocalContract`                       | ``scheme``, ``checked`` |
+| a store        | `store_contract.StoreContract`                        | fixture ``url``         |
+| a queue        | `queue_contract.QueueContract`                        | fixture ``url``         |
+| a backend      | `backend_contract.BackendContract`                    | fixture ``backend``     |
 
 For example, a test file of a package with an operator ``invert``:
 
@@ -16,7 +16,8 @@ For example, a test file of a package with an operator ``invert``:
     class TestInvert(OperatorContract):
         command = command
 
-The suites need pytest and hypothesis (``pip install 'chunkflow_py[testing]'``). To make pytest show
-the values of failing asserts, call ``pytest.register_assert_rewrite("chunkflow_py.testing")`` in
-conftest.py before the suites are imported.
+The suites need pytest and hypothesis (``pip install 'chunkflow_py[testing]'``). To see the
+values in failing asserts of the suites, call
+``pytest.register_assert_rewrite("chunkflow_py.testing")`` in conftest.py before the suites are
+imported.
 """

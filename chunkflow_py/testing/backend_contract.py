@@ -1,6 +1,6 @@
 """Contract of backends: inherit `BackendContract` and define a fixture `backend`.
 
-A result is valid only until the next call, so the suite copies each result.
+The next call of a backend may overwrite the result of the last call, so the suite copies results.
 
 ```python
 class TestMyBackend(BackendContract):
@@ -25,9 +25,9 @@ class BackendContract:
     Attributes:
         input_patch_size: size of the input patch, voxels, zyx.
         output_patch_size: size of the output patch, voxels, zyx.
-        num_input_channels: number of channels of a batch.
-        num_output_channels: number of channels of a result.
-        batch_size: patches in a batch; at least 3.
+        num_input_channels: number of channels of each input patch.
+        num_output_channels: number of channels of each output patch.
+        batch_size: number of patches in a batch; at least 3.
     """
 
     input_patch_size = Zyx(8, 16, 16)
@@ -55,7 +55,7 @@ class BackendContract:
         return torch.rand(shape, generator=generator)
 
     def test_returns_floats_of_either_patch_size(self, backend):
-        """A result is a float tensor (n, channels, z, y, x) of the input or output patch size."""
+        """Results are (n, channels, z, y, x) floats, and zyx is the input or output patch size."""
         result = backend(self.batch())
         assert result.dtype.is_floating_point
         assert tuple(result.shape[:2]) == (self.batch_size, self.num_output_channels)
@@ -70,13 +70,13 @@ class BackendContract:
         assert torch.equal(batch, before)
 
     def test_keeps_nothing_of_earlier_batches(self, backend):
-        """A batch gives the same bytes, whatever batches ran before."""
+        """The result of a batch does not depend on the batches that ran before."""
         first = backend(self.batch()).clone()
         backend(self.batch(seed=1))
         assert torch.equal(backend(self.batch()), first)
 
     def test_warming_changes_nothing(self, backend):
-        """`warm`, if defined, works from another thread too, and does not change results."""
+        """The method `warm`, if defined, can run in any thread, and does not change results."""
         warm = getattr(backend, "warm", None)
         if warm is None:
             return
@@ -95,14 +95,14 @@ class BackendContract:
         assert torch.equal(backend(batch), first)
 
     def test_position_in_the_batch_does_not_matter(self, backend):
-        """In batches of one shape, the result of a patch does not depend on its position."""
+        """If batches have equal shapes, the result of a patch does not depend on its position."""
         batch = self.batch()
         order = [2, 0, 1]
         straight = backend(batch).clone()
         assert torch.equal(straight[order], backend(batch[order].contiguous()))
 
     def test_neighbours_in_the_batch_do_not_matter(self, backend):
-        """In batches of one shape, the result of a patch does not depend on the other patches."""
+        """If batches have equal shapes, the result of a patch does not depend on other patches."""
         batch, other = self.batch(), self.batch(seed=1)
         other[1] = batch[1]
         beside = backend(batch)[1].clone()
@@ -115,7 +115,7 @@ class BackendContract:
         assert torch.equal(result, backend(batch.contiguous()))
 
     def test_says_what_decides_the_bytes(self, backend):
-        """The compute profile is text, and names PyTorch and the device."""
+        """The compute profile maps names to texts, and contains the PyTorch version and device."""
         assert all(isinstance(k, str) and isinstance(v, str) for k, v in backend.profile.items())
         assert {"torch", "device", "framework"} <= backend.profile.keys()
 

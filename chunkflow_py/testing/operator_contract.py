@@ -21,7 +21,7 @@ DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
 
 
 def arrays():
-    """Return an array and its kind for each combination of kind and axes that pipelines have."""
+    """Return test arrays as a dict: text such as ``image zyx`` -> array, kind of the chunk."""
     rng = np.random.default_rng(0)
     return {
         "image zyx": (rng.integers(0, 256, (4, 8, 8)).astype(np.uint8), "image"),
@@ -42,7 +42,7 @@ class OperatorContract:
 
     Attributes:
         command: click command to test.
-        takes_unknown_options: whether the command passes unknown options on, as plugins do.
+        takes_unknown_options: whether the command accepts unknown options, as `plugin` does.
     """
 
     command: OperatorCommand
@@ -59,7 +59,7 @@ class OperatorContract:
         return CliRunner().invoke(group, [operator.name, *arguments])
 
     def test_help_shows_summary_and_example(self, operator):
-        """--help works, and shows the summary and an example that uses the command."""
+        """The option --help prints the summary and an example that uses the command."""
         result = self.run(operator, "--help")
         assert result.exit_code == 0
         text = " ".join(result.output.split())
@@ -77,7 +77,7 @@ class OperatorContract:
         assert operator.help.startswith(summary)
 
     def test_options_say_their_default_and_what_they_do(self, operator):
-        """Each option has a help text, which shows the default if there is one."""
+        """Each option has a help text, which shows the default value if the option has one."""
         for option in options_of(operator):
             assert option.help, f"{option.opts[0]} has no help"
             default = option.to_info_dict()["default"]
@@ -131,7 +131,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_local_transform_needs_no_more_than_it_asks_for(self, operator, key):
-        """If a transform declares `is_local`, its required input alone determines its output."""
+        """If `is_local` is true, output in a box depends only on the required input of the box."""
         made = operator.main([], standalone_mode=False)
         array, kind = arrays()[key]
         whole = Chunk(array, BOX.start, (40, 4, 4), kind, BOX)
@@ -149,7 +149,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
-        """A transform keeps offset and voxel size, and changes no input; or it raises an error."""
+        """A transform does not change its input, and its output has the offset of the input."""
         made = operator.main([], standalone_mode=False)
         assert isinstance(made, Operator)
         array, kind = arrays()[key]

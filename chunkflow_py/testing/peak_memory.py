@@ -27,8 +27,8 @@ class Peak(NamedTuple):
 def peak_of(work: Callable[[], object]) -> Peak:
     """Run *work* in a fork of this process and measure its peak memory.
 
-    Servers and clients of other tests run in threads of this process, and a measurement here would
-    include their memory. The fork has only one thread.
+    Servers and clients of other tests run in threads of this process. A measurement in this process
+    would include the memory of these threads. The fork has only one thread.
 
     Raises:
         AssertionError: the function failed (the message is its traceback) or took too long.

@@ -28,15 +28,15 @@ class QueueContract:
     """Tests of everything that `chunkflow_py.queue.queue_protocol.Queue` promises.
 
     Attributes:
-        short_lease_s: lease, in seconds, that is short enough for a test to wait for its end.
-        many_messages: number of messages with which to test that sending needs constant memory;
-            ``None`` to skip that test.
-        counts_are_exact: whether counts are exact immediately, not only after a while.
+        short_lease_s: duration, in seconds, of a lease whose end a test waits for.
+        many_messages: number of messages that a test sends to measure the memory of `send`;
+            ``None`` skips this test.
+        counts_are_exact: whether the counts of messages are exact immediately after a change.
         crosses_processes: whether other processes can open the queue.
-        tells_lost: whether calls return the messages that the caller no longer owns.
-        delivers_stale_handles: whether the handle of an earlier receipt may still have an effect.
+        tells_lost: whether `acknowledge` and `extend` return the messages whose leases have ended.
+        delivers_stale_handles: whether a handle may still have an effect after its lease has ended.
         keeps_reasons: whether dead letters are stored with their reasons.
-        any_text: whether bodies may contain any character.
+        any_text: whether messages may contain any character.
     """
 
     short_lease_s = 0.3
@@ -61,7 +61,7 @@ class QueueContract:
 
     @pytest.fixture
     def stale(self, queue):
-        """Return two receipts of one message; only the lease of the first has ended."""
+        """Receive one message twice, and return both receipts; only the first lease has ended."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a"])
@@ -74,7 +74,7 @@ class QueueContract:
         assert lost == (messages if self.tells_lost else lost)
 
     def assert_counts(self, queue, waiting, leased, dead=0):
-        """Check the counts of the queue; wait if they are not exact immediately."""
+        """Check the counts of messages; wait if the counts are not exact immediately."""
         end = time.monotonic() + (0 if self.counts_are_exact else PATIENCE_S)
         while True:
             counts = queue.counts()
@@ -85,7 +85,7 @@ class QueueContract:
             time.sleep(0.1)
 
     def test_what_it_says(self, queue):
-        """A queue has an address that opens it again, and a longest lease."""
+        """A queue can be opened again with its address, and allows leases of more than an hour."""
         queue.send(["a"])
         assert "://" in queue.url
         assert queue.longest_lease_s > 3600
@@ -156,7 +156,7 @@ class QueueContract:
         assert 1 <= len(queue.receive(most, LONG_S, 5)) <= most
 
     def test_a_lease_that_ends_is_redelivered(self, queue):
-        """A message that is not acknowledged is received again when its lease ends."""
+        """A message that is not acknowledged can be received again after its lease has ended."""
         queue.send(["a"])
         (first,) = received(queue, 1, self.short_lease_s)
         (second,) = received(queue, 1)
@@ -164,7 +164,7 @@ class QueueContract:
         assert second.handle != first.handle
 
     def test_extended_leases_last(self, queue):
-        """An extension replaces the end of a lease with a later or an earlier time."""
+        """Extending a lease sets a new end of the lease, which may also be earlier than before."""
         queue.send(["a"])
         messages = received(queue, 1, self.short_lease_s)
         assert queue.extend(messages, LONG_S) == []
@@ -183,7 +183,7 @@ class QueueContract:
         assert [message.body for message in received(queue, 1)] == [messages[1].body]
 
     def test_stale_acknowledgement(self, queue, stale):
-        """An acknowledgement after the lease has ended is reported, and removes nothing."""
+        """Acknowledging a message after its lease has ended is reported, and deletes nothing."""
         old, new = stale
         self.assert_lost(queue.acknowledge([old]), [old])
         assert queue.receive(1, LONG_S) == []
@@ -191,7 +191,7 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_stale_extension(self, queue, stale):
-        """Extending a lease that has ended is reported as lost; another lease does not change."""
+        """Extending a lease that has ended is reported, and changes no other lease."""
         old, new = stale
         self.assert_lost(queue.extend([old], self.short_lease_s), [old])
         assert queue.receive(1, LONG_S, 2 * self.short_lease_s) == []
@@ -314,7 +314,7 @@ class QueueContract:
         "body", ["0-64_0-512_0-512", "日本 ü \U0001f9e0 \"'\\ / %41 <&>", "x" * 4096]
     )
     def test_text(self, queue, body):
-        """Boxes, text in any script and long texts are received as they were sent."""
+        """Names of boxes, long texts and texts in any script are received as they were sent."""
         queue.send([body])
         assert [message.body for message in received(queue, 1)] == [body]
 
@@ -383,7 +383,7 @@ class QueueContract:
         assert Counter(done) == Counter(map(str, range(100)))
 
     def test_a_killed_worker(self, queue):
-        """Messages of a killed process are received again when their leases have ended."""
+        """Messages that a killed process had leased can be received again after the leases end."""
         if not self.crosses_processes:
             pytest.skip("only one process can use this queue")
         queue.send(["a", "b"])

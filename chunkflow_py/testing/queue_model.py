@@ -13,7 +13,7 @@ SECONDS = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 
 @dataclass
 class Modelled:
-    """A message in the model; only the handle in the attribute *receipt* may change it."""
+    """A message in the model, with the handle of its latest receipt in *receipt*."""
 
     body: str
     receives: int = 0
@@ -22,7 +22,7 @@ class Modelled:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """Calls methods of a queue and of the model in any order, with a simulated clock."""
+    """Call methods of a queue and of the model in random order, with a simulated clock."""
 
     receipts = Bundle("receipts")
 
@@ -41,7 +41,7 @@ class QueueModel(RuleBasedStateMachine):
         self.dead = []
 
     def mine(self, message):
-        """Return the modelled message of a receipt; ``None`` if the receipt is no longer valid."""
+        """Return the message of the model that has the handle of *message*, or ``None``."""
         found = [each for each in self.messages if each.receipt == message.handle]
         return found[0] if found else None
 

@@ -66,13 +66,13 @@ while True:
 
 
 def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
-    """Kill consumers at different times; return all messages received by them or afterwards.
+    """Kill consumers at different times; return all messages that were received in the end.
 
     Args:
         queue: queue with messages.
-        notes: path of a file to which the consumers write the messages that they received.
+        notes: path of a file in which the consumers record the received messages.
         kills: number of consumers to start and kill.
-        lease_s: lease of their messages, seconds.
+        lease_s: duration of the leases of the consumers, seconds.
         before: Python code that the consumers run first.
     """
     for number in range(kills):

@@ -37,7 +37,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000])
     def test_round_trip(self, store, url, data):
-        """Written bytes are read back, even by a store that is opened later."""
+        """Written bytes can be read, also through a store that is opened later."""
         store.put("a/b/c", data)
         again = open_store(url)
         assert again.get("a/b/c") == data
@@ -110,7 +110,7 @@ class StoreContract:
         assert store.put_if_absent("a/claim", b"third") is True
 
     def test_one_winner(self, url):
-        """If 16 writers write one key at once, exactly one succeeds, and its content is stored."""
+        """If 16 writers create one key at once, one writer succeeds, and its content is stored."""
         stores = [open_store(url) for _ in range(16)]
 
         def claim(number):
@@ -146,7 +146,7 @@ class StoreContract:
         assert list(open_store(url).list()) == ["n"]
 
     def test_failing_change(self, store):
-        """An update whose function raises an error changes nothing, and the next update works."""
+        """An update whose function raises an error changes nothing, and later updates work."""
         store.put("key", b"old")
 
         def change(old):
@@ -174,14 +174,14 @@ class StoreContract:
         assert dict(sizes_of(store, "a/")) == {"a/1": 0, "a/2": 3}
 
     def test_subfolders(self, store):
-        """The folders below the URL are listed, and neither their folders nor objects."""
+        """Only the folders directly below the URL are listed, without subfolders and objects."""
         assert subfolders_of(store) == set()
         for key in ("a.run/spec.json", "a.run/ledger/1/2", "b.run/spec.json", "c"):
             store.put(key, b"1")
         assert subfolders_of(store) == {"a.run", "b.run"}
 
     def test_list(self, store):
-        """A prefix matches the beginning of keys; it need not be a folder."""
+        """A prefix matches the beginning of keys, even if the prefix is not a folder."""
         keys = ["a/1", "a/10", "a/2", "ab/1", "b", "c/d/e/f"]
         for key in keys:
             store.put(key, b"x")
@@ -211,7 +211,7 @@ class StoreContract:
         "key", ["", "/etc/x", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b"]
     )
     def test_keys_that_lead_out(self, store, key):
-        """A key that leads out of the store is refused, as metadata may be malicious."""
+        """A key such as ``../key`` is refused, because metadata with such keys may be malicious."""
         for call in (
             lambda: store.get(key),
             lambda: store.put(key, b"x"),

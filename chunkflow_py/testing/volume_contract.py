@@ -1,7 +1,8 @@
 """Contract of volume drivers.
 
 The tests of a driver for local folders inherit `LocalContract`. The tests of any other driver
-inherit `VolumeContract` and define a fixture `url`. Both set the attribute ``scheme``.
+inherit `VolumeContract` and define a fixture `url`. Each test class sets the attributes ``scheme``
+and ``checked``.
 """
 
 import json
@@ -83,7 +84,7 @@ class VolumeContract:
         scheme: scheme of the format in addresses, such as ``precomputed``.
         shard_size: size of the shards of the volumes that are created, or ``None`` for no shards.
         settings: further arguments of `create_volume`.
-        checked: encodings that detect any damage inside a block.
+        checked: encodings with which any damage inside a block is detected.
     """
 
     scheme: str
@@ -125,7 +126,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
     def test_round_trip(self, url, dtype):
-        """Written voxels are read back, even from a volume that is opened later."""
+        """Written voxels can be read, also through a volume that is opened later."""
         chunk = noise(dtype=dtype)
         self.create(url, dtype).write(chunk)
         again = open_volume(url).read(BOUNDS)
@@ -148,7 +149,7 @@ class VolumeContract:
         assert volume.mips == (0,)
 
     def test_domain(self, url):
-        """A chunk has the bounds, voxel size and kind of the volume that it was read from."""
+        """A chunk gets its domain, voxel size and kind from the volume that it was read from."""
         volume = self.create(url)
         chunk = volume.read(BoundingBox(Zyx(0, 10, 110), Zyx(4, 12, 120)))
         assert chunk.domain == BOUNDS
@@ -169,7 +170,7 @@ class VolumeContract:
         np.testing.assert_array_equal(open_volume(url).read(box), chunk.cut(box))
 
     def test_channels(self, url):
-        """All channels, or only those requested, in that order, are read with a channel axis."""
+        """All channels can be read, or a list of channels in the order of the list."""
         chunk = noise(channels=3)
         self.create(url, channels=3).write(chunk)
         volume = open_volume(url)
@@ -185,7 +186,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS, [0]), noise(channels=1).array[0])
 
     def test_block_by_block(self, url):
-        """Blocks written one by one make up the whole volume, even if the bounds cut off some."""
+        """A volume can be written unit by unit, even if the bounds cut off some of the units."""
         chunk = noise()
         volume = self.create(url)
         for box in BoxGrid.covering(BOUNDS, self.unit):
@@ -264,7 +265,7 @@ class VolumeContract:
         assert self.objects(url) == {}
 
     def test_same_bytes(self, url):
-        """The same voxels give the same bytes, whether written at once or one unit at a time."""
+        """A volume has the same bytes if it is written at once or one write unit at a time."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         before = self.objects(url)
@@ -273,7 +274,7 @@ class VolumeContract:
         assert self.objects(url) == before
 
     def test_stored_objects_are_reported(self, url):
-        """A write returns address, length and checksum of every object, exactly as stored."""
+        """A write returns the address, length and checksum of every object that it has stored."""
         written = self.create(url).write(noise())
         assert [each.url for each in written] == sorted(each.url for each in written)
         root = self.store(url).url
@@ -286,7 +287,7 @@ class VolumeContract:
         assert again == written
 
     def test_left_out_blocks_are_reported(self, url):
-        """A write unit of zeros is reported with its address but no length, and is not stored."""
+        """A write unit of zeros is not stored; its address is reported, without a length."""
         volume, zeros = self.create(url), noise()
         before = volume.write(noise())
         zeros.array[...] = 0
@@ -452,7 +453,7 @@ class LocalContract(VolumeContract):
         return f"{self.scheme}://{tmp_path}/em"
 
     def test_bare_path(self, url, tmp_path):
-        """The format is detected from the files, with or without file://."""
+        """The format is detected from the files, at an address with or without ``file://``."""
         self.create(url).write(noise())
         for address in (str(tmp_path / "em"), f"file://{tmp_path}/em"):
             np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())

@@ -459,7 +459,7 @@ def test_options_after_the_addresses(tmp_path):
     assert "axes" in run("convert", source).output  # without a target, it describes the source
     done = run("convert", source, "--encoding", "raw")
     assert done.exit_code == 2
-    assert "--encoding is an option of a copy, but convert has no DST" in done.output
+    assert "--encoding applies only to copying, but DST is missing" in done.output
 
 
 @pytest.mark.aws

@@ -260,7 +260,7 @@ def test_the_phase_without_levels(tmp_path):
     created(url, max_mip=1)
     done = run("downsample-volume", url, "--stop-mip", 4)
     assert done.exit_code == 1
-    assert "has no mip 2; it has 0, 1; create the volume with create-volume --max-mip 3" in (
+    assert "has no mip 2, only mip 0, 1; create the volume with create-volume --max-mip 3" in (
         done.output
     )
     done = run("downsample-volume", url, "--start-mip", 3, "--stop-mip", 3)

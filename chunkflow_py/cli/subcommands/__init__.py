@@ -8,8 +8,8 @@ the whole command line was parsed without errors:
     @click.option(...)
     def command(**options) -> Callable[[], None]: ...
 
-A ``@pipeline_subcommand``, such as ``submit``, is followed by a pipeline on the command line. Its
-returned function receives the commands of the pipeline.
+A ``@pipeline_subcommand``, such as ``submit``, is followed by a pipeline on the command line. The
+function that ``command`` returns then receives the commands of the pipeline.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Subcommand:
 
     Attributes:
         name: name of the subcommand.
-        act: function that carries out the subcommand; it prints results to stdout and logs
-            everything else. It receives the commands of the pipeline if *takes_pipeline* is set,
-            else no argument.
+        act: function that carries out the subcommand. The function prints results to stdout and
+            logs everything else. If *takes_pipeline* is set, its argument is the list of the
+            commands of the pipeline; otherwise the function has no argument.
         takes_pipeline: whether a pipeline follows the subcommand on the command line.
     """
 

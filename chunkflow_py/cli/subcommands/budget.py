@@ -1,10 +1,10 @@
 """Show or change the budget of a run.
 
-When the workers of the run have spent AMOUNT together, they finish the tasks that they have begun,
-and stop with the exit code 75. Workers count their time from start to end, multiplied by their
---cost-per-hour. Running workers use a new budget from their next report, which follows within two
-minutes. Workers that have stopped must be started again. Without AMOUNT, the command changes
-nothing. The word none in place of AMOUNT removes the budget.
+When the workers of the run have spent AMOUNT together, all workers finish the tasks that they have
+begun, and stop with the exit code 75. The cost of a worker is the time from its start to its end,
+multiplied by its --cost-per-hour. Running workers use a new budget within two minutes. Workers that
+have stopped must be started again. Without AMOUNT, the command changes nothing. To remove the
+budget, write none instead of AMOUNT.
 
 Example: chunkflow budget s3://bucket/affinity.run 800
 """
@@ -36,7 +36,7 @@ class _Amount(click.ParamType["float | str"]):
 @click.argument("run")
 @click.argument("amount", required=False, type=_Amount(), metavar="[AMOUNT|none]")
 def command(run: str, amount: float | str | None) -> Callable[[], None]:
-    """Return the function that changes the budget, if *amount* is given, and prints it."""
+    """Return the function that changes the budget if *amount* is given, and prints the budget."""
     if amount is not None:
         refuse_dry_run()
 
@@ -47,8 +47,8 @@ def command(run: str, amount: float | str | None) -> Callable[[], None]:
         run_directory = RunDirectory.parse(run)
         if not run_directory.spec.queue and amount is not None:
             msg = (
-                f"run {run_directory.shown} was submitted for Dask, whose workers keep no budget; "
-                "stop the run when it has cost enough"
+                f"run {run_directory.shown} was submitted for Dask, and Dask workers support no "
+                "budget; stop the run yourself when it has cost enough"
             )
             raise OptionError(msg)
         if amount is not None:

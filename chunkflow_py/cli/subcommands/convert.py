@@ -1,8 +1,8 @@
 """Copy a whole volume into another format or place.
 
 SRC may be an image file, a folder of image files, or a volume in any format that load-volume reads.
-DST may have any format that save-volume writes. DST has the properties of SRC, except those that an
-option changes. Without DST, convert prints what SRC contains.
+DST may have any format that save-volume writes. DST has the properties of SRC, except the
+properties that an option changes. Without DST, convert prints what SRC contains.
 
 To continue an interrupted conversion, run the same command again: blocks that are already stored
 are not written again. The address of SRC is recorded in chunkflow_convert.json in DST (in HDF5, as
@@ -156,14 +156,14 @@ def command(
 
 
 def _check_describes() -> None:
-    """Refuse options of a copy without DST, which a script may have lost.
+    """Refuse options that apply only to copying, because a script may have left out DST by mistake.
 
     Raises:
-        OptionError: such an option is given.
+        OptionError: an option that applies only to copying is given.
     """
     context = click.get_current_context()
     for param in context.command.params:
         given = context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
         if given and param.name not in _DESCRIBING:
-            msg = f"{param.opts[0]} is an option of a copy, but convert has no DST; give DST"
+            msg = f"{param.opts[0]} applies only to copying, but DST is missing; give DST after SRC"
             raise OptionError(msg)

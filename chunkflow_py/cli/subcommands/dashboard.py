@@ -1,7 +1,7 @@
 """Show a run on a web page: map, speed, errors, cost.
 
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, the page shows a table of the
-runs below it, with links to the page of each run.
+runs below this prefix, with links to the page of each run.
 
 Example: chunkflow dashboard s3://bucket/affinity.run --instance g5.xlarge --spot
 

@@ -2,8 +2,8 @@
 
 doctor prints a line for each check: ok, a note, or a problem with its remedy. The exit code is 1 if
 there is a problem. Stores and queues are only read, unless --write is given. With --write, doctor
-writes a small object to each store, creates a test queue beside each queue, and removes both again.
-No secret is printed.
+writes a small object to each store, and creates a test queue beside each queue. At the end, doctor
+removes the objects and the test queues. No secret is printed.
 
 Example: chunkflow doctor --store s3://bucket/affinity --queue sqs://affinity
 
@@ -81,10 +81,10 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse unknown names, and checks of stores or queues if no store or queue is given.
+    """Refuse unknown names in --only, and checks of a store or queue if none is given.
 
     Raises:
-        OptionError: a name is unknown, or the named checks need a --store or --queue.
+        OptionError: a name is unknown, or all named checks need a --store or --queue.
     """
     from difflib import get_close_matches
 
@@ -104,5 +104,5 @@ def _check_names(
     if names and not any(named.get(name, names) for name in names):
         options = {"store": "--store URL", "queue": "--queue URL"}
         missing = options.get("".join(names), "--store URL or --queue URL")
-        msg = f"--only {','.join(names)} has nothing to check; add {missing}"
+        msg = f"--only {','.join(names)} needs a store or queue to check; add {missing}"
         raise OptionError(msg)

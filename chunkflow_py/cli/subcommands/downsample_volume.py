@@ -2,7 +2,7 @@
 
 Each level is computed from the next finer level: the mean for images, the most frequent label for
 segmentations. The empty levels must already exist: create the volume with create-volume --max-mip.
-Each task covers whole blocks or shards, so levels with shards or large blocks can be made as well.
+Each task covers whole blocks or shards, so the levels may have shards or large blocks.
 
 Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
 """

@@ -1,9 +1,10 @@
 """Score a hierarchy against ground truth.
 
 WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. The
-fragments are compared with TRUTH once, so further thresholds take almost no time. The table shows
-the variation of information in bits (split, merge and their sum; 0 is perfect) and the adapted Rand
-error of each threshold, before small segments are united. --figure draws the same scores against
+fragments are compared with TRUTH once, so further thresholds take almost no time. For each
+threshold, the table shows the variation of information in bits (split, merge and their sum; 0 is
+perfect) and the adapted Rand error. Small segments are not united, so the options --min-size and
+--min-affinity of segment-affinity have no effect on these scores. --figure draws the scores against
 the threshold.
 
 Example: chunkflow evaluate-hierarchy segments.zarr.segment truth.zarr --bbox 160-180_0-250_0-250
@@ -88,11 +89,11 @@ def _checked_figure(name: str) -> Path:
     if not file.parent.is_dir():
         msg = (
             f"--figure {name} is in the folder {file.parent}, which does not exist; create the "
-            "folder, or give a file in another one"
+            "folder, or give a file in another folder"
         )
         raise OptionError(msg)
     if file.is_dir():
-        msg = f"--figure {name} is a folder; give the name of a file in it"
+        msg = f"--figure {name} is a folder; give the name of a file in this folder"
         raise OptionError(msg)
     check_extra("view", "evaluate-hierarchy --figure", "matplotlib")
     return file
@@ -106,7 +107,7 @@ def _scores(
     Raises:
         VolumeNotFoundError: WORK is not a folder of segment-affinity, or TRUTH does not exist.
         GeometryError: the fragments and TRUTH have no voxel in common.
-        OptionError: a threshold is above that of the hierarchy.
+        OptionError: a threshold is above the --max-threshold with which the hierarchy was made.
     """
     from chunkflow_py.core.geometry import BoxGrid, Zyx
     from chunkflow_py.segmentation.agglomeration.hierarchy_scores import fragment_table, scores_at
@@ -130,9 +131,9 @@ def _scores(
     both = region if bbox is None else region.intersection(bbox)
     if both.is_empty:
         msg = (
-            f"the fragments {fragments.bounds} and the ground truth {bodies.bounds} (zyx, voxels) "
-            f"have no voxel in common{'' if bbox is None else f' in --bbox {bbox}'}; check the "
-            "voxel offsets, and --bbox"
+            f"the fragments cover {fragments.bounds} and the ground truth covers {bodies.bounds} "
+            "(zyx, voxels), which have no voxel in common"
+            f"{'' if bbox is None else f' in --bbox {bbox}'}; check the voxel offsets, and --bbox"
         )
         raise GeometryError(msg)
     boxes = BoxGrid.covering(both, settings.size.low(Zyx(*both.size)), respect_stop=True)

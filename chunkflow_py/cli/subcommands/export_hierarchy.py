@@ -2,14 +2,14 @@
 
 WORK is the folder of intermediate results of segment-affinity, and FOLDER a new folder or prefix.
 The tables contain the fragments with their sizes and their segments at --threshold, the affinities
-between fragments that touch, and all merges in order, with which another program can cut the
-hierarchy at any threshold. They are npz files; export.json lists them.
+between fragments that touch, and all merges in order. With the merges, another program can cut the
+hierarchy at any threshold. The tables are npz files, and export.json lists the files.
 
-The segments are those of segment-affinity with the same --threshold, --min-size and --min-affinity.
-Its option --supervoxels creates a volume of the fragments.
+The segments are the same as those that segment-affinity makes with the same --threshold, --min-size
+and --min-affinity. To create a volume of the fragments, use segment-affinity --supervoxels.
 
-An existing export is never replaced by a different one. One process exports the whole volume, and
-needs about 200 bytes of memory for each pair of fragments that touch.
+An existing export is never overwritten with different tables. One process exports the whole volume,
+and needs about 200 bytes of memory for each pair of fragments that touch.
 
 Example: chunkflow export-hierarchy segments.zarr.segment export --threshold 0.7
 """

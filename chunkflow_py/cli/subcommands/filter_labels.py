@@ -4,9 +4,9 @@ Objects are chosen by their size in the whole volume SRC, so stitch the labels o
 voxels of removed objects become 0 in DST; the other ids are kept. In a time series, objects are
 chosen separately at each time point. The result does not depend on the division into tasks.
 
-The measures of tasks and the table of removed objects are stored in --work-path. To continue an
-interrupted filter-labels, run the same command again. With --parts, nothing is measured: objects
-are chosen by the measures that measure-labels has stored in a run.
+Intermediate results, such as the table of removed objects, are stored in --work-path. To continue
+an interrupted filter-labels, run the same command again. With --parts, nothing is measured: the
+sizes of objects come from the measures that measure-labels has stored in a run.
 
 Example: chunkflow filter-labels labels.zarr zarr://clean.zarr --min-size 100 --no-border
 """
@@ -66,8 +66,8 @@ def command(
         raise OptionError(msg)
     if min_size is not None and max_size is not None and min_size > max_size:
         msg = (
-            f"--min-size {min_size} is larger than --max-size {max_size}, so no object would be "
-            "left; swap them"
+            f"--min-size {min_size} is larger than --max-size {max_size}, so no object would "
+            "remain; swap the two values"
         )
         raise OptionError(msg)
 

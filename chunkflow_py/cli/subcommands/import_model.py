@@ -1,9 +1,9 @@
 r"""Make one file of data from a model of nnU-Net.
 
-Checkpoints of nnU-Net are pickles, which can run code. import-model reads them once, without
-running code, and writes plans, labels and the weights of each fold into one zip archive. Runs
-store this file, and their workers read it as data. Finally, import-model prints the properties of
-the model.
+Checkpoints of nnU-Net are pickles, which can run code. import-model reads the checkpoints once,
+without running code, and writes plans, labels and the weights of each fold into one zip archive. A
+run stores this file, and the workers of the run read the file as data. Finally, import-model prints
+the properties of the model.
 
 Example: chunkflow import-model nnUNetTrainer__nnUNetPlans__3d_fullres --output model.zip
 """

@@ -6,9 +6,9 @@ largest intensity of each channel. In a time series, labels of different time po
 objects, and the table has a column for the time point. All sums are exact, so the table does not
 depend on the division into tasks.
 
-The measures of tasks are stored in --work-path. To continue an interrupted label-statistics, run
-the same command again. With --parts, nothing is measured: the table is made of the measures that
-measure-labels has stored in a run.
+Intermediate results are stored in --work-path. To continue an interrupted label-statistics, run
+the same command again. With --parts, nothing is measured: the table is computed from the measures
+that measure-labels has stored in a run.
 
 Example: chunkflow label-statistics labels.zarr objects.csv --image cells.zarr
 """

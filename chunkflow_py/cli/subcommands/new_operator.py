@@ -1,7 +1,7 @@
 """Write the file of a new operator, and its test.
 
-Run the new operator with `plugin --file NAME.py`, or add the file to a package of yours, which can
-install the operator as a command of chunkflow.
+Run the new operator with `plugin --file NAME.py`. To make the operator a command of chunkflow, add
+the file to a package of yours, with an entry point for the operator, and install the package.
 
 Example: chunkflow new-operator double-it --folder operators
 """

@@ -1,8 +1,8 @@
 """Let workers take no more tasks of a run.
 
-Tasks that are being computed are finished. Workers notice the pause within 30 seconds; they exit
-with code 75, unless they were started with --no-until-complete. Workers of a pool go on with other
-runs.
+Workers finish the tasks that they have begun. Workers notice the pause within 30 seconds; they exit
+with code 75, unless they were started with --no-until-complete. Workers of a pool continue with
+other runs.
 
 Example: chunkflow pause s3://bucket/affinity.run
 """

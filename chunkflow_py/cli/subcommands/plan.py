@@ -1,8 +1,9 @@
 """Estimate tasks, bytes, memory, time and cost.
 
 plan creates no volumes. To measure memory and time, it executes a few tasks as a pilot run, in
-separate processes that write into a temporary folder. It lists the reasons why the run would fail,
-each with the nearest value that works. The exit code is 2 if there are such problems, else 0.
+separate processes that write into a temporary folder. plan also lists the problems that would make
+the run fail, each with the nearest value that works. The exit code is 2 if there are problems, else
+0.
 
 Example: chunkflow plan --machines 20 --instance g5.xlarge
 

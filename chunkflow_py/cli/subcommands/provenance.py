@@ -1,8 +1,8 @@
 """Show which version, image and machine made each task.
 
 Each worker stores a record when it begins: its version, container image, machine, zone and device.
-provenance looks up the worker of each recorded task. Without --at and --json, it counts the tasks
-that were made in the same way.
+provenance looks up the worker of each recorded task. Without --at and --json, tasks of workers with
+the same versions, image, machine type, zone and device are counted together.
 
 Example: chunkflow provenance s3://bucket/affinity.run --at 100 2048 2048
 """

@@ -3,7 +3,7 @@
 repair checks the run as verify does. It restores damaged metadata of the outputs, and removes
 objects at addresses where the tasks of the run store nothing. If the output of a task is missing or
 damaged, repair sends the task to the queue again. Workers that are running or start later then
-execute it.
+execute the task.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """

@@ -1,7 +1,7 @@
 """Send failed tasks of a run again.
 
-retry resets the number of failed attempts of each failed task to 0, so that the task gets as many
-attempts as a new task.
+A failed task is a task whose last allowed attempt failed. retry sets the number of failed attempts
+of each failed task to 0, so that workers try the task as often as a new task.
 
 Example: chunkflow retry s3://bucket/affinity.run --failed
 """

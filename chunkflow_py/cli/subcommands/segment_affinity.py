@@ -1,15 +1,16 @@
 r"""Segment affinities, the same for any task size.
 
-SRC is a volume of affinities, and DST the volume of segments to create. The result is that of
-mean-affinity agglomeration of the whole volume at once, to the last byte, for any --task-size,
-order of the tasks, number of processes and interruption.
+SRC is a volume of affinities, and DST the volume of segments to create. Every byte of DST is the
+same as if mean-affinity agglomeration had processed the whole volume at once. The result does not
+depend on --task-size, the order of the tasks, the number of processes or interruptions.
 
 All intermediate results are stored in a folder beside DST. To continue after an interruption, run
-the same command again. The hierarchy of all merges is one of them: with --from-hierarchy, another
---threshold takes only the time of relabelling. --supervoxels also creates a volume of the fragments
-that were merged.
+the same command again. This folder also contains the hierarchy of all merges. To make segments with
+another --threshold, give this folder as --from-hierarchy; then only the labels are replaced.
+--supervoxels also creates a volume of the fragments that were merged.
 
---show-steps prints the steps as a command line for submit, for a fleet of workers.
+To use workers on many machines, print the steps with --show-steps, and put chunkflow submit in
+front of them.
 
 Example: chunkflow segment-affinity affinity.zarr zarr://segments.zarr --task-size 64 256 256 \
   --threshold 0.7 --processes 4
@@ -61,16 +62,18 @@ class AffinitySegmentation:
         source: URL of the affinities.
         target: URL of the volume of segments.
         work: URL of the folder for intermediate results.
-        bounds: bounds of the affinities.
+        bounds: bounds of the affinities, voxels, zyx.
         task_size: size of the tasks, voxels, zyx.
         mip: level of the affinities.
-        layout: arguments that say where the affinities are stored.
-        fragments: arguments of fragment-affinity for the rule.
-        threshold: regions are merged while 1 - mean affinity is at most this.
+        layout: command-line arguments for the order of the channels, and for the voxel of a pair at
+            which an affinity is stored.
+        fragments: command-line arguments for the method and the thresholds of fragment-affinity.
+        threshold: two regions are merged if 1 - mean affinity between them is at most *threshold*.
         max_threshold: highest threshold that the hierarchy allows.
-        min_size: segments with fewer voxels than this are united with others; 0 unites none.
-        min_affinity: smallest mean affinity at which a small segment is united.
-        saving: arguments of save-volume for a new volume of segments.
+        min_size: segments with fewer than *min_size* voxels are united with a neighbour; 0 unites
+            no segments.
+        min_affinity: smallest mean affinity to a neighbour at which a small segment is united.
+        saving: command-line arguments of save-volume for a new volume of segments.
         supervoxels: URL of the volume of supervoxels (fragments); ``None`` for none.
     """
 
@@ -98,7 +101,7 @@ class AffinitySegmentation:
         return GraphSettings(str(self.bounds), (z, y, x), "uint8", self.max_threshold).last_level
 
     def hierarchy_steps(self) -> Steps:
-        """Return the commands of each step up to the hierarchy, by name of the step."""
+        """Return a dict from name to commands of each step that makes the hierarchy."""
         work, size = self.work, _zyx(self.task_size)
         graph = ("--graph-path", f"{work}/graph")
         margin = ("--expand-margin-size", "auto")
@@ -149,7 +152,7 @@ class AffinitySegmentation:
         return steps
 
     def segment_steps(self) -> Steps:
-        """Return the commands of each step from the hierarchy to the segments, by name."""
+        """Return a dict from name to commands of each step that makes segments from a hierarchy."""
         work, name = self.work, self.name
         return {
             "cut": [
@@ -170,7 +173,7 @@ class AffinitySegmentation:
         }  # fmt: skip
 
     def supervoxel_steps(self) -> Steps:
-        """Return the commands of the step that makes the volume of supervoxels, if there is one."""
+        """Return a dict with the step that makes the supervoxels; empty if none are requested."""
         if self.supervoxels is None:
             return {}
         return {
@@ -186,7 +189,7 @@ class AffinitySegmentation:
     def name(self) -> str:
         """Name of the table of segment ids and of the run that makes the segments.
 
-        It differs for each target, so that one hierarchy can make several volumes.
+        The name depends on the target, so that several volumes can be made from one hierarchy.
         """
         small = f"-{self.min_size}-{self.min_affinity:g}" if self.min_size else ""
         return f"segments-{self.threshold:g}{small}-{self._digest(self.target)}"
@@ -212,7 +215,6 @@ def _zyx(values: Zyx) -> tuple[str, ...]:
 
 
 def _parts(steps: Steps) -> list[Part]:
-    """Return the commands of steps as if they had been parsed from one command line."""
     from chunkflow_py.cli.command_line import read_line
     from chunkflow_py.cli.command_parts import Part
 
@@ -228,7 +230,7 @@ def _parts(steps: Steps) -> list[Part]:
 
 
 def command_line(steps: Steps) -> str:
-    """Return the part of a command line of submit that names the steps."""
+    """Return the arguments with which ``submit`` would submit the steps, one command per line."""
     lines: list[str] = []
     for name, commands in steps.items():
         lines.append(f"then --stage {name}" if lines else f"--stage {name}")
@@ -306,7 +308,7 @@ def command(source: str, target: str, show_steps: bool, **options: Any) -> Calla
 
 
 def _run(url: str, steps: Steps, working: Any, options: dict[str, Any]) -> None:
-    """Carry out a run on this machine; end the command if it is not complete."""
+    """Carry out a run on this machine; end the process if the run is not complete afterwards."""
     from chunkflow_py.cli.run_pipelines import run_here, step_pipelines
     from chunkflow_py.cli.worker_report import report_exit
     from chunkflow_py.run.run_directory import RunDirectory
@@ -324,7 +326,7 @@ def _run(url: str, steps: Steps, working: Any, options: dict[str, Any]) -> None:
 
 
 def _segmentation(source: str, target: str, options: dict[str, Any]) -> AffinitySegmentation:
-    """Return the steps for the options of the command line.
+    """Return the segmentation that the options of the command line describe.
 
     Raises:
         OptionError: the size of the tasks is missing, or tasks would cut blocks of DST.
@@ -377,10 +379,10 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
 
 
 def _check_places(source: str, target: str, supervoxels: str | None) -> None:
-    """Check that the volume of supervoxels is not one of the other two.
+    """Check that *supervoxels* names neither the volume *source* nor the volume *target*.
 
     Raises:
-        OptionError: two of the volumes are the same.
+        OptionError: *supervoxels* is the same volume as *source* or *target*.
     """
     if supervoxels is None:
         return
@@ -391,10 +393,13 @@ def _check_places(source: str, target: str, supervoxels: str | None) -> None:
 
 
 def _check_blocks(bounds: BoundingBox, size: Zyx, block: Zyx | None) -> None:
-    """Check that tasks write whole blocks, before the first step: the blocks are written last.
+    """Check that the boundaries of tasks do not cut blocks of DST.
+
+    These blocks are written by the last step. Without this check, the last step would fail after
+    all other steps have been computed.
 
     Raises:
-        OptionError: tasks would cut blocks.
+        OptionError: the boundary of a task would cut a block.
     """
     if block is None:
         return
@@ -403,7 +408,7 @@ def _check_blocks(bounds: BoundingBox, size: Zyx, block: Zyx | None) -> None:
         whole = size.high(block) // block * block
         fits = Zyx(*(whole[a] if a in cut else size[a] for a in range(3)))
         msg = (
-            f"tasks of {size} cut the blocks of {block} (zyx, voxels) of DST; give --task-size "
-            f"{fits.as_option}, or another --block-size"
+            f"tasks of {size} voxels would cut blocks of DST, which have {block} voxels (zyx); "
+            f"give --task-size {fits.as_option}, or another --block-size"
         )
         raise OptionError(msg)

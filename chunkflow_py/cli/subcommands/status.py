@@ -2,9 +2,9 @@
 
 The numbers of finished and failed tasks come from the run's records. The numbers of waiting and
 running tasks come from the queue; SQS reports approximate numbers. With --watch, the status is
-updated until no task is left: in place on a terminal, elsewhere with a new line after each change.
+updated until all tasks have ended: in place on a terminal, elsewhere as a new line after a change.
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, a table shows the runs below
-it, in the order in which the workers of a pool take them.
+this prefix, in the order in which the workers of a pool execute the runs.
 
 Example: chunkflow status s3://bucket/affinity.run --json
 """
@@ -80,7 +80,10 @@ def command(
             from chunkflow_py.monitor.pool_status import pool_status
 
             if watch:
-                msg = "--watch shows one run; give the address of a run, or leave --watch out"
+                msg = (
+                    f"--watch shows one run, but {run} is a prefix of runs; give the address of a "
+                    "run, or leave --watch out"
+                )
                 raise OptionError(msg)
             check_has_runs(prefix := RunPrefix(run))
             pool = pool_status(prefix)
@@ -113,7 +116,9 @@ def _seconds(text: str) -> float | None:
 
 
 def _watch(read_status: Callable[[], RunStatus], seconds: float, as_json: bool) -> None:
-    """Show the status until no task is left: in place on a terminal, else a line after each change.
+    """Show the status until all tasks have ended.
+
+    On a terminal, the status is updated in place. Elsewhere, each change is printed on a new line.
 
     Args:
         read_status: function that reads the current status of the run.
@@ -153,7 +158,7 @@ def _watch_in_place(read_status: Callable[[], RunStatus], seconds: float) -> Non
 
 
 def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
-    """Yield the status every *seconds* s; end after the status of a run that has no tasks left."""
+    """Yield the status every *seconds* s, until all tasks of the run have ended."""
     import time
 
     from chunkflow_py.errors import TransientError
@@ -171,7 +176,7 @@ def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[
 
 
 def _counts(status: RunStatus) -> object:
-    """Return the parts of a status whose changes are printed: all parts except the speeds."""
+    """Return the status without the speeds, because a change of a speed is not printed."""
     steps = [
         (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
         for step in status.stages

@@ -1,7 +1,7 @@
 """Join labels across tasks: one id for each object.
 
 The ids of LABELS must be unique in the volume: use --global-ids when connected-components or
-agglomerate makes them. Labels that touch across a task boundary are linked. With --overlap-path,
+agglomerate makes LABELS. Labels that touch across a task boundary are linked. With --overlap-path,
 segments that share voxels are linked instead (see save-overlap). In OUTPUT, linked ids are replaced
 by the smallest id of their object. For connected components, OUTPUT is the same as if the whole
 volume had been labelled in one piece, whatever the size of the tasks.

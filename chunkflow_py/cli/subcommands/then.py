@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @pipeline_subcommand
 @click.option("--stage", help="Name of the step that begins.  [default: name of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
-    """Return a function that returns the name of the step; submit, run and plan call it."""
+    """Return a function with which submit, run and plan get the name of the step."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:
             msg = (
-                "the command then separates the steps of a run, so it cannot come first; write "
-                "chunkflow submit generate-tasks … then …"
+                "'then' separates two steps of a run, so a command line cannot begin with 'then'; "
+                "write chunkflow submit generate-tasks … then …"
             )
             raise OptionError(msg)
         return stage

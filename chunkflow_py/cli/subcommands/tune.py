@@ -151,7 +151,7 @@ def _read(place: str) -> NDArray[np.float32]:
     else:
         volume = open_volume(place)
     if volume is None:
-        msg = f"--image {place} contains no image; give a file or volume that contains one"
+        msg = f"--image {place} contains no image; give a file or volume that contains an image"
         raise OptionError(msg)
     size = volume.bounds.size.low(most)
     start = volume.bounds.start + (volume.bounds.size - size) // 2

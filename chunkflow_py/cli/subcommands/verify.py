@@ -1,8 +1,8 @@
 """Check all that a run stored against its records.
 
-verify reads everything that the tasks stored and compares it with the checksums in the run's
-records. It lists missing and damaged objects and unfinished tasks. The exit code is 1 if it lists
-anything, else 0.
+verify reads all objects that the tasks stored, and compares the objects with the checksums in the
+run's records. It lists missing objects, damaged objects and unfinished tasks. The exit code is 1 if
+anything is listed, else 0.
 
 Example: chunkflow verify s3://bucket/affinity.run
 """

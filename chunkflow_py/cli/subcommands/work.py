@@ -7,9 +7,9 @@ failed tasks, 2 if the worker refuses the run, 70 after an unexpected error, and
 stopped before all tasks were done.
 
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, the worker takes tasks of all
-runs below it: those of the run with the highest priority first (submit --priority). It also takes
-tasks of runs that are submitted later. Model files and plugins run only if the run was signed
-(submit --sign-key) with a key of --trust-key.
+runs below this prefix, first from the run with the highest priority (submit --priority). Runs that
+are submitted after the start of the worker are included. Model files and plugins of a run are
+executed only if the run was signed (submit --sign-key) with a key of --trust-key.
 
 Example: chunkflow work s3://bucket/affinity.run#sha256=64-DIGITS --processes 4
 """
