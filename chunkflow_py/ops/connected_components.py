@@ -6,8 +6,8 @@ Example: chunkflow load-h5 --file-name map.h5 connected-components --threshold 0
 An affinity map of three channels is averaged over its channels before the threshold is applied.
 Without --threshold, neighbours of equal value are connected, and 0 is background.
 
-If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
-only in their chunk. To join components across task boundaries, run stitch-labels, or the sequence
+If tasks divide a volume, no two tasks use the same label, unless --chunk-ids numbers the labels of
+each chunk from 1. To join components across task boundaries, run stitch-labels, or the sequence
 link-labels, solve-labels and relabel.
 """
 
@@ -54,13 +54,14 @@ def connected_components(
         threshold: value above which a voxel is foreground, in the unit of the voxels. ``None``: the
             chunk is a mask or a segmentation, and neighbours of equal value are connected.
         connectivity: 6 (neighbours share a face), 18 (a face or an edge) or 26 (also a corner).
-        numbering: rule that makes ids unique in the volume (default: unique in the chunk).
+        numbering: rule that makes labels unique in the volume (default: labels are unique only in
+            the chunk).
         bbox: box of the task, which *numbering* needs (default: the box of the chunk).
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N without gaps, 0 for background;
-        uint32, or uint64 if N is too large. If *numbering* makes ids unique in the volume, the
-        labels are these ids, in the dtype of *numbering*.
+        uint32, or uint64 if N does not fit into uint32. If *numbering* makes labels unique in the
+        volume, the labels have gaps, and the dtype is that of *numbering*.
 
     Raises:
         OptionError: the connectivity is not 6, 18 or 26, or the threshold is between 0 and 1
@@ -105,7 +106,7 @@ class Labeller(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Record of how objects are labelled, or ``None`` if ids are unique only in a chunk."""
+        """How objects get their ids; ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         if not self.numbering.makes_global:

@@ -86,13 +86,13 @@ class MarginCropper(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, which maps a task's box to the box that later operators need."""
+        """Store *required*, a function from a task's box to the box that later operators need."""
         self._needed = required
 
     @property
     @hook
     def face_offsets(self) -> tuple[Zyx, Zyx]:
-        """Voxels to add to the start and to the stop of the task's box, zyx."""
+        """Voxels by which this operator moves the start and the stop of the task's box, zyx."""
         if self.margins is None or not self.crop_bbox:
             return Zyx(0, 0, 0), Zyx(0, 0, 0)
         return self.margins[0], -self.margins[1]

@@ -379,7 +379,7 @@ def _inferencer(
 def _resampled(
     options: Mapping[str, Any], settings: EngineSettings, network: dict[str, Any]
 ) -> Surrounded:
-    """Return the network with operators around it that resample its input and its output.
+    """Return an operator that resamples the chunk, runs the network, and resamples the outputs.
 
     Raises:
         OptionError: the voxel size of the network is not known, or an option does not work with
@@ -396,8 +396,8 @@ def _resampled(
         raise OptionError(msg)
     for option in _not_resampled(options, settings):
         msg = (
-            f"{option} cannot be combined with --resample; leave it out, or resample with the "
-            "operator resample before and after inference"
+            f"{option} cannot be combined with --resample; leave {option} out, or leave --resample "
+            "out and put the operator resample before and after inference"
         )
         raise OptionError(msg)
     params = click.get_current_context().params
@@ -422,11 +422,8 @@ def _resampled(
 
 
 def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
-    """Return whether the model itself defines how images of another voxel size are resampled.
-
-    If an option does not work with this resampling, the result is ``False``, and images of another
-    voxel size are refused.
-    """
+    # A model can define how images of another voxel size are resampled (``resampling``). If an
+    # option does not work with this resampling, images of another voxel size are refused.
     is_kept = settings.skip_empty or settings.mask_myelin_threshold is not None
     return options.get("resampling") is not None and not (
         is_kept or _not_resampled(options, settings)
@@ -434,7 +431,7 @@ def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
 
 
 def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list[str]:
-    """Return the options that were given although they do not work with --resample."""
+    """Return the given options that cannot be combined with --resample."""
     is_after = settings.activate == "after"
     given = {
         "--grid chunk": options["grid"] == "chunk",
@@ -448,7 +445,7 @@ def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list
 
 
 def _is_dtype_implied(options: Mapping[str, Any]) -> bool:
-    """Return whether integers are divided by the maximum of their type by default."""
+    # Without these options and a package, integers are divided by the maximum of their type.
     chosen = ("normalize", "normalize_mean", "normalize_std")
     return "package" not in options and all(options[name] is None for name in chosen)
 

@@ -55,7 +55,7 @@ class ContactMeasurer(OperatorBase):
         max_threshold: regions are merged while 1 - mean affinity is at most this.
         layout: where the affinities are stored.
         input_name, affinity_name: names of the fragments and of the affinities.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     graph_path: str

@@ -46,7 +46,7 @@ def merge_annotations(
         parts_path: URL of the annotations that save-annotations stored.
         annotations_path: URL of a folder or prefix for the precomputed annotations.
         settings: settings of the merge.
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
 
     Returns:
         The objects written. Their content depends only on the annotations and the settings.
@@ -73,7 +73,7 @@ class AnnotationMerger(OperatorBase):
         parts_path: URL of the annotations that save-annotations stored.
         annotations_path: URL of a folder or prefix for the precomputed annotations.
         settings: settings of the merge.
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
     """
 
     parts_path: str

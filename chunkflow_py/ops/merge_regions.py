@@ -44,7 +44,7 @@ class RegionMerger(OperatorBase):
         level: number of the level.
         task_size: size of the tasks of measure-contacts, voxels, zyx.
         hierarchy_path: for the last level, URL of a folder or prefix for the hierarchy.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     graph_path: str

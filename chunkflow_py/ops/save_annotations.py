@@ -47,7 +47,7 @@ class AnnotationSaver(OperatorBase):
         segmentation_name: name of the chunk of labels to which annotations are related, if any.
         bounds: box that must contain all annotations (default: the bounds of the volume).
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx (default: as in the item).
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     parts_path: str

@@ -58,7 +58,7 @@ class ChunkEdgeSaver(OperatorBase):
         layout: where the affinities are stored.
         input_name: name of the supervoxels.
         fragments_name, segments_name, affinity_name: names of the other chunks.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     graph_path: str

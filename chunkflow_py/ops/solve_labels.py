@@ -35,7 +35,7 @@ def solve_labels(
     Args:
         links_path: URL of the links that link-labels stored.
         table_path: URL of a folder or prefix for the table.
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
 
     Returns:
         The files written. The content of the table depends only on the links.
@@ -62,7 +62,7 @@ class LabelSolver(OperatorBase):
     Attributes:
         links_path: URL of the links that link-labels stored.
         table_path: URL of a folder or prefix to write the table to.
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
     """
 
     links_path: str
