@@ -133,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the tasks in *outline* allow ids that are unique in the volume, if required."""
+        """Check that the tasks in *outline* allow ids that are unique in the volume, if needed."""
         if self.numbering:
             self.numbering.prepare(outline)
 

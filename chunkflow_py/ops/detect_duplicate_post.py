@@ -94,7 +94,7 @@ class DuplicateRemover:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, task: Task) -> Task:
-        """Add the synapses without duplicates to *task*, or ``None`` if it has no synapses."""
+        """Add the synapses without duplicates to *task*, or ``None`` if *task* has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         kept = removed = None

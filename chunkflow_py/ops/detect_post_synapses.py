@@ -80,7 +80,7 @@ class PostDetector(OperatorBase):
         return box.grow((reach,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Add the synapses with points to *task*, or ``None`` if it has no T-bars or no map."""
+        """Add the synapses with points to *task*, or ``None`` if *task* lacks T-bars or a map."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:

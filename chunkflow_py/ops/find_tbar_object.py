@@ -55,7 +55,7 @@ class ObjectFinder:
     output_name: str = "syns"
 
     def __call__(self, task: Task) -> Task:
-        """Add the synapses with segment ids to *task*, or ``None`` if it has no synapses."""
+        """Add the synapses with segment ids to *task*, or ``None`` if *task* has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:

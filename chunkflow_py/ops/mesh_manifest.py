@@ -46,15 +46,15 @@ def mesh_manifest(
     Args:
         url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
         digits: number of leading digits of an object id that determine the task of the object.
-        prefix: number of the only task to run: the first digits of the ids of its objects
-            (default: all tasks). With *shards*, the number of the only shard to write.
+        prefix: first digits of the ids of the objects whose task is run (default: run all tasks).
+            With *shards*, number of the only shard to write.
         multires: write meshes with several levels of detail instead of manifests.
         shards: write meshes with several levels of detail into this number of shards, a power of
             two (default: no shards).
 
     Raises:
-        OptionError: the prefix has more than *digits* digits, or *shards* is not a power of two, or
-            has no shard with the number *prefix*.
+        OptionError: *prefix* has more digits than *digits*; or *shards* is not a power of two; or
+            *prefix* is not the number of a shard.
     """
     from chunkflow_py.segmentation.mesh_folder import ManifestTasks, ManifestWriter
 

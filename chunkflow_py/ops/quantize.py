@@ -43,8 +43,8 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
         A chunk (z, y, x), uint8, of kind image.
 
     Raises:
-        ChunkError: the chunk has neither 1 nor 3 channels, holds neither floats nor unsigned
-            integers, or has a voxel that is NaN.
+        ChunkError: the chunk has neither 1 nor 3 channels; its voxels are neither floats nor
+            unsigned integers; or a voxel is NaN.
     """
     import numpy as np
 

@@ -128,7 +128,7 @@ def file_loader(
         dtype: type to convert the voxels to (default: no conversion).
         set_bbox: whether to set the task's box to the box of the chunk.
         remove_empty: whether to delete a file that is empty or contains only zeros.
-        settings: further arguments of *open_file*, as values of the options.
+        settings: further keyword arguments of *open_file*.
     """
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_volume import FileSource

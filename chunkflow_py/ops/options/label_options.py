@@ -76,7 +76,7 @@ def overlap_options() -> Decorator:
 
 
 def place_of(url: str) -> str:
-    """Return the canonical address of a folder or prefix; equal results name the same place."""
+    """Return the canonical URL of a folder or prefix; spellings of one folder give one result."""
     from chunkflow_py.volume.location import Location
 
     return Location.parse(url).store_url
@@ -86,7 +86,7 @@ def check_single_task(outline: Any, name: str) -> None:
     """Check that a pipeline has only one task.
 
     Args:
-        outline: `Outline` that the operator gets.
+        outline: what is known about the tasks before the first task, an `Outline`.
         name: name of the operator.
 
     Raises:
@@ -105,7 +105,7 @@ def check_task_boxes(outline: Any, name: str, purpose: str) -> None:
     """Check that tasks have boxes.
 
     Args:
-        outline: `Outline` that the operator gets.
+        outline: what is known about the tasks before the first task, an `Outline`.
         name: name of the operator.
         purpose: what the operator does with the boxes, for the message.
 
