@@ -3,11 +3,11 @@ r"""Create an empty volume: precomputed, zarr or HDF5.
 Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 512 512 \
   --data-type uint8 --voxel-size 40 4 4 --block-size 64 64 64
 
-A property of the volume, such as the voxel size, that no option gives is copied from the volume
-that --like names. Without --like, the property is copied from the chunk of an earlier operator, if
-there is a chunk. --sharded --task-memory 8GB chooses the largest
-shards that a task can write within 8 GB of memory, and prints the generate-tasks command for tasks
-of one shard; see docs/volumes.md.
+If an option such as --voxel-size is not given, its value is copied from the volume that --like
+names. Without --like, the value is copied from the chunk of an earlier operator, if the pipeline
+has made a chunk. --sharded --task-memory 8GB chooses the largest shards that a task can write
+within 8 GB of memory, and prints the generate-tasks command for tasks of one shard; see
+docs/volumes.md.
 """
 
 from __future__ import annotations

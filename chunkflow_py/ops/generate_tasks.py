@@ -6,8 +6,8 @@ overlap a box of a file; --mask keeps only the boxes where a coarse mask is not 
 --bbox-file is given without --chunk-size, each box of the file is one task.
 
 --order is the order in which tasks are sent to a queue. Neighbouring tasks share patches of a
-network. With --order checkerboard, one of two neighbours is sent long before the other, so that two
-workers seldom process both at the same time. --order does not change the numbers of tasks
+network. With --order checkerboard, one of two neighbours is sent long before the other, so that the
+two tasks are seldom processed at the same time. --order does not change the numbers of tasks
 (--task-index-start, --file-path) or the order of tasks in a single process.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \

@@ -6,8 +6,8 @@ Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
 
 The operator reads the annotations that touch the task's box, with their ids, properties and
 segments. merge-annotations or another tool must have written the annotations for Neuroglancer.
-Their info file defines the voxel size in which coordinates are given. An annotation that touches
-the boxes of several tasks is loaded by each of these tasks.
+Coordinates are in voxels; the info file of the annotations gives the voxel size. An annotation that
+touches the boxes of several tasks is loaded by each of these tasks.
 """
 
 from __future__ import annotations

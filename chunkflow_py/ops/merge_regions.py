@@ -84,7 +84,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for the largest box; see `graph_memory`."""
+        """Return the peak memory for the largest box of the level."""
         del size
         first = next(iter(self._boxes or ()), None)  # no other box is larger
         if first is None:

@@ -117,7 +117,7 @@ class ContrastNormalizer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether a voxel of the result is the same in every chunk: true with whole slices."""
+        """Whether histograms of whole slices are used, so that the chunk size has no effect."""
         return self.levels is not None
 
     @property

@@ -94,7 +94,7 @@ class ChannelSelector(OperatorBase):
         )
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Return the channels of a chunk."""
+        """Return the chunk with only the selected channels."""
         return select_channels(chunk, self.channels)
 
 

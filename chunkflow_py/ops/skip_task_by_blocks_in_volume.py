@@ -5,10 +5,9 @@ Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 5
   save-volume --fill-missing --volume-path file://out
 
 A block counts as stored if it exists; its content is not read. Savers store blocks of zeros only
-with --fill-missing. If a saver ran without --fill-missing, tasks with a block of zeros are
-therefore never skipped. A run (submit,
-work) does not need this operator, because its ledger records the finished tasks, and verify checks
-their output.
+with --fill-missing. If the saver ran without --fill-missing, tasks with a block of zeros are
+therefore never skipped. A run (submit, work) does not need this operator, because its ledger
+records the finished tasks, and verify checks their output.
 """
 
 from __future__ import annotations

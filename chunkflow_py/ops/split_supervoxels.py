@@ -4,10 +4,10 @@ Example: chunkflow generate-tasks --volume-path supervoxels.zarr --chunk-size 64
   --respect-stop load-volume --volume-path supervoxels.zarr \
   split-supervoxels --graph-chunk-size 64 256 256 save-volume --volume-path precomputed://chunked
 
-A supervoxel that crosses several chunks of the graph is split into one part per chunk. Each part
-gets its own id, in the format of PyChunkedGraph: the id consists of the coordinates of the chunk
-and of a number that counts from 1 in the chunk. Tasks must consist of whole chunks.
-save-chunk-edges writes the edges between the new supervoxels.
+A supervoxel that crosses several chunks of the graph is split into one part per chunk. Each part,
+and each supervoxel that is not split, gets an id in the format of PyChunkedGraph. The id consists
+of the coordinates of the chunk and of a number that counts from 1 in the chunk. Tasks must consist
+of whole chunks. save-chunk-edges writes the edges between the new supervoxels.
 """
 
 from __future__ import annotations

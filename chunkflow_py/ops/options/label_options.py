@@ -76,7 +76,7 @@ def overlap_options() -> Decorator:
 
 
 def place_of(url: str) -> str:
-    """Return the canonical URL of a folder or prefix; spellings of one folder give one result."""
+    """Return the canonical URL of a folder or prefix, the same for all spellings of its URL."""
     from chunkflow_py.volume.location import Location
 
     return Location.parse(url).store_url
