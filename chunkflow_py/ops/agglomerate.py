@@ -9,10 +9,10 @@ The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is 
 voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
 their type.
 
---method mutex selects the mutex watershed: affinities above 1 - threshold attract, affinities below
-it repel. Affinities far from 1 - threshold are processed first. The mutex watershed can also use
-affinities to voxels that are not direct neighbours. In this case, give the offset of each channel
-with --affinity-offsets.
+--method mutex selects the mutex watershed: affinities above 1 - threshold attract, and affinities
+below 1 - threshold repel. Affinities far from 1 - threshold are processed first. The mutex
+watershed can also use affinities to voxels that are not direct neighbours. In this case, give the
+offset of each channel with --affinity-offsets.
 
 If tasks divide a volume, no two tasks use the same label, unless --chunk-ids numbers the labels of
 each chunk from 1. To give one label to a segment that crosses task boundaries, let each task load

@@ -64,9 +64,10 @@ def connected_components(
         volume, the labels have gaps, and the dtype is that of *numbering*.
 
     Raises:
-        OptionError: the connectivity is not 6, 18 or 26, or the threshold is between 0 and 1
-            although the chunk is a map of integers.
-        ChunkError: the chunk has neither 1 nor 3 channels, or it is a map without a threshold.
+        OptionError: the connectivity is not 6, 18 or 26; or the threshold is a fraction between 0
+            and 1, but the chunk is a probability or affinity map of integers.
+        ChunkError: the chunk has neither 1 nor 3 channels; or the chunk is a probability or
+            affinity map, but *threshold* is ``None``.
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels import components
@@ -92,7 +93,7 @@ class Labeller(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the threshold against the input's dtype, and the numbering against the tasks."""
+        """Check that the threshold fits the dtype, and that the tasks allow unique labels."""
         if self.threshold is not None and outline.voxels is not None:
             check_threshold(self.threshold, outline.voxels.dtype, outline.voxels.kind)
         self.numbering.prepare(outline)

@@ -56,7 +56,7 @@ def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
     If the box extends beyond the bounds of the volume, only the part inside the bounds is used.
 
     Raises:
-        GeometryError: *bbox* is ``None``, or the chunk does not cover it.
+        GeometryError: *bbox* is ``None``, or *chunk* does not cover *bbox*.
     """
     if bbox is None:
         raise GeometryError(_NO_BOX)

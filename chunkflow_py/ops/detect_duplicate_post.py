@@ -49,8 +49,8 @@ def duplicates(
             chunk are never duplicates.
         distance_threshold: largest distance between the points of one contact, voxels.
         max_distance: distance from the T-bar beyond which points are removed, voxels.
-        max_post_num: largest number of points to keep per T-bar. The points with the smallest
-            quotients are kept: the distance from the T-bar, divided by the confidence.
+        max_post_num: largest number of points to keep per T-bar. Points are kept in the order of
+            their distance from the T-bar divided by their confidence, the smallest first.
         user: remove only points of this user (default: of all users).
 
     Raises:

@@ -59,7 +59,7 @@ class Downsampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """Size of a voxel of the result, in the voxels that measure the task's box, zyx."""
+        """Edges of a voxel of the result, in units of the voxels of the task's box, zyx."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook

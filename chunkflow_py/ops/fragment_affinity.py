@@ -126,7 +126,7 @@ class FragmentMaker(OperatorBase):
         return self._labelling
 
     def __call__(self, task: Task) -> Task:
-        """Add the fragments in the box of the task to the task, and store the chosen edges.
+        """Add the fragments that lie in the task's box to *task*, and store the chosen edges.
 
         Raises:
             GeometryError: the affinities lack a part of the margin.

@@ -78,8 +78,9 @@ class LabelLinker(OperatorBase):
         """
         if not outline.has_tasks:
             msg = (
-                "link-labels links labels across task boundaries, but no task has a box; put the "
-                "generate-tasks with which the labels were made in front of link-labels"
+                "link-labels links labels across task boundaries, but no task has a box; put "
+                "generate-tasks in front of link-labels, with the options of the pipeline that "
+                "made the labels"
             )
             raise OptionError(msg)
         self.linker.prepare()

@@ -104,7 +104,7 @@ class Masker(OperatorBase):
         self._volume = None
 
     def __call__(self, task: Task) -> Task:
-        """Mask the chunks; if several have the same box and voxel size, read the mask only once."""
+        """Mask the chunks; the mask is read once for all chunks with equal box and voxel size."""
         if self._volume is None:
             with self:
                 return self(task)

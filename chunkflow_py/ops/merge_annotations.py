@@ -49,7 +49,7 @@ def merge_annotations(
         access: credentials and billing of requests to cloud storage.
 
     Returns:
-        The objects written. Their content depends only on the annotations and the settings.
+        Records of the objects written, whose content depends only on annotations and settings.
 
     Raises:
         VolumeError: a task has stored no annotations, or stored annotations are damaged or have

@@ -58,7 +58,8 @@ def normalize_contrast(
         maxval: upper limit of the result, to which the upper quantile is mapped.
         per_section: use one histogram per slice (z), instead of one for the whole chunk or volume.
         levels: histograms of whole slices, or their URL (default: the histograms of the chunk). If
-            *levels* is a `SectionLevels`, its clip fractions replace the two arguments above.
+            *levels* is a `SectionLevels`, its clip fractions replace *lower_clip_fraction* and
+            *upper_clip_fraction*.
 
     Returns:
         A chunk of the same shape and dtype.

@@ -93,7 +93,7 @@ class Plugin(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Description of the code outside of chunkflow_py that the operator runs: the plugin."""
+        """Description of the plugin, which is code from outside chunkflow_py."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
@@ -167,8 +167,8 @@ def command(
     keywords = {} if args is None else parse_arguments(args)
     if twice := sorted(keywords.keys() & given.keys()):
         msg = (
-            f"argument {twice[0]!r} is given both in --args and as an option; remove it from one "
-            "of them"
+            f"argument {twice[0]!r} is given both in --args and as an option; give the argument "
+            "only once"
         )
         raise OptionError(msg)
     inputs, outputs = input_names or (), output_names or ()

@@ -9,7 +9,7 @@ Example: chunkflow generate-tasks --volume-path chunked --chunk-size 64 256 256 
 
 For each chunk of the graph, edges/edges_X_Y_Z.proto.zst has the mean affinity and the number of
 voxel faces of each pair of touching supervoxels, and components/components_X_Y_Z.proto has the
-supervoxels of each segment. split-supervoxels must have made the supervoxels, with equal
+supervoxels of each segment. split-supervoxels must have made the supervoxels, with the same
 --graph-chunk-size and --spatial-bits. Every segment must consist of whole fragments.
 """
 
@@ -101,7 +101,7 @@ class ChunkEdgeSaver(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory, which one chunk of the graph needs; inputs have extent *size*."""
+        """Return the peak memory if the inputs have extent *size*; chunks are processed in turn."""
         around = self.graph_chunk_size + 2
         voxels = (around if size is None else around.low(size)).product()
         return OperatorMemory(work=voxels * _WORK_BYTES)

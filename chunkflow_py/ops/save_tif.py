@@ -3,8 +3,7 @@
 Example: chunkflow create-chunk save-tif --file-name chunk.tif
 
 A name without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
-out_0-64_0-256_0-256.tif. Without --file-name, the name of the file is the box of
-the chunk.
+out_0-64_0-256_0-256.tif. Without --file-name, the name of the file is the box of the chunk.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ChannelSelector(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the channels against those of the chunks, if these are known.
+        """Check that chunks have the selected channels, if the channels of chunks are known.
 
         Raises:
             OptionError: a channel does not exist.

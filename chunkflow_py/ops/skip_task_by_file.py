@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` if an existing file means a finished task (mode ``exist``), else empty text."""
+        """``None`` if files mark finished tasks (mode ``exist``), otherwise an empty string."""
         return None if self.mode == "exist" else ""
 
     @hook

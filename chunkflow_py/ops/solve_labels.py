@@ -41,8 +41,7 @@ def solve_labels(
         The files written. The content of the table depends only on the links.
 
     Raises:
-        VolumeError: there are no links, the links are damaged, or they come from different task
-            grids.
+        VolumeError: there are no links, the links are damaged, or different task grids were used.
     """
     from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store

@@ -52,7 +52,7 @@ class SupervoxelSplitter(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box*, and check that it consists of whole chunks of the graph.
+        """Check that *box* consists of whole chunks of the graph, and return *box*.
 
         Raises:
             OptionError: the ids have too few bits for the chunks or for the supervoxels.

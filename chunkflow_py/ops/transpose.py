@@ -4,8 +4,8 @@ Example: chunkflow load-h5 --file-name written_as_xyz.h5 transpose save-h5 --fil
 
 --axes lists the old axes that become z, y and x: with xyz, the new z is the old x. transpose also
 reorders the offset, voxel size and domain of the chunk, the task's box, and the channels of
-affinity and vector maps. The operators that follow use the new order of axes. Therefore, before
-these operators, transpose each other chunk of the task, or save that chunk before transpose.
+affinity and vector maps. The operators that follow use the new order of axes. Other chunks of the
+task keep the old order of axes, so save these chunks before transpose.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def placement_options(size_flag: str = "-s") -> Decorator:
 
 
 def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
-    """Declare ``--voxel-offset`` and ``--voxel-size`` for a format that does not store them."""
+    """Declare ``--voxel-offset`` and ``--voxel-size`` for a format that stores neither."""
     return together(
         zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True, help=offset_help),
         floats_option(
@@ -87,7 +87,7 @@ def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
 
 
 def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
-    """Declare ``--dtype`` of a saver: the type to which it converts voxels and map values."""
+    """Declare ``--dtype`` of a saver, the type of the voxels in the file."""
     return click.option(
         "--dtype",
         short,

@@ -35,7 +35,7 @@ def numbering_options() -> Decorator:
 
 
 def numbering_from(options: dict[str, Any]) -> Numbering:
-    """Remove the `numbering_options` from *options*, and return the `Numbering` of labels."""
+    """Remove the values of `numbering_options` from *options*; return them as `Numbering`."""
     from chunkflow_py.segmentation.labels.numbering import Numbering
 
     return Numbering(options.pop("global_ids"), options.pop("domain"))

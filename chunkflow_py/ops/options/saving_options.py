@@ -237,7 +237,7 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
     if block_size is None:
         msg = (
             f"--shard-size {shard_size} (zyx, voxels) needs a block size that divides the shard "
-            "size along each axis; give a block size as well"
+            "size along each axis; also give the block size"
         )
         raise OptionError(msg)
     if any(shard_size % block_size):

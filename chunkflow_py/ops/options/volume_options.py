@@ -30,7 +30,7 @@ TIME = click.IntRange(min=0)
 
 
 def together(*options: Decorator) -> Decorator:
-    """Return a decorator that declares all *options*; the help lists them in this order."""
+    """Return a decorator that declares all *options*, in the order in which the help lists them."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):

@@ -68,7 +68,7 @@ def value_range(
 def range_and_rule(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[tuple[float, float], str]:
-    """Return the values to show as black and as white, and how they were chosen.
+    """Return the values to show as black and as white, and a text on how the values were chosen.
 
     Percentiles are computed from at most about a million evenly spaced, finite voxels. If the two
     percentiles are equal, as in a nearly empty image, the smallest and the largest voxel are used
