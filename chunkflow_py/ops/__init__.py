@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 class OperatorModule(ModuleType):
-    """Module of an operator; calling the module returns the operator."""
+    """Module of an operator; calling the module with options as arguments returns the operator."""
 
     def __call__(self, **options: Any) -> Operator | Source:
-        """Return the operator with these *options*; see `chunkflow_py.pipeline.keywords.called`."""
+        """Return the operator with *options*, named as those of the command."""
         from chunkflow_py.pipeline.keywords import called
 
         return called(self.command, options)
 
 
 class _OperatorPackage(ModuleType):
-    """Type of this package; makes the module of each operator callable when it is imported."""
+    # Python sets the module of an operator as an attribute of this package when it imports the
+    # module. That is where the module becomes callable.
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and hasattr(value, "command"):

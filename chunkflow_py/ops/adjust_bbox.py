@@ -24,7 +24,7 @@ SECTION = "steer"
 
 
 def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
-    """Return *bbox* with *low* added to its start and *high* to its stop (voxels, zyx).
+    """Return *bbox* with its start moved by *low* and its stop moved by *high* (voxels, zyx).
 
     Raises:
         GeometryError: the new box would be empty.

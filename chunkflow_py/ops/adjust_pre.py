@@ -46,12 +46,14 @@ def adjust_pre(
         synapses: synapses with positions in voxels of the image.
         image: (z, y, x) or (1, z, y, x), any real dtype.
         img_threshold: value below which a voxel is dark, in the unit of the voxels.
-        radius: largest move of a T-bar along each axis, voxels; also the largest depth, in units
-            of the shortest edge of a voxel.
+        radius: largest move of a T-bar along each axis, voxels. The middle of a dark spot is the
+            voxel with the largest distance to the nearest voxel that is not dark; distances above
+            *radius* times the shortest edge of a voxel count as equal.
 
     Raises:
         ChunkError: the image has several channels.
-        OptionError: the threshold is between 0 and 1, but the chunk is a map of integers.
+        OptionError: the image is a probability or affinity map of integers, but the threshold is a
+            fraction between 0 and 1.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -98,11 +100,11 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by twice the radius: all voxels that can affect its T-bars."""
+        """Return *box* grown by twice the radius, because these voxels affect T-bars in *box*."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Move the T-bars of the task; the result is ``None`` if the task has no synapses."""
+        """Add the moved T-bars to *task*, or ``None`` if *task* has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:

@@ -9,12 +9,13 @@ The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is 
 voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
 their type.
 
---method mutex selects the mutex watershed: affinities above 1 - threshold attract, affinities below
-it repel, and the most certain ones are processed first. This method can also use affinities to
-voxels farther away. For these, --affinity-offsets gives the offset of each channel.
+--method mutex selects the mutex watershed: affinities above 1 - threshold attract, and affinities
+below 1 - threshold repel. Affinities far from 1 - threshold are processed first. The mutex
+watershed can also use affinities to voxels that are not direct neighbours. In this case, give the
+offset of each channel with --affinity-offsets.
 
-If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
-only in their chunk. To give one label to a segment that crosses task boundaries, let each task load
+If tasks divide a volume, no two tasks use the same label, unless --chunk-ids numbers the labels of
+each chunk from 1. To give one label to a segment that crosses task boundaries, let each task load
 a margin and run agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
 """
 
@@ -61,7 +62,8 @@ def agglomerate(
         A chunk (z, y, x) of kind segmentation: labels 1 to N, 0 for background; uint32 or uint64.
 
     Raises:
-        ChunkError: the chunk does not hold affinities, or the box of the fragments differs.
+        ChunkError: the chunk does not contain affinities, or the fragments have another box than
+            the chunk.
     """
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.segmentation.labels import agglomerate as engine
@@ -84,15 +86,17 @@ def mutex_segments(chunk: Chunk, offsets: Sequence[Offset], threshold: float = 0
 
     Args:
         chunk: (c, z, y, x) affinities in [0, 1].
-        offsets: for each channel, the offset (z, y, x) from a voxel to its partner, in voxels.
-        threshold: affinities above 1 - *threshold* attract, and those below it repel.
+        offsets: for each channel, the offset (z, y, x) from a voxel to the voxel for which the
+            channel gives the affinity, in voxels.
+        threshold: affinities above 1 - *threshold* attract; affinities below 1 - *threshold* repel.
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N; 0 for voxels without an attractive
         affinity; uint32 or uint64.
 
     Raises:
-        ChunkError: the chunk does not contain such affinities, or is shorter than an offset.
+        ChunkError: the chunk does not contain one affinity for each offset, or an offset is longer
+            than the chunk.
     """
     from chunkflow_py.segmentation.labels.components import renumber
     from chunkflow_py.segmentation.labels.mutex_watershed import mutex_watershed
@@ -109,8 +113,10 @@ class Agglomerator(OperatorBase):
         input_name, output_name: names of the affinities and of the segments.
         fragments_name: name of a chunk of labels to merge, or ``None``.
         settings: keyword arguments of `agglomerate`.
-        numbering: rule that makes ids unique in the volume; ``None``: unique only in the chunk.
-        offsets: offset of each channel, for the mutex watershed; ``None`` for waterz.
+        numbering: rule that makes ids unique in the volume. With ``None``, ids are unique only in
+            the chunk.
+        offsets: offset of each channel, for the mutex watershed. With ``None``, waterz makes the
+            segments.
     """
 
     input_name: str
@@ -127,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """If ids must be unique in the volume, check that the tasks of *outline* allow such ids."""
+        """Check that the tasks in *outline* allow ids that are unique in the volume, if needed."""
         if self.numbering:
             self.numbering.prepare(outline)
 
@@ -141,7 +147,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Record of how segments are labelled, or ``None`` if ids are unique only in a chunk."""
+        """How segments get their ids; ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global
@@ -150,7 +156,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Descriptions of code from outside this package that the operator runs."""
+        """Description of the scoring function, if the operator compiles and runs one as C++."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:
@@ -247,10 +253,10 @@ def command(
 
 
 def _check_order(order: str, *, flips: bool) -> None:
-    """Check that --affinity-order and an explicit --flip-channel agree.
+    """Check that --affinity-order agrees with --flip-channel, if the user gave both options.
 
     Raises:
-        OptionError: they contradict each other.
+        OptionError: the two options name different orders of the channels.
     """
     context = click.get_current_context(silent=True)
     given = context.get_parameter_source("flip_channel") if context else None
@@ -264,7 +270,7 @@ def _offsets(text: str | None, settings: dict[str, Any]) -> tuple[Offset, ...]:
     """Return the offset of each channel for the mutex watershed.
 
     Raises:
-        OptionError: *text* is not a list of offsets, or contradicts --affinity-at.
+        OptionError: *text* is not a list of offsets, or is given together with --affinity-at.
     """
     from chunkflow_py.core.affinity_layout import AffinityLayout, parse_offsets
 

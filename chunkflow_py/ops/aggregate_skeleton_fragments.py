@@ -3,19 +3,21 @@ r"""Join the skeleton fragments of each object.
 Example: chunkflow aggregate-skeleton-fragments --fragments-path precomputed://file:///data/seg \
   --prefix 12
 
-Run this command after skeletonize has finished all tasks. It joins the fragments of each object,
-which meet at task boundaries. It also removes the short pieces, branches and loops that come from
-cutting objects into tasks. --prefix selects objects by the first digits of their ids. An item of
-the task can also hold the prefix (--input-name).
+Run this command after skeletonize has finished all tasks. The command joins the fragments of each
+object at the task boundaries. It also removes the short pieces, branches and loops that come from
+cutting objects into tasks. --prefix selects objects by the first digits of their ids. The prefix
+can also be an item of the task, whose name --input-name gives.
 
-In a run, --digits 2 takes a prefix of two digits from the task's box: 70-71_0-1_0-1 gives 70. The
-run is then
+In a run, each task can join the objects of one prefix. With --digits 2, the prefix consists of two
+digits and is the start of the task's box along z: a task with the box 70-71_0-1_0-1 joins the
+objects whose ids start with 70. For example:
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
 aggregate-skeleton-fragments --fragments-path seg --digits 2
 
-With --shards 16, skeletons are stored in 16 files (shards), by a hash of the object id. The task's
-box stands for a shard: 5-6_0-1_0-1 is shard 5. In a run: then generate-tasks --roi-size 16 1 1
---chunk-size 1 1 1 aggregate-skeleton-fragments --fragments-path seg --shards 16
+With --shards 16, skeletons are stored in 16 files (shards), by a hash of the object id. The start
+of the task's box along z is the number of the shard: a task with the box 5-6_0-1_0-1 writes
+shard 5. For example: then generate-tasks --roi-size 16 1 1 --chunk-size 1 1 1
+aggregate-skeleton-fragments --fragments-path seg --shards 16
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def command(
     tick_threshold: float,
     shards: int | None,
 ) -> SkeletonAggregator:
-    """Check the prefix, and return the operator, which opens the folders when it runs."""
+    """Check the prefix and the number of shards, and return the operator."""
     from chunkflow_py.segmentation.labels.object_shards import sharding_of
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
     from chunkflow_py.volume.location import Location
@@ -124,8 +126,9 @@ def command(
     if shards is not None:
         if prefix is not None or digits is not None:
             msg = (
-                f"--shards {shards} divides the objects by a hash of their ids, --prefix and "
-                "--digits by the first digits; give only one of them"
+                f"--shards {shards} divides the objects by a hash of their ids, but --prefix and "
+                "--digits divide the objects by the first digits of their ids; give --shards "
+                "alone, or leave --shards out"
             )
             raise OptionError(msg)
         check_extra("precomputed", "aggregate-skeleton-fragments --shards", "imagecodecs")

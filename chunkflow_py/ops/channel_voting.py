@@ -3,7 +3,8 @@
 Example: chunkflow load-h5 --file-name classes.h5 channel-voting save-h5 --file-name labels.h5
 
 A voxel gets the number of the channel with the highest value: 1 for the first channel, because 0 is
-the background. If several channels are equally high, the voxel gets the first of them.
+the background. If several channels have the highest value, the voxel gets the lowest of their
+numbers.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Cleaner(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a pipeline with tasks: each of them would remove the same files.
+        """Refuse a pipeline with tasks, because every task would remove the same files.
 
         Raises:
             OptionError: the pipeline has tasks.

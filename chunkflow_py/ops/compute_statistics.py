@@ -3,15 +3,15 @@
 Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-path raw-statistics
 
 Each task stores its histograms as one small object below --statistics-path. `chunkflow
-sum-statistics URL` combines the objects into count, mean, standard deviation and percentiles,
-prints these, and writes the file for `inference --normalize-statistics`. `normalize-contrast
+sum-statistics URL` combines the objects, prints count, mean, standard deviation and percentiles of
+the volume, and writes the file for `inference --normalize-statistics`. `normalize-contrast
 --levels URL` uses the histograms of sections. A task that is killed or runs twice is counted once.
 The margin around a task's box is not counted.
 
-Integers are counted by value, so all results are exact. Floating-point values are counted in bins
-of equal width between the limits of --range (0 and 1 for probability and affinity maps). Their
-percentiles are exact to the width of a bin. Their mean, standard deviation, minimum and maximum are
-computed from the values themselves.
+For integers, each value has its own bin, so all results are exact. Floating-point values are
+counted in bins of equal width between the limits of --range (0 and 1 for probability and affinity
+maps). Percentiles of floating-point values are exact to the width of a bin. The mean, standard
+deviation, minimum and maximum are computed from the values themselves.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class StatisticsCounter(OperatorBase):
         store: store to which the histograms are written.
         input_name: name of the chunk to count.
         mask_name: name of a chunk that is 0 at voxels to ignore, or ``None``.
-        span: lower limit of the first bin and upper limit of the last bin. ``None``: count integers
-            by value, and floating-point maps from 0 to 1.
+        span: lower limit of the first bin and upper limit of the last bin. With ``None``, each
+            integer has its own bin, and the limits for floating-point maps are 0 and 1.
         bins: number of bins of equal width in the span.
         per_section: store one histogram per section (z) instead of one per task.
     """

@@ -6,8 +6,8 @@ Example: chunkflow load-h5 --file-name map.h5 connected-components --threshold 0
 An affinity map of three channels is averaged over its channels before the threshold is applied.
 Without --threshold, neighbours of equal value are connected, and 0 is background.
 
-If tasks divide a volume, labels are unique in the volume (--global-ids). Otherwise, they are unique
-only in their chunk. To join components across task boundaries, run stitch-labels, or the sequence
+If tasks divide a volume, no two tasks use the same label, unless --chunk-ids numbers the labels of
+each chunk from 1. To join components across task boundaries, run stitch-labels, or the sequence
 link-labels, solve-labels and relabel.
 """
 
@@ -54,18 +54,20 @@ def connected_components(
         threshold: value above which a voxel is foreground, in the unit of the voxels. ``None``: the
             chunk is a mask or a segmentation, and neighbours of equal value are connected.
         connectivity: 6 (neighbours share a face), 18 (a face or an edge) or 26 (also a corner).
-        numbering: rule that makes ids unique in the volume (default: unique in the chunk).
+        numbering: rule that makes labels unique in the volume (default: labels are unique only in
+            the chunk).
         bbox: box of the task, which *numbering* needs (default: the box of the chunk).
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N without gaps, 0 for background;
-        uint32, or uint64 if N is too large. If *numbering* makes ids unique in the volume, the
-        labels are these ids, in the dtype of *numbering*.
+        uint32, or uint64 if N does not fit into uint32. If *numbering* makes labels unique in the
+        volume, the labels have gaps, and the dtype is that of *numbering*.
 
     Raises:
-        OptionError: the connectivity is not 6, 18 or 26, or the threshold is between 0 and 1
-            although the chunk is a map of integers.
-        ChunkError: the chunk has neither 1 nor 3 channels, or it is a map without a threshold.
+        OptionError: the connectivity is not 6, 18 or 26; or the threshold is a fraction between 0
+            and 1, but the chunk is a probability or affinity map of integers.
+        ChunkError: the chunk has neither 1 nor 3 channels; or the chunk is a probability or
+            affinity map, but *threshold* is ``None``.
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels import components
@@ -91,7 +93,7 @@ class Labeller(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the threshold against the input's dtype, and the numbering against the tasks."""
+        """Check that the threshold fits the dtype, and that the tasks allow unique labels."""
         if self.threshold is not None and outline.voxels is not None:
             check_threshold(self.threshold, outline.voxels.dtype, outline.voxels.kind)
         self.numbering.prepare(outline)
@@ -105,7 +107,7 @@ class Labeller(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Record of how objects are labelled, or ``None`` if ids are unique only in a chunk."""
+        """How objects get their ids; ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         if not self.numbering.makes_global:

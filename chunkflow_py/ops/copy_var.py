@@ -23,7 +23,13 @@ SECTION = "items"
 
 @dataclass
 class Copier(OperatorBase):
-    """Adds a copy of an item, or the item itself, to every task under a second name."""
+    """Adds an item of every task to the task again, under a second name.
+
+    Attributes:
+        from_name: present name of the item.
+        to_name: second name of the item.
+        deep_copy: whether to copy the item; if false, both names stand for one object.
+    """
 
     from_name: str
     to_name: str

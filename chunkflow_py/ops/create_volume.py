@@ -3,10 +3,11 @@ r"""Create an empty volume: precomputed, zarr or HDF5.
 Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 512 512 \
   --data-type uint8 --voxel-size 40 4 4 --block-size 64 64 64
 
-If no option gives a property, the property is copied from the volume --like. Without --like, it is
-copied from the chunk, if the pipeline has made one. --sharded --task-memory 8GB chooses the largest
-shards that a task can write within 8 GB of memory, and prints the generate-tasks command for tasks
-of one shard; see docs/volumes.md.
+If an option such as --voxel-size is not given, its value is copied from the volume that --like
+names. Without --like, the value is copied from the chunk of an earlier operator, if the pipeline
+has made a chunk. --sharded --task-memory 8GB chooses the largest shards that a task can write
+within 8 GB of memory, and prints the generate-tasks command for tasks of one shard; see
+docs/volumes.md.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def command(
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):
         msg = (
-            "--sharded and --task-memory belong together and exclude --shard-size; give "
-            "--shard-size alone, or --sharded --task-memory 8GB"
+            "--sharded needs --task-memory, --task-memory needs --sharded, and neither can be "
+            "combined with --shard-size; give --shard-size alone, or --sharded --task-memory 8GB"
         )
         raise OptionError(msg)
     check_shard(shard_size, options["block_size"])

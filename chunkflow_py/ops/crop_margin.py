@@ -56,7 +56,7 @@ def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
     If the box extends beyond the bounds of the volume, only the part inside the bounds is used.
 
     Raises:
-        GeometryError: *bbox* is ``None``, or the chunk does not cover it.
+        GeometryError: *bbox* is ``None``, or *chunk* does not cover *bbox*.
     """
     if bbox is None:
         raise GeometryError(_NO_BOX)
@@ -86,13 +86,13 @@ class MarginCropper(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, which maps a task's box to the box that later operators need."""
+        """Store *required*, a function from a task's box to the box that later operators need."""
         self._needed = required
 
     @property
     @hook
     def face_offsets(self) -> tuple[Zyx, Zyx]:
-        """Voxels to add to the start and to the stop of the task's box, zyx."""
+        """Voxels by which this operator moves the start and the stop of the task's box, zyx."""
         if self.margins is None or not self.crop_bbox:
             return Zyx(0, 0, 0), Zyx(0, 0, 0)
         return self.margins[0], -self.margins[1]

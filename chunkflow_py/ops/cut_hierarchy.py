@@ -3,10 +3,11 @@
 Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
   --fragment-table-path fragment-ids --table-path segment-ids --threshold 0.7
 
-This is a step of segment-affinity, between merge-regions and relabel. The table lists the ids of
-fragments, as fragment-affinity has made them, and the ids of their segments. Any threshold up to
-the --max-threshold of measure-contacts gives exactly the result of mean-affinity agglomeration of
-the whole volume. With --min-size, small segments are then united with their best neighbours.
+This is a step of segment-affinity, between merge-regions and relabel. The table maps the id that
+fragment-affinity gave to each fragment to the id of the segment that contains the fragment. Any
+threshold up to the --max-threshold of measure-contacts gives exactly the result of mean-affinity
+agglomeration of the whole volume. With --min-size, each small segment is then united with the
+neighbour to which it has the highest mean affinity.
 
 One task handles the whole volume. In a run, make cut-hierarchy a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 cut-hierarchy ...`.
@@ -41,11 +42,11 @@ class HierarchyCutter(OperatorBase):
         graph_path: URL of the graph, whose contacts are needed for small segments.
         fragment_table_path: URL of the table that solve-labels has written for the fragments.
         table_path: URL of a folder or prefix to write the table to.
-        threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with their best neighbours; 0
-            unites none.
+        threshold: segments are merged while 1 - mean affinity is at most this value.
+        min_size: number of voxels below which a segment is united with the neighbour of highest
+            mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
     """
 
     hierarchy_path: str
@@ -60,7 +61,7 @@ class HierarchyCutter(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs of the hierarchy and of the fragment table, and of the contacts if needed."""
+        """URLs to read: hierarchy, fragment table, and (if small segments are united) contacts."""
         places = (place_of(self.hierarchy_path), place_of(self.fragment_table_path))
         contacts = f"{place_of(self.graph_path)}/contacts"
         return (*places, contacts) if self.min_size > 1 else places

@@ -49,12 +49,12 @@ def duplicates(
             chunk are never duplicates.
         distance_threshold: largest distance between the points of one contact, voxels.
         max_distance: distance from the T-bar beyond which points are removed, voxels.
-        max_post_num: largest number of points to keep per T-bar. The points with the smallest
-            distance, divided by the confidence, are kept.
+        max_post_num: largest number of points to keep per T-bar. Points are kept in the order of
+            their distance from the T-bar divided by their confidence, the smallest first.
         user: remove only points of this user (default: of all users).
 
     Raises:
-        ChunkError: no annotator has this name, or the chunk does not hold labels.
+        ChunkError: no annotator is called *user*, or *segmentation* does not contain labels.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -94,7 +94,7 @@ class DuplicateRemover:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, task: Task) -> Task:
-        """Remove the duplicates of the task; the result is ``None`` if the task has no synapses."""
+        """Add the synapses without duplicates to *task*, or ``None`` if *task* has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         kept = removed = None

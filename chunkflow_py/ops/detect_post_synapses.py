@@ -73,14 +73,14 @@ class PostDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by *max_distance* and by the margin that peak detection needs."""
+        """Return *box* grown by *max_distance* and by three times *min_distance*, in voxels."""
         from chunkflow_py.segmentation.peaks import REACH
 
         reach = int(self.options["max_distance"]) + REACH * int(self.options["min_distance"])
         return box.grow((reach,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Find the points of the task; the result is ``None`` without T-bars or without a map."""
+        """Add the synapses with points to *task*, or ``None`` if *task* lacks T-bars or a map."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:

@@ -3,7 +3,8 @@ r"""Find presynaptic points (T-bars) in a map.
 Example: chunkflow load-h5 --file-name tbars.h5 detect-pre-synapses --threshold-rel 0.4 \
   save-synapses --file-path tbars_found.h5
 
-A T-bar is a voxel above the threshold, with no higher voxel within --min-distance along each axis.
+A T-bar is placed at each voxel that is above --threshold-rel (a fraction of the map's full scale)
+and that has no higher voxel within --min-distance along each axis.
 Each T-bar belongs to the task whose box contains the T-bar. With a margin of three times
 --min-distance (--expand-margin-size auto), the T-bars do not depend on the task grid. The exception
 is a group of equally high voxels that is larger than --min-distance. If a task has no T-bars, the

@@ -59,22 +59,22 @@ class Downsampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """Size of a voxel of the result, in voxels of the task's box, zyx."""
+        """Edges of a voxel of the result, in units of the voxels of the task's box, zyx."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, which maps a task's box to the box that later operators need."""
+        """Store *required*, a function from a task's box to the box that later operators need."""
         self._needed = required
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the fine voxels, within *domain*, of the coarse voxels in *box*."""
+        """Return the box of the fine voxels in *domain* that make up the coarse voxels in *box*."""
         return Scale.of(self.factor).finer(box).intersection(domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory that the result needs for an input of extent *size*."""
+        """Return the peak memory if the input has extent *size* (voxels, zyx)."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)
@@ -89,7 +89,6 @@ class Downsampler(OperatorBase):
         return task
 
     def _warn_of_cut_voxels(self, chunk: Chunk, bbox: BoundingBox | None) -> None:
-        """Warn, once, if *chunk* cuts a coarse voxel that is needed for *bbox*."""
         whole = chunk.bbox.aligned_outward(self.factor)
         if bbox is not None and self._needed is not None:
             needed = self._needed(bbox, chunk.domain.coarser(self.factor))

@@ -64,7 +64,7 @@ def evaluate_segmentation(
 
     Raises:
         GeometryError: the boxes of the chunks and *bbox* have no voxel in common.
-        ChunkError: a chunk holds no labels, or the ground truth is empty.
+        ChunkError: a chunk does not contain labels, or the ground truth contains only label 0.
     """
     from chunkflow_py.segmentation.evaluate import common_region, evaluate
     from chunkflow_py.segmentation.evaluate import relabel as relabelled

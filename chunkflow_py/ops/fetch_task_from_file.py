@@ -46,7 +46,7 @@ class FileTasks:
         """Boxes of this job.
 
         Raises:
-            OptionError: the file has no box for this job, or does not hold boxes.
+            OptionError: the file has no box for this job, or its array is not a list of boxes.
         """
         from chunkflow_py.queue.box_file import read_rows
 

@@ -32,7 +32,7 @@ def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background.
 
     Raises:
-        ChunkError: the chunk does not hold labels.
+        ChunkError: *segmentation* does not contain labels.
     """
     import numpy as np
 
@@ -55,7 +55,7 @@ class ObjectFinder:
     output_name: str = "syns"
 
     def __call__(self, task: Task) -> Task:
-        """Find the segments of the T-bars; the result is ``None`` if the task has no synapses."""
+        """Add the synapses with segment ids to *task*, or ``None`` if *task* has no synapses."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:

@@ -10,7 +10,8 @@ voxel. Fragments are the connected components of the chosen edges. Ids are uniqu
 chosen edges that cross a task boundary are stored for link-labels.
 
 With --fragments distance, fragments grow from the middle of cells towards the membranes. With
---fragments affinity, each voxel chooses its best edge, so there are more and smaller fragments.
+--fragments affinity, each voxel chooses the edge with the highest affinity, so there are more and
+smaller fragments.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class FragmentMaker(OperatorBase):
 
     Attributes:
         options: rule by which voxels choose edges.
-        layout: where the affinities are stored.
+        layout: order of the channels, and at which of two voxels their affinity is stored.
         edges_path: URL of a folder or prefix for the edges; ``None`` without tasks.
         input_name, output_name: names of the affinities and of the fragments.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     options: FragmentOptions
@@ -81,10 +82,10 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the voxel size and type, and check that edges at task boundaries will be stored.
+        """Store the voxel size and dtype, and check that there is a URL for the edges if needed.
 
         Raises:
-            OptionError: the tasks divide a volume, but there is no place for the edges.
+            OptionError: the tasks divide a volume, but ``edges_path`` is ``None``.
         """
         self._voxel_size_nm = outline.voxel_size_nm or self._voxel_size_nm
         self._dtype = outline.voxels.dtype if outline.voxels else self._dtype
@@ -97,7 +98,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box of the affinities on which the chosen edges of voxels in *box* depend."""
+        """Return *box* with the margin whose affinities affect the edges of voxels in *box*."""
         return self.options.required_input(box, domain, self._voxel_size_nm)
 
     @hook
@@ -107,7 +108,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for an input of extent *size*, from measured bytes per voxel."""
+        """Return the peak memory if the input has extent *size* (voxels, zyx)."""
         if size is None:
             return None
         return OperatorMemory(work=size.product() * _WORK_BYTES.get(self._dtype, _FLOAT_BYTES))
@@ -121,11 +122,11 @@ class FragmentMaker(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling:
-        """Record of how fragments are labelled."""
+        """How fragments get their ids."""
         return self._labelling
 
     def __call__(self, task: Task) -> Task:
-        """Add the fragments in the box of the task to the task, and store the chosen edges.
+        """Add the fragments that lie in the task's box to *task*, and store the chosen edges.
 
         Raises:
             GeometryError: the affinities lack a part of the margin.

@@ -5,9 +5,10 @@ The other operators of the pipeline run on each task, unless the tasks are sent 
 overlap a box of a file; --mask keeps only the boxes where a coarse mask is not all zero. If
 --bbox-file is given without --chunk-size, each box of the file is one task.
 
---order checkerboard is for workers that run at the same time. Neighbouring tasks share patches of a
-network; in this order, one of two neighbours is sent long before the other. The numbers of tasks
-(--task-index-start, --file-path) and the order in a single process stay those of --order raster.
+--order is the order in which tasks are sent to a queue. Neighbouring tasks share patches of a
+network. With --order checkerboard, one of two neighbours is sent long before the other, so that the
+two tasks are seldom processed at the same time. --order does not change the numbers of tasks
+(--task-index-start, --file-path) or the order of tasks in a single process.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5

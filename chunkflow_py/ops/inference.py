@@ -380,7 +380,7 @@ def _inferencer(
 def _resampled(
     options: Mapping[str, Any], settings: EngineSettings, network: dict[str, Any]
 ) -> Surrounded:
-    """Return the network with operators around it that resample its input and its output.
+    """Return an operator that resamples the chunk, runs the network, and resamples the outputs.
 
     Raises:
         OptionError: the voxel size of the network is not known, or an option does not work with
@@ -400,12 +400,13 @@ def _resampled(
             "--model-voxel-size-nm, in nanometres, zyx"
         )
         raise OptionError(msg)
-    reason, remedy = "--resample", "resample with the operator resample before and after inference"
+    reason = "--resample"
+    remedy = "leave --resample out and put the operator resample before and after inference"
     if foreground is not None and method is None:
         reason = f"the foreground in {options['normalize_statistics']}"
         remedy = "remove 'foreground' from the file, so that the network processes the whole image"
     for option in _not_resampled(options, settings):
-        msg = f"{option} cannot be combined with {reason}; leave it out, or {remedy}"
+        msg = f"{option} cannot be combined with {reason}; leave {option} out, or {remedy}"
         raise OptionError(msg)
     if foreground is not None and rule is None:
         rule = by_voxel_size(size_nm if method is not None else None, method or "linear")
@@ -433,11 +434,8 @@ def _resampled(
 
 
 def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
-    """Return whether the model itself defines how images of another voxel size are resampled.
-
-    If an option does not work with this resampling, the result is ``False``, and images of another
-    voxel size are refused.
-    """
+    # A model can define how images of another voxel size are resampled (``resampling``). If an
+    # option does not work with this resampling, images of another voxel size are refused.
     is_kept = settings.skip_empty or settings.mask_myelin_threshold is not None
     return options.get("resampling") is not None and not (
         is_kept or _not_resampled(options, settings)
@@ -445,7 +443,7 @@ def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
 
 
 def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list[str]:
-    """Return the options that were given although they do not work with --resample."""
+    """Return the given options that cannot be combined with --resample."""
     is_after = settings.activate == "after"
     given = {
         "--grid chunk": options["grid"] == "chunk",
@@ -459,7 +457,7 @@ def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list
 
 
 def _is_dtype_implied(options: Mapping[str, Any]) -> bool:
-    """Return whether integers are divided by the maximum of their type by default."""
+    # Without these options and a package, integers are divided by the maximum of their type.
     chosen = ("normalize", "normalize_mean", "normalize_std")
     return "package" not in options and all(options[name] is None for name in chosen)
 

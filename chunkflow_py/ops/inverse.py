@@ -31,8 +31,8 @@ def inverse(chunk: Chunk) -> Chunk:
         A chunk of the same shape and dtype.
 
     Raises:
-        ChunkError: the chunk is a segmentation, holds signed integers, or holds floating point
-            outside of [0, 1].
+        ChunkError: the chunk is a segmentation, its voxels are signed integers, or a
+            floating-point voxel is outside of [0, 1].
     """
     import numpy as np
 
@@ -49,8 +49,8 @@ def inverse(chunk: Chunk) -> Chunk:
     if not (low >= 0 and high <= 1):  # NaN is neither
         msg = (
             f"inverse needs floating point in [0, 1], but chunk {chunk.bbox} has values from "
-            f"{low:g} to {high:g}; put rescale-intensity --out-low 0 --out-high 1, with --low "
-            "and --high, in front of inverse"
+            f"{low:g} to {high:g}; put rescale-intensity --low {low:g} --high {high:g} --out-low 0 "
+            "--out-high 1 in front of inverse"
         )
         raise ChunkError(msg)
     return chunk.with_array(np.subtract(1, chunk.array, dtype=chunk.dtype))

@@ -9,10 +9,11 @@ volume (connected-components --global-ids).
 
 With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
 at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared.
-Two segments are linked if each has its largest overlap with the other, and if they share enough
-voxels: in the region that both tasks have labelled, each segment covers a fraction of the voxels of
-the other one, and the mean of the two fractions must be at least --minimum-overlap. Each task
-stores one small object.
+Only the region that both tasks have labelled counts. A segment A of one task and a segment B of the
+other task are linked if two conditions are met. First, no segment overlaps A more than B does, and
+no segment overlaps B more than A does. Second, the mean of two fractions is at least
+--minimum-overlap: the fraction of A that B covers, and the fraction of B that A covers. Each task
+stores its links as one small object.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LabelLinker(OperatorBase):
         links_path: URL of a folder or prefix for the links.
         linker: `TouchLinker` or `OverlapLinker` of `segmentation.labels.linking`, or `EdgeLinker`
             of `segmentation.agglomeration.fragment_links`.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     links_path: str
@@ -68,7 +69,7 @@ class LabelLinker(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the labels before the first task; *outline* is an `Outline`.
+        """Check, before the first task, that tasks have boxes and that the labels can be linked.
 
         Raises:
             VolumeNotFoundError: the volume of labels does not exist.
@@ -77,8 +78,9 @@ class LabelLinker(OperatorBase):
         """
         if not outline.has_tasks:
             msg = (
-                "link-labels links labels across task boundaries, but no task has a box; put the "
-                "generate-tasks with which the labels were made in front of link-labels"
+                "link-labels links labels across task boundaries, but no task has a box; put "
+                "generate-tasks in front of link-labels, with the options of the pipeline that "
+                "made the labels"
             )
             raise OptionError(msg)
         self.linker.prepare()
@@ -144,9 +146,9 @@ def command(
     if edges_path is not None:
         if volume_path is None or values_path is not None:
             msg = (
-                f"--edges-path {edges_path} links the fragments of --volume-path, without "
-                "--overlap-path and --values-path; give --volume-path the volume that "
-                "fragment-affinity has made, and leave out the two other options"
+                f"--edges-path {edges_path} needs --volume-path, and cannot be combined with "
+                "--overlap-path or --values-path; give the volume that fragment-affinity has made "
+                "as --volume-path, and leave --overlap-path and --values-path out"
             )
             raise OptionError(msg)
         linker = EdgeLinker(volume_path, edges_path, mip, VolumeOptions(access=access))

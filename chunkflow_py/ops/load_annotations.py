@@ -4,9 +4,10 @@ Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
   load-annotations --annotations-path annotations save-annotations --input-name annotations \
   --parts-path copies
 
-The operator reads annotations that merge-annotations or another tool has written for Neuroglancer:
-those that touch the box, with their ids, properties and segments. Coordinates are in voxels of the
-collection. An annotation that touches the boxes of several tasks is loaded by each of them.
+The operator reads the annotations that touch the task's box, with their ids, properties and
+segments. merge-annotations or another tool must have written the annotations for Neuroglancer.
+Coordinates are in voxels; the info file of the annotations gives the voxel size. An annotation that
+touches the boxes of several tasks is loaded by each of these tasks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def load_annotations(
     Args:
         annotations_path: URL of precomputed annotations.
         bbox: box, voxels, zyx.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
 
     Raises:
         VolumeNotFoundError: there are no annotations at *annotations_path*.
@@ -66,7 +67,7 @@ class AnnotationLoader(OperatorBase):
     Attributes:
         annotations_path: URL of precomputed annotations.
         output_name: name of the annotations in the task.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     annotations_path: str
@@ -82,7 +83,7 @@ class AnnotationLoader(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the tasks have boxes; *outline* is an `Outline`.
+        """Check that the tasks have boxes.
 
         Raises:
             OptionError: the tasks have no boxes.
@@ -103,7 +104,10 @@ class AnnotationLoader(OperatorBase):
             VolumeError: the annotations are damaged.
         """
         if task.bbox is None:
-            msg = "load-annotations needs tasks with boxes; put generate-tasks in front of it"
+            msg = (
+                "load-annotations needs tasks with boxes; put generate-tasks in front of "
+                "load-annotations"
+            )
             raise OptionError(msg)
         task[self.output_name] = _inside(self._collection, task.bbox)
         return task

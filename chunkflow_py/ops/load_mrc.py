@@ -46,7 +46,7 @@ def load_mrc(
 
     Raises:
         VolumeError: the file cannot be read.
-        ChunkError: the file holds complex numbers, or a voxel does not fit into *dtype*.
+        ChunkError: the voxels are complex numbers, or a voxel does not fit into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.mrc import open_mrc

@@ -81,8 +81,8 @@ class SynapseLoader(OperatorBase):
 
         Raises:
             VolumeError: the file is missing, or is not a file of synapses.
-            GeometryError: an option needs the box of the task, or a box in the file name, but there
-                is none.
+            GeometryError: ``remove_outside`` is true, but the task has no box; or ``set_bbox`` is
+                true, but the file name contains no box.
         """
         from chunkflow_py.core.synapses import Synapses
 

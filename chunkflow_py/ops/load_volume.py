@@ -5,8 +5,8 @@ Example: chunkflow load-volume --volume-path s3://bucket/em.zarr --chunk-start 0
 
 --chunk-start, --chunk-stop and --chunk-size select the part to load. The default is the task's box
 with its margin, or the whole volume if there are no tasks. The format is detected, unless
---volume-path begins with precomputed://, zarr:// or n5://, or has the form h5://FILE:DATASET. A
-path or an address (file://, s3://, gs://, https://) follows such a prefix.
+--volume-path begins with precomputed://, zarr:// or n5://, or has the form h5://FILE:DATASET. After
+such a prefix, give a path or an address (file://, s3://, gs://, https://).
 """
 
 from __future__ import annotations

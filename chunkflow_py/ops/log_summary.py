@@ -3,10 +3,11 @@
 Example: chunkflow log-summary --log-dir volume/log --plot times.png
 
 A saver with --upload-log writes these logs to the folder log/ of its volume, in any store. The
-table has a row for each device and operator. A row lists the number of tasks, the total time, its
-share of the time of all operators, the mean, minimum and maximum seconds per task, and the speed in
-millions of voxels per second. For the speed, the voxels of the task's box, or of --output-size, are
-counted. A file that is not a log is skipped with a warning.
+table has a row for each device and operator. Its columns are the number of tasks, the total time,
+the share of the operator in the total time of all operators, the mean, minimum and maximum seconds
+per task, and the speed in millions of voxels per second. For the speed, the voxels in the task's
+box are counted or, with --output-size, the voxels of a box of this size. A file that is not a log
+is skipped with a warning.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def mapto01(chunk: Chunk) -> Chunk:
     if not (low >= -1 and high <= 1):  # NaN is neither
         msg = (
             f"mapto01 needs values in [-1, 1], but chunk {chunk.bbox} has values from {low:g} to "
-            f"{high:g}; use rescale-intensity --out-low 0 --out-high 1, with --low and --high"
+            f"{high:g}; use rescale-intensity --low {low:g} --high {high:g} --out-low 0 "
+            "--out-high 1"
         )
         raise ChunkError(msg)
     array = chunk.array + 1

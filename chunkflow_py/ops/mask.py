@@ -40,8 +40,8 @@ def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
             `chunkflow_py.volume.mask.box_mask`, which takes less time and memory.
 
     Returns:
-        A chunk of the same shape and dtype. If all voxels are kept, it shares its array with
-        *chunk*.
+        A chunk of the same shape and dtype. If all voxels are kept, the result and *chunk* share
+        one array.
     """
     import numpy as np
 
@@ -60,7 +60,7 @@ class Masker(OperatorBase):
     Attributes:
         volume_path: URL of the mask.
         mip: resolution level of the mask.
-        inverse: keep voxels where the mask is zero, instead of those where it is not zero.
+        inverse: keep the voxels at which the mask is zero, and set all other voxels to zero.
         fill_missing: count missing blocks of the mask as zero, instead of stopping with an error.
         input_names: names of the chunks to mask.
         output_names: names of the masked chunks, in the same order.
@@ -104,7 +104,7 @@ class Masker(OperatorBase):
         self._volume = None
 
     def __call__(self, task: Task) -> Task:
-        """Mask the chunks; if several have the same box and voxel size, read the mask only once."""
+        """Mask the chunks; the mask is read once for all chunks with equal box and voxel size."""
         if self._volume is None:
             with self:
                 return self(task)

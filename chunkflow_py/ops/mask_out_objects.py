@@ -4,8 +4,8 @@ Example: chunkflow load-h5 --file-name seg.h5 mask-out-objects --dust-size-thres
   save-h5 --file-name kept.h5
 
 Voxels are counted within the chunk, so an object that extends beyond the chunk may count as small.
---selected-obj-ids takes a list of ids (34,56,78), or the path or URL of a JSON file that holds a
-list of ids.
+--selected-obj-ids takes a list of ids (34,56,78), or the path or URL of a JSON file with a list of
+ids.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Advice if objects are removed by size; ``None`` if they are removed only by id."""
+        """How to treat objects that tasks cut; ``None`` if objects are removed only by id."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"
@@ -81,7 +81,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether objects are removed only by id, which does not depend on task boundaries."""
+        """Whether objects are removed only by id, so that the result is the same in every chunk."""
         return not self.dust_size_threshold
 
     @property
@@ -95,7 +95,7 @@ class ObjectMasker(OperatorBase):
         """Read the ids to keep.
 
         Raises:
-            VolumeError: the file of ids is missing, or does not hold a list of ids.
+            VolumeError: the file of ids is missing, or its content is not a list of ids.
         """
         text = self.selected_obj_ids
         if text is not None:
@@ -127,7 +127,7 @@ class ObjectMasker(OperatorBase):
               help="Ids to keep: a list such as 34,56,78, or a JSON file that holds a list.  "
                    "[default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
-    """Check a list of ids, and return the operator, which reads a file of ids when it starts."""
+    """Check the ids if they are given as a list, and return the operator."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.labels.objects import ids_of_text

@@ -7,9 +7,11 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 25
   --task-size 64 256 256 --graph-path graph
 
 This is a step of segment-affinity, between solve-labels and merge-regions. At first, each fragment
-is a region. Two regions are merged if each has its best contact with the other one, and no voxel
-outside of the task can change that. The contacts that remain are stored for merge-regions, and the
-contacts of the fragments are stored for cut-hierarchy.
+is a region. Regions A and B are merged if B is the neighbour to which A has the highest mean
+affinity, and A is the neighbour to which B has the highest mean affinity. Voxels outside of the
+task are not known; if these voxels could change the order of the neighbours, A and B are not
+merged. The contacts between the merged regions are stored for merge-regions. The contacts between
+the original fragments are stored for cut-hierarchy.
 """
 
 from __future__ import annotations
@@ -47,15 +49,15 @@ _WORK_BYTES = 11  # measured peak of `contacts_in` without its input, bytes a vo
 
 @dataclass
 class ContactMeasurer(OperatorBase):
-    """Stores the contacts of fragments in every task, and the graph that remains after merging.
+    """Stores the contacts between fragments, and the graph of merged regions, for every task.
 
     Attributes:
         graph_path: URL of a folder or prefix for the graph.
         task_size: size of the tasks, voxels, zyx.
-        max_threshold: regions are merged while 1 - mean affinity is at most this.
-        layout: where the affinities are stored.
+        max_threshold: regions are merged while 1 - mean affinity is at most this value.
+        layout: order of the channels, and at which of two voxels their affinity is stored.
         input_name, affinity_name: names of the fragments and of the affinities.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     graph_path: str
@@ -90,7 +92,7 @@ class ContactMeasurer(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for an input of extent *size*; see `graph_memory`."""
+        """Return the peak memory if the input has extent *size* (voxels, zyx)."""
         if size is None:
             return None
         voxels = size.product()

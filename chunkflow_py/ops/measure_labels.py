@@ -2,11 +2,11 @@
 
 Example: chunkflow load-zarr --store labels.zarr measure-labels --statistics-path objects.parts
 
-Each task stores the measures of its objects as one file below --statistics-path. The subcommand
-label-statistics does this for a whole volume on one machine, and combines the files of all tasks
-into a table. To measure on many machines, run measure-labels in a pipeline with submit, and give
-its folder to label-statistics with --parts. A task that is killed or runs twice is counted once.
-The margin around a task's box is not measured.
+Each task stores the measures of its objects as one file below --statistics-path. On one machine,
+use the subcommand label-statistics instead: it measures a whole volume and writes one table. To
+measure on many machines, run measure-labels in a pipeline with submit. Then run label-statistics
+with the URL of --statistics-path as --parts, to combine the files of all tasks into a table. A task
+that is killed or runs twice is counted once. The margin around a task's box is not measured.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class LabelMeasurer(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Check that the boxes of no two tasks overlap.
+        """Check that no two tasks have overlapping boxes.
 
         Raises:
-            AlignmentError: two boxes overlap.
+            AlignmentError: the boxes of two tasks overlap.
         """
         from chunkflow_py.store.task_counts import check_tasks
 

@@ -45,7 +45,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
         A chunk of the same dtype.
 
     Raises:
-        OptionError: *mode* is none of these, or *size* is not three positive numbers.
+        OptionError: *mode* is not one of the five modes, or *size* is not three positive numbers.
         ChunkError: *mode* is ``wrap``, but the chunk is only a part of a volume.
         MissingExtraError: SciPy is not installed.
     """

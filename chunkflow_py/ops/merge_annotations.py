@@ -4,9 +4,9 @@ Example: chunkflow merge-annotations --parts-path parts --annotations-path annot
 
 This is the step after save-annotations. It writes Neuroglancer's precomputed annotations: an index
 by id, an index by segment for each relation, and several levels of a spatial index. The bytes do
-not depend on how the volume was divided into tasks. The memory that is needed does not grow with
-the number of annotations, except for those of one segment. Temporary files take about three times
-the space of the annotations.
+not depend on how the volume was divided into tasks. The memory does not grow with the total number
+of annotations, but the annotations of any one segment must fit into memory. Temporary files take
+about three times the space of the annotations.
 
 In a run, make merge-annotations a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 merge-annotations ...`.
@@ -45,14 +45,15 @@ def merge_annotations(
     Args:
         parts_path: URL of the annotations that save-annotations stored.
         annotations_path: URL of a folder or prefix for the precomputed annotations.
-        settings: settings of the merge.
-        access: access options of the stores.
+        settings: cells of the spatial index, sharding, and rules for missing tasks.
+        access: credentials and billing of requests to cloud storage.
 
     Returns:
-        The objects written. Their content depends only on the annotations and the settings.
+        Records of the objects written, whose content depends only on annotations and settings.
 
     Raises:
-        VolumeError: tasks are missing, or the annotations of tasks are damaged or do not match.
+        VolumeError: a task has stored no annotations, or stored annotations are damaged or have
+            different kinds, properties or relations.
         ChunkError: an annotation lies outside the bounds.
     """
     from chunkflow_py.store import open_store
@@ -72,8 +73,8 @@ class AnnotationMerger(OperatorBase):
     Attributes:
         parts_path: URL of the annotations that save-annotations stored.
         annotations_path: URL of a folder or prefix for the precomputed annotations.
-        settings: settings of the merge.
-        access: access options of the stores.
+        settings: cells of the spatial index, sharding, and rules for missing tasks.
+        access: credentials and billing of requests to cloud storage.
     """
 
     parts_path: str

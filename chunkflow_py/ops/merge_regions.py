@@ -4,8 +4,9 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 128 5
   --respect-stop merge-regions --graph-path graph --level 1 --task-size 64 256 256
 
 This is a step of segment-affinity, after measure-contacts. Level 1 combines the boxes of 2 x 2 x 2
-tasks. Level 2 combines 2 x 2 x 2 boxes of level 1, and so on. The only box of the last level is the
-whole volume. At this level, --hierarchy-path stores the hierarchy of all merges for cut-hierarchy.
+tasks. Level 2 combines 2 x 2 x 2 boxes of level 1, and so on. The last level has a single box, the
+whole volume. Give --hierarchy-path at the last level, to store the hierarchy of all merges for
+cut-hierarchy.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RegionMerger(OperatorBase):
-    """Merges the regions in the boxes of a level.
+    """Merges the regions in each box of a level, which combines 2 x 2 x 2 boxes of the level below.
 
     Attributes:
         graph_path: URL of the graph that measure-contacts has written.
-        level: number of the level.
+        level: number of the level, from 1; the boxes of level 0 are the tasks of measure-contacts.
         task_size: size of the tasks of measure-contacts, voxels, zyx.
         hierarchy_path: for the last level, URL of a folder or prefix for the hierarchy.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     graph_path: str
@@ -59,7 +60,7 @@ class RegionMerger(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs of the levels to read: the level below, or all lower levels for the hierarchy."""
+        """URLs of the lower levels to read: the level below or, for the hierarchy, all levels."""
         first = self.level - 1 if self.hierarchy_path is None else 0
         return tuple(f"{place_of(self.graph_path)}/level-{k}" for k in range(first, self.level))
 
@@ -73,7 +74,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Keep the boxes of the tasks, and check that tasks have boxes.
+        """Check that tasks have boxes, and store these boxes.
 
         Raises:
             OptionError: the tasks have no boxes.
@@ -83,7 +84,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for the largest box; see `graph_memory`."""
+        """Return the peak memory for the largest box of the level."""
         del size
         first = next(iter(self._boxes or ()), None)  # no other box is larger
         if first is None:
@@ -111,7 +112,9 @@ class RegionMerger(OperatorBase):
         from chunkflow_py.store.store_protocol import Access
 
         if task.region is None:
-            msg = "merge-regions needs tasks with boxes; put generate-tasks in front of it"
+            msg = (
+                "merge-regions needs tasks with boxes; put generate-tasks in front of merge-regions"
+            )
             raise OptionError(msg)
         access = self.access or Access()
         store = RecordingStore(open_store(place_of(self.graph_path), access))

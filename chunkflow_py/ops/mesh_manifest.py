@@ -11,8 +11,8 @@ With --multires, the tasks write meshes with several levels of detail (Draco) in
 A viewer loads such meshes in parts. The tasks also record the folder of these meshes in the info
 file of the volume. The fragments do not change.
 
-With --shards 16, these meshes are stored in 16 files (shards), by a hash of the object id. There is
-one task for each shard, and --prefix 5 runs the task of shard 5.
+With --shards 16, the meshes with several levels of detail are stored in 16 files (shards), by a
+hash of the object id. There is one task for each shard, and --prefix 5 runs the task of shard 5.
 
 In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
 """
@@ -44,17 +44,18 @@ def mesh_manifest(
     """Return the tasks that write manifests; call ``tasks.work(task)`` for each task.
 
     Args:
-        url: URL of a precomputed volume whose info names a folder of meshes, or of that folder.
+        url: URL of a folder of meshes, or of a precomputed volume whose info file names such a
+            folder.
         digits: number of leading digits of an object id that determine the task of the object.
-        prefix: number of the only task to run: the first digits of the ids of its objects
-            (default: all tasks). With *shards*, the number of the only shard to write.
+        prefix: first digits of the ids of the objects whose task is run (default: run all tasks).
+            With *shards*, number of the only shard to write.
         multires: write meshes with several levels of detail instead of manifests.
         shards: write meshes with several levels of detail into this number of shards, a power of
             two (default: no shards).
 
     Raises:
-        OptionError: the prefix has more than *digits* digits, or *shards* is not a power of two, or
-            has no shard with the number *prefix*.
+        OptionError: *prefix* has more digits than *digits*; or *shards* is not a power of two; or
+            *prefix* is not the number of a shard.
     """
     from chunkflow_py.segmentation.mesh_folder import ManifestTasks, ManifestWriter
 

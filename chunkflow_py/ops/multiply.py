@@ -42,14 +42,14 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
     if multiplier.bbox.intersection(chunk.bbox) != chunk.bbox:
         msg = (
             f"the multiplier covers {multiplier.bbox}, which does not contain the chunk's box "
-            f"{chunk.bbox}; load a larger multiplier, or cut the chunk to "
-            f"{multiplier.bbox.intersection(chunk.bbox)}, their common part"
+            f"{chunk.bbox}; load a larger multiplier, or cut the chunk to the common part "
+            f"{multiplier.bbox.intersection(chunk.bbox)}"
         )
         raise ChunkError(msg)
     if multiplier.channels not in (1, chunk.channels):
         msg = (
-            f"the multiplier has {multiplier.channels} channels, the chunk has {chunk.channels}; "
-            f"load a multiplier with 1 or {chunk.channels} channels"
+            f"the multiplier has {multiplier.channels} channels, but the chunk has "
+            f"{chunk.channels}; load a multiplier with 1 or {chunk.channels} channels"
         )
         raise ChunkError(msg)
     other = multiplier.cut(chunk.bbox).array

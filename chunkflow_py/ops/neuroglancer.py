@@ -7,8 +7,8 @@ Only this machine can connect, unless --bind-address allows others. Affinities x
 green and blue. A double click on a segment selects the segment and shows its mesh, which is
 computed from the chunk or read from --mesh-path.
 
-With --volume-path, stored volumes of any size are shown from where they are: the page reads the
-blocks and levels that it needs, and each channel is a layer.
+With --volume-path, the viewer shows stored volumes of any size without loading them first. The page
+in the browser reads only the blocks and levels that are visible. Each channel is a layer.
 
 Example: chunkflow neuroglancer --volume-path image.zarr,labels.zarr --open
 """
@@ -100,7 +100,7 @@ class Neuroglancer(OperatorBase):
 def _inputs(
     context: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the items to show: by default the chunk, or none if volumes are shown."""
+    # The default of --inputs, the chunk, does not apply if stored volumes are shown.
     is_default = context.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
     return () if is_default and context.params.get("volume_path") else value
 

@@ -6,7 +6,7 @@ Example: chunkflow load-h5 --file-name raw.h5 normalize-contrast --lower-clip-fr
 Without --levels, the histograms are computed from each chunk, so the chunks of one slice differ in
 contrast. If a volume is divided into chunks, first run compute-statistics --statistics-path URL and
 give this URL as --levels: the histograms of whole slices do not depend on how the volume is
-divided. Luminance levels of igneous (LAYER/levels/MIP) work as well.
+divided. The URL of luminance levels of igneous (LAYER/levels/MIP) is also accepted as --levels.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def normalize_contrast(
         minval: lower limit of the result.
         maxval: upper limit of the result, to which the upper quantile is mapped.
         per_section: use one histogram per slice (z), instead of one for the whole chunk or volume.
-        levels: histograms of whole slices, which have clip fractions of their own, or the URL of
-            such histograms (default: the histograms of the chunk).
+        levels: histograms of whole slices, or their URL (default: the histograms of the chunk). If
+            *levels* is a `SectionLevels`, its clip fractions replace *lower_clip_fraction* and
+            *upper_clip_fraction*.
 
     Returns:
         A chunk of the same shape and dtype.
@@ -117,7 +118,7 @@ class ContrastNormalizer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether histograms of whole slices are used, not histograms of the chunk."""
+        """Whether histograms of whole slices are used, so that the chunk size has no effect."""
         return self.levels is not None
 
     @property

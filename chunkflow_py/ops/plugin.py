@@ -41,7 +41,7 @@ SECTION = "items"
 
 
 def _log(task: Task) -> dict[str, Any]:
-    """Return the times, the box and the device of a task, under the keys of chunkflow 1.x."""
+    # The keys are those of the log in chunkflow 1.x.
     from chunkflow_py.volume.output import compute_device
 
     return {
@@ -93,7 +93,7 @@ class Plugin(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Description of the code outside of chunkflow_py that the operator runs: the plugin."""
+        """Description of the plugin, which is code from outside chunkflow_py."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
@@ -128,7 +128,7 @@ class Plugin(OperatorBase):
         return self.function(*values, **self.keywords) if self.function else None
 
     def _call_older(self, task: Task, values: list[Any]) -> Any:
-        """Call the function with items of chunkflow 1.x; keep its changes to the items."""
+        # A plugin for chunkflow 1.x may change its inputs in place; the task gets these changes.
         from chunkflow_py.pipeline.compat.boundary import from_plugin, is_changed, to_plugin
         from chunkflow_py.pipeline.compat.imports import importable
 
@@ -167,8 +167,8 @@ def command(
     keywords = {} if args is None else parse_arguments(args)
     if twice := sorted(keywords.keys() & given.keys()):
         msg = (
-            f"argument {twice[0]!r} is given both in --args and as an option; remove it from one "
-            "of them"
+            f"argument {twice[0]!r} is given both in --args and as an option; give the argument "
+            "only once"
         )
         raise OptionError(msg)
     inputs, outputs = input_names or (), output_names or ()

@@ -3,9 +3,9 @@
 Example: chunkflow load-h5 --file-name raw.h5 preview --inputs chunk --output-path preview.png
 
 preview works on machines without a screen. The three planes go through the middle of a chunk. Each
-is drawn in true proportions, with its position and a scale bar. Segmentations are shown in colours,
-affinities x, y, z in red, green and blue, the channels of other chunks in one colour each, and
-single channels in grey. --overlay draws labels over the chunks.
+plane is drawn in true proportions, with its position and a scale bar. Segmentations are shown in
+colours, and affinities x, y, z in red, green and blue. Other chunks are shown in grey or, if there
+are several channels, with one colour per channel. --overlay draws labels over the chunks.
 
 A path without .png is a prefix: with `--output-path sheets/a_`, the task 0-64_0-256_0-256 writes
 sheets/a_0-64_0-256_0-256.png.

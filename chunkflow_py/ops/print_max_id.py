@@ -2,7 +2,8 @@
 
 Example: chunkflow load-h5 --file-name seg.h5 print-max-id
 
-The operator prints one line per task to standard output, with the task's box if it has one.
+For each task, the operator prints one line to standard output: the task's box, if known, and the
+largest id.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
     is_local=True,
 )
 def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
-    """Return a map as uint8: 255·p, rounded half to even, with p clamped to [0, 1].
+    """Return a map as uint8: each value p is clamped to [0, 1] and becomes 255·p.
 
     Args:
         chunk: an affinity map (3, z, y, x) with channels x, y, z, or a probability map (z, y, x)
@@ -40,11 +40,11 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
         mode: channels of an affinity map to use: the mean of x and y (``xy``), or z (``z``).
 
     Returns:
-        A chunk (z, y, x), uint8, of kind image.
+        A chunk (z, y, x), uint8, of kind image; 255·p is rounded half to even.
 
     Raises:
-        ChunkError: the chunk has neither 1 nor 3 channels, holds neither floats nor unsigned
-            integers, or has a voxel that is NaN.
+        ChunkError: the chunk has neither 1 nor 3 channels; its voxels are neither floats nor
+            unsigned integers; or a voxel is NaN.
     """
     import numpy as np
 

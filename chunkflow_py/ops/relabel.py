@@ -67,7 +67,7 @@ class Relabeller(OperatorBase):
     Attributes:
         table_path: URL of the table.
         input_name, output_name: names of the input and the output chunk.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
         objects: counter of the objects in all tasks; ``None``: do not count.
     """
 

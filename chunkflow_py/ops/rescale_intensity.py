@@ -110,7 +110,7 @@ class Rescaler(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether both limits of the range are given, so the result does not depend on chunks."""
+        """Whether both limits are given, so that the result is the same for all chunk sizes."""
         return None not in (self.options["low"], self.options["high"])
 
     @hook

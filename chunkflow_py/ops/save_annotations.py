@@ -5,12 +5,12 @@ Example: chunkflow load-h5 --file-name map.h5 detect-points \
 
 The operator saves points of detect-points, synapses of load-synapses (a line from each T-bar to
 each of its postsynaptic points), and `Annotations` that a plugin returns. Each task stores one
-object, named after its box; merge-annotations joins these objects for Neuroglancer. A result None
-counts as no annotations.
+object, named after its box; merge-annotations joins these objects for Neuroglancer. If the item of
+a task is None, the task stores an object without annotations.
 
-With --segmentation-name, annotations are related to the segments in which they lie: points to
-`segment`, synapses to `pre_segment` and `post_segment`. The chunk of labels must contain all
-positions, so load it with a margin.
+With --segmentation-name, each annotation stores the ids of the segments in which its positions lie.
+A point has the relation `segment`. A synapse has the relations `pre_segment` and `post_segment`.
+The chunk of labels must contain all positions, so load the labels with a margin.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class AnnotationSaver(OperatorBase):
     Attributes:
         parts_path: URL of a folder or prefix for the annotations of tasks.
         input_name: name of the points, synapses or annotations in the task.
-        segmentation_name: name of the chunk of labels to which annotations are related, if any.
+        segmentation_name: name of the chunk of labels whose ids annotations store, or ``None``.
         bounds: box that must contain all annotations (default: the bounds of the volume).
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx (default: as in the item).
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     parts_path: str
@@ -70,7 +70,7 @@ class AnnotationSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Note the bounds of the volume and the number of tasks; *outline* is an `Outline`.
+        """Store the bounds of the volume and the number of tasks.
 
         Raises:
             OptionError: the tasks have no boxes.
@@ -84,7 +84,8 @@ class AnnotationSaver(OperatorBase):
 
         Raises:
             OptionError: the task has no box.
-            MissingChunkError: the item does not exist, or is not annotations.
+            MissingChunkError: the item does not exist, or its type is not points, synapses or
+                `Annotations`.
             ChunkError: an annotation lies outside the bounds, or outside the labels.
         """
         from chunkflow_py.store import open_store
@@ -93,7 +94,10 @@ class AnnotationSaver(OperatorBase):
         from chunkflow_py.volume.precomputed.annotation_parts import Part, part_key
 
         if task.region is None:
-            msg = "save-annotations needs tasks with boxes; put generate-tasks in front of it"
+            msg = (
+                "save-annotations needs tasks with boxes; put generate-tasks in front of "
+                "save-annotations"
+            )
             raise OptionError(msg)
         found = None if task[self.input_name] is None else self._annotations(task)
         data = Part(found, self._bounds, self._tasks).encoded()
@@ -124,7 +128,7 @@ class AnnotationSaver(OperatorBase):
 
 
 def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
-    """Return points or lines that are related to the segments in which their positions lie.
+    """Return points or lines with the ids of the segments in which their positions lie.
 
     Args:
         annotations: points get the relation ``segment``; lines get ``pre_segment`` and
@@ -142,8 +146,9 @@ def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
     names = {"point": ["segment"], "line": ["pre_segment", "post_segment"]}.get(annotations.kind)
     if names is None:
         msg = (
-            f"annotations of kind {annotations.kind} cannot be related to the segment at a "
-            "position; give them relations, and leave --segmentation-name out"
+            f"--segmentation-name looks up the segments of points and lines, but the annotations "
+            f"are of kind {annotations.kind}; let the plugin set the relations of the annotations, "
+            "and leave --segmentation-name out"
         )
         raise ChunkError(msg)
     array, box = labels_of(labels), labels.bbox

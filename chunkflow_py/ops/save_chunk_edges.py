@@ -9,8 +9,8 @@ Example: chunkflow generate-tasks --volume-path chunked --chunk-size 64 256 256 
 
 For each chunk of the graph, edges/edges_X_Y_Z.proto.zst has the mean affinity and the number of
 voxel faces of each pair of touching supervoxels, and components/components_X_Y_Z.proto has the
-supervoxels of each segment. The supervoxels are those of split-supervoxels with the same options.
-Every segment must consist of whole fragments.
+supervoxels of each segment. split-supervoxels must have made the supervoxels, with the same
+--graph-chunk-size and --spatial-bits. Every segment must consist of whole fragments.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class ChunkEdgeSaver(OperatorBase):
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.
         spatial_bits: bits of an id for the chunk's position along each axis (default: as few as
             the volume needs).
-        layout: where the affinities are stored.
+        layout: order of the channels, and at which of two voxels their affinity is stored.
         input_name: name of the supervoxels.
         fragments_name, segments_name, affinity_name: names of the other chunks.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     graph_path: str
@@ -93,7 +93,7 @@ class ChunkEdgeSaver(OperatorBase):
         """Return *box* and one voxel around it, and check that the box consists of whole chunks.
 
         Raises:
-            OptionError: an id cannot hold the chunks or the supervoxels.
+            OptionError: the ids have too few bits for the chunks or for the supervoxels.
             GeometryError: the box divides a chunk.
         """
         list(grid_of(domain, self.graph_chunk_size, self.spatial_bits).chunks(box))
@@ -101,7 +101,7 @@ class ChunkEdgeSaver(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for one chunk of the graph at a time; inputs have the extent *size*."""
+        """Return the peak memory if the inputs have extent *size*; chunks are processed in turn."""
         around = self.graph_chunk_size + 2
         voxels = (around if size is None else around.low(size)).product()
         return OperatorMemory(work=voxels * _WORK_BYTES)
@@ -111,7 +111,8 @@ class ChunkEdgeSaver(OperatorBase):
 
         Raises:
             GeometryError: the task divides a chunk of the graph, or a margin is missing.
-            ChunkError: the chunks are not of the same volume, or do not belong together.
+            ChunkError: the four inputs have different bounds, or the supervoxels are not those that
+                split-supervoxels made from these fragments.
         """
         from chunkflow_py.segmentation.agglomeration import chunked_graph as graph
         from chunkflow_py.segmentation.agglomeration.edge_affinities import as_edges

@@ -45,8 +45,9 @@ def save_h5(
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert the voxels to (default: the type of the chunk); a value p of a map
-            becomes 255·p if the type is uint8.
+        dtype: type to convert the voxels to (default: the type of the chunk). For uint8, a value
+            p of a map (probabilities, affinities, or values of unknown kind in [0, 1]) becomes
+            255·p.
         options: arguments block_size, compression, with_offset and voxel_size_nm of
             `volume.files.hdf5.write_hdf5`.
 

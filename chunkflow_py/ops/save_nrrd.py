@@ -35,8 +35,9 @@ def save_nrrd(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert the voxels to (default: the type of the chunk); a value p of a map
-            becomes 255·p if the type is uint8.
+        dtype: type to convert the voxels to (default: the type of the chunk). For uint8, a value
+            p of a map (probabilities, affinities, or values of unknown kind in [0, 1]) becomes
+            255·p.
         encoding: ``gzip``, ``bzip2`` or ``raw``; parts can be read only from raw files.
 
     Raises:

@@ -37,7 +37,7 @@ class OverlapSaver(OperatorBase):
     Attributes:
         path: URL of a folder or prefix to write the overlaps to.
         input_name: name of the labels.
-        access: access options of the store.
+        access: credentials and billing of requests to cloud storage.
     """
 
     path: str

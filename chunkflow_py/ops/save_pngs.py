@@ -34,7 +34,8 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
         chunk: (z, y, x), (1, z, y, x), or an affinity map (3, z, y, x), of which the mean of x and
             y is saved.
         folder: path or URL of a folder in any store; it is created if it is missing.
-        dtype: ``uint8`` or ``uint16``; a value p of a map becomes 255·p or 65535·p.
+        dtype: ``uint8`` or ``uint16``. A value p of a map (probabilities, affinities, or values of
+            unknown kind in [0, 1]) becomes 255·p or 65535·p.
 
     Raises:
         ChunkError: the chunk has several channels and is not an affinity map, or a voxel does not

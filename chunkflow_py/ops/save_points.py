@@ -40,7 +40,7 @@ def command(input_name: str, file_path: str, format_: str | None) -> ItemSaver:
     """Return the operator that saves points to the file.
 
     Raises:
-        OptionError: the extension of the file is that of another format.
+        OptionError: the extension of the file does not belong to the format.
     """
     from chunkflow_py.core.points import Points
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
@@ -48,8 +48,8 @@ def command(input_name: str, file_path: str, format_: str | None) -> ItemSaver:
     named = {".h5": "h5", ".hdf5": "h5", ".csv": "csv"}.get(PurePath(file_path).suffix)
     if format_ is not None and named not in (None, format_):
         msg = (
-            f"--file-path {file_path} has the extension of another format than --format {format_}; "
-            "leave --format out"
+            f"--file-path {file_path} does not have the extension of --format {format_}; leave "
+            "--format out"
         )
         raise OptionError(msg)
     if (format_ or named) == "csv":

@@ -3,7 +3,7 @@
 Example: chunkflow load-skeleton --path seg save-swc --output-prefix swc/
 
 The file of an object is named PREFIXID.swc, where ID is the object id; the prefix may be a URL. If
-there are several tasks, the box of the task stands before the id. To join the parts of an object
+there are several tasks, the box of the task precedes the id. To join the parts of an object
 from several tasks, use skeletonize --output-path and aggregate-skeleton-fragments. Coordinates and
 radii are in nanometres, in the order x y z. SWC cannot store loops: the edge that closes a loop is
 left out.

@@ -3,8 +3,7 @@
 Example: chunkflow create-chunk save-tif --file-name chunk.tif
 
 A name without an extension is a prefix: with `--file-name out_`, the task 0-64_0-256_0-256 writes
-out_0-64_0-256_0-256.tif. Without --file-name, the name of the file is the box of
-the chunk.
+out_0-64_0-256_0-256.tif. Without --file-name, the name of the file is the box of the chunk.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ def save_tif(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert the voxels to (default: the type of the chunk); a value p of a map
-            becomes 255·p if the type is uint8.
+        dtype: type to convert the voxels to (default: the type of the chunk). For uint8, a value
+            p of a map (probabilities, affinities, or values of unknown kind in [0, 1]) becomes
+            255·p.
         compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``
             (packbits), ``jpeg`` (lossy), or an empty string for no compression.
 

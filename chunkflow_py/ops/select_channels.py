@@ -3,8 +3,9 @@
 Example: chunkflow load-zarr --store classes.zarr select-channels --channels 1 threshold \
   --threshold 0.5 save-zarr --store mask.zarr
 
-A single channel becomes a chunk without a channel axis, as connected-components and other
-operators need it. If only some channels of an affinity map are kept, they become probabilities.
+A single channel becomes a chunk without a channel axis, because connected-components and other
+operators need such a chunk. If not all channels of an affinity map are kept, the kind of the result
+is probability.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _AXES = (0, 1, 2)  # channels of a whole affinity map
 
 
 def select_channels(chunk: Chunk, channels: Sequence[int]) -> Chunk:
-    """Return the channels of a chunk that are listed, in this order.
+    """Return a chunk with only the listed *channels*, in the order of the list.
 
     Args:
         chunk: (c, z, y, x) or (z, y, x), any dtype.
@@ -38,13 +39,13 @@ def select_channels(chunk: Chunk, channels: Sequence[int]) -> Chunk:
         A chunk (c, z, y, x), or (z, y, x) for a single channel.
 
     Raises:
-        ChunkError: the chunk does not have one of the channels, or none is listed.
+        ChunkError: the chunk lacks one of the channels, or *channels* is empty.
     """
     missing = [channel for channel in channels if not 0 <= channel < chunk.channels]
     if missing or not channels:
         msg = (
-            f"chunk {chunk.bbox} has the channels 0 to {chunk.channels - 1}, but the channels "
-            f"{list(channels)} are to be selected; name at least one of its channels"
+            f"cannot keep the channels {list(channels)} of chunk {chunk.bbox}, because the chunk "
+            f"has the channels 0 to {chunk.channels - 1}; give one or more of these numbers"
         )
         raise ChunkError(msg)
     array = chunk.array if chunk.ndim == 4 else chunk.array[None]
@@ -69,7 +70,7 @@ class ChannelSelector(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the channels against those of the chunks, if these are known.
+        """Check that chunks have the selected channels, if the channels of chunks are known.
 
         Raises:
             OptionError: a channel does not exist.
@@ -93,7 +94,7 @@ class ChannelSelector(OperatorBase):
         )
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Return the channels of a chunk."""
+        """Return the chunk with only the selected channels."""
         return select_channels(chunk, self.channels)
 
 

@@ -5,9 +5,9 @@ Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 5
   save-volume --fill-missing --volume-path file://out
 
 A block counts as stored if it exists; its content is not read. Savers store blocks of zeros only
-with --fill-missing, so without this option a task with such blocks is never skipped. A run (submit,
-work) does not need this operator, because its ledger records the finished tasks, and verify checks
-their output.
+with --fill-missing. If the saver ran without --fill-missing, tasks with a block of zeros are
+therefore never skipped. A run (submit, work) does not need this operator, because its ledger
+records the finished tasks, and verify checks their output.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StoredSkipper(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Return the task unchanged, unless all blocks in its box are stored.
+        """Return *task* unchanged, unless all blocks in the task's box are stored.
 
         Raises:
             Skip: all blocks in the task's box are stored.
@@ -91,7 +91,7 @@ class StoredSkipper(OperatorBase):
         if task.bbox is None or task.region is None:
             msg = (
                 "skip-task-by-blocks-in-volume needs the task's box, but this task has no box; put "
-                "generate-tasks or create-bbox in front of it"
+                "generate-tasks or create-bbox in front of skip-task-by-blocks-in-volume"
             )
             raise GeometryError(msg)
         inside = task.bbox.intersection(volume.bounds)

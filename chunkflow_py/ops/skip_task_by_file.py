@@ -53,10 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` if a file marks a finished task (mode ``exist``), otherwise an empty text.
-
-        See `OperatorBase.kept`.
-        """
+        """``None`` if files mark finished tasks (mode ``exist``), otherwise an empty string."""
         return None if self.mode == "exist" else ""
 
     @hook
@@ -74,10 +71,10 @@ class FileSkipper(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Return the task unchanged, unless its file is in the state that *mode* names.
+        """Return *task* unchanged, unless the task's file is in the state that ``mode`` names.
 
         Raises:
-            Skip: the file is in the state that *mode* names.
+            Skip: the file is in the state that ``mode`` names.
             GeometryError: the task has no box, or its adjusted box is empty.
             VolumeError: the store cannot be read.
         """

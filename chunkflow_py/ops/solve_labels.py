@@ -35,14 +35,13 @@ def solve_labels(
     Args:
         links_path: URL of the links that link-labels stored.
         table_path: URL of a folder or prefix for the table.
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
 
     Returns:
         The files written. The content of the table depends only on the links.
 
     Raises:
-        VolumeError: there are no links, the links are damaged, or they come from different task
-            grids.
+        VolumeError: there are no links, the links are damaged, or different task grids were used.
     """
     from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store
@@ -62,7 +61,7 @@ class LabelSolver(OperatorBase):
     Attributes:
         links_path: URL of the links that link-labels stored.
         table_path: URL of a folder or prefix to write the table to.
-        access: access options of the stores.
+        access: credentials and billing of requests to cloud storage.
     """
 
     links_path: str

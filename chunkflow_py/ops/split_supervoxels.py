@@ -4,9 +4,10 @@ Example: chunkflow generate-tasks --volume-path supervoxels.zarr --chunk-size 64
   --respect-stop load-volume --volume-path supervoxels.zarr \
   split-supervoxels --graph-chunk-size 64 256 256 save-volume --volume-path precomputed://chunked
 
-Each part of a supervoxel in a chunk gets an id of its own, as PyChunkedGraph needs it: the id holds
-the coordinates of the chunk, and a number that counts from 1 in the chunk. Tasks must consist of
-whole chunks. save-chunk-edges writes the edges between the new supervoxels.
+A supervoxel that crosses several chunks of the graph is split into one part per chunk. Each part,
+and each supervoxel that is not split, gets an id in the format of PyChunkedGraph. The id consists
+of the coordinates of the chunk and of a number that counts from 1 in the chunk. Tasks must consist
+of whole chunks. save-chunk-edges writes the edges between the new supervoxels.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ class SupervoxelSplitter(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box*, and check that it consists of whole chunks of the graph.
+        """Check that *box* consists of whole chunks of the graph, and return *box*.
 
         Raises:
-            OptionError: an id cannot hold the chunks or the supervoxels.
+            OptionError: the ids have too few bits for the chunks or for the supervoxels.
             GeometryError: the box divides a chunk.
         """
         list(grid_of(domain, self.graph_chunk_size, self.spatial_bits).chunks(box))

@@ -2,10 +2,10 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 statistics
 
-For an image: number of voxels, mean, standard deviation, minimum, maximum and percentiles of each
-channel. For a segmentation: number of objects (without 0), smallest and largest label, number of
-background voxels. The statistics are computed from the chunk; for a whole volume,
-use compute-statistics.
+For an image, the operator prints the number of voxels, mean, standard deviation, minimum, maximum
+and percentiles of each channel. For a segmentation, the operator prints the number of objects
+(without label 0), the smallest and the largest label, and the number of background voxels. The
+statistics are computed from the chunk; for a whole volume, use compute-statistics.
 """
 
 from __future__ import annotations

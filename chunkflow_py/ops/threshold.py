@@ -36,8 +36,9 @@ def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) 
         A chunk of one channel, uint8: 1 above the threshold, 0 elsewhere.
 
     Raises:
-        OptionError: *channel* does not exist, or is not given although the chunk has several
-            channels; or *threshold* is a fraction of 1 although the chunk is a map of integers.
+        OptionError: *channel* does not exist; *channel* is ``None``, but the chunk has several
+            channels; or *threshold* is a fraction between 0 and 1, but the chunk is a probability
+            or affinity map of integers.
         ChunkError: a voxel is NaN.
     """
     from chunkflow_py.core.chunk import above
@@ -73,7 +74,7 @@ class Thresholder(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the options against the dtype and channels of the chunks, if these are known."""
+        """Check that the options fit the dtype and channels of the chunks, as far as known."""
         if (voxels := outline.voxels) is not None:
             _check_channel(self.channel, voxels.channels)
             check_threshold(self.threshold, voxels.dtype, voxels.kind)

@@ -2,10 +2,10 @@
 
 Example: chunkflow load-h5 --file-name written_as_xyz.h5 transpose save-h5 --file-name zyx.h5
 
---axes lists the old axes that become z, y and x: with xyz, the new z is the old x. The offset, the
-voxel size, the domain and the box of the task are transposed as well, and so are the channels of
-affinity and vector maps. The operators that follow use the new order of axes, so transpose the
-other chunks of the task as well, or save them first.
+--axes lists the old axes that become z, y and x: with xyz, the new z is the old x. transpose also
+reorders the offset, voxel size and domain of the chunk, the task's box, and the channels of
+affinity and vector maps. The operators that follow use the new order of axes. Other chunks of the
+task keep the old order of axes, so save these chunks before transpose.
 """
 
 from __future__ import annotations

@@ -129,5 +129,5 @@ def test_positions_outside_the_labels_are_refused():
     with pytest.raises(ChunkError, match=r"at \(1, 1, 9\) lies outside the chunk of labels"):
         related_to(points, labels)
     box = Annotations("axis_aligned_bounding_box", np.ones((1, 2, 3)))
-    with pytest.raises(ChunkError, match="cannot be related to the segment at a position"):
+    with pytest.raises(ChunkError, match="looks up the segments of points and lines"):
         related_to(box, labels)

@@ -52,7 +52,7 @@ def test_names_and_formats(line, tmp_path):
     assert {path.name for path in tmp_path.glob("part_*")} == {
         "part_10-16_20-28_30-38.csv", "part_10-16_20-28_30-38.h5",
     }  # fmt: skip
-    assert "extension of another format" in run(f"{line} points.h5 --format csv", 2)
+    assert "does not have the extension of --format csv" in run(f"{line} points.h5 --format csv", 2)
 
 
 def test_points_without_confidences():

@@ -19,7 +19,7 @@ THRESHOLD_HELP = "Merge segments while 1 - mean affinity is at most this value."
 
 
 def fragment_options() -> Decorator:
-    """Declare the options of the fragments; `fragments_from` reads them."""
+    """Declare the options that define how fragments are made; `fragments_from` reads the values."""
     return together(
         click.option(
             "--fragments",
@@ -46,7 +46,7 @@ def fragment_options() -> Decorator:
 
 
 def fragments_from(options: dict[str, Any]) -> FragmentOptions:
-    """Remove the `fragment_options` from *options*, and return them."""
+    """Remove the values of `fragment_options` from *options*; return them as `FragmentOptions`."""
     from chunkflow_py.segmentation.agglomeration.task_fragments import FragmentOptions
 
     method = options.pop("fragments")
@@ -57,7 +57,7 @@ def fragments_from(options: dict[str, Any]) -> FragmentOptions:
 
 
 def layout_options() -> Decorator:
-    """Declare how the affinities are stored; `layout_from` reads these options."""
+    """Declare the options for the order of channels and for the voxel that stores an affinity."""
     return together(
         click.option(
             "--affinity-order",
@@ -83,7 +83,7 @@ def affinity_at_option() -> Decorator:
 
 
 def layout_from(options: dict[str, Any]) -> AffinityLayout:
-    """Remove the `layout_options` from *options*, and return them."""
+    """Remove the values of `layout_options` from *options*; return them as `AffinityLayout`."""
     from chunkflow_py.core.affinity_layout import AffinityLayout
 
     return AffinityLayout(options.pop("affinity_order"), options.pop("affinity_at"))
@@ -97,7 +97,7 @@ def graph_option() -> Decorator:
 
 
 def task_size_option() -> Decorator:
-    """Declare ``--task-size`` for the size of the tasks of measure-contacts."""
+    """Declare ``--task-size``, the size that tasks had when measure-contacts ran (voxels, zyx)."""
     return zyx_option(
         "--task-size",
         required=True,

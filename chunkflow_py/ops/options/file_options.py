@@ -48,7 +48,7 @@ def placement_options(size_flag: str = "-s") -> Decorator:
 
 
 def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
-    """Declare ``--voxel-offset`` and ``--voxel-size`` for a format that does not store them."""
+    """Declare ``--voxel-offset`` and ``--voxel-size`` for a format that stores neither."""
     return together(
         zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True, help=offset_help),
         floats_option(
@@ -87,7 +87,7 @@ def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
 
 
 def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
-    """Declare ``--dtype`` of a saver: the type to which it converts voxels and map values."""
+    """Declare ``--dtype`` of a saver, the type of the voxels in the file."""
     return click.option(
         "--dtype",
         short,
@@ -128,7 +128,7 @@ def file_loader(
         dtype: type to convert the voxels to (default: no conversion).
         set_bbox: whether to set the task's box to the box of the chunk.
         remove_empty: whether to delete a file that is empty or contains only zeros.
-        settings: further arguments of *open_file*, as values of the options.
+        settings: further keyword arguments of *open_file*.
     """
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_volume import FileSource

@@ -35,7 +35,7 @@ def numbering_options() -> Decorator:
 
 
 def numbering_from(options: dict[str, Any]) -> Numbering:
-    """Remove the `numbering_options` from *options*, and return the `Numbering` of labels."""
+    """Remove the values of `numbering_options` from *options*; return them as `Numbering`."""
     from chunkflow_py.segmentation.labels.numbering import Numbering
 
     return Numbering(options.pop("global_ids"), options.pop("domain"))
@@ -76,7 +76,7 @@ def overlap_options() -> Decorator:
 
 
 def place_of(url: str) -> str:
-    """Return the canonical address of a folder or prefix; equal results name the same place."""
+    """Return the canonical URL of a folder or prefix, the same for all spellings of its URL."""
     from chunkflow_py.volume.location import Location
 
     return Location.parse(url).store_url
@@ -86,7 +86,7 @@ def check_single_task(outline: Any, name: str) -> None:
     """Check that a pipeline has only one task.
 
     Args:
-        outline: `Outline` that the operator gets.
+        outline: what is known about the tasks before the first task, an `Outline`.
         name: name of the operator.
 
     Raises:
@@ -105,7 +105,7 @@ def check_task_boxes(outline: Any, name: str, purpose: str) -> None:
     """Check that tasks have boxes.
 
     Args:
-        outline: `Outline` that the operator gets.
+        outline: what is known about the tasks before the first task, an `Outline`.
         name: name of the operator.
         purpose: what the operator does with the boxes, for the message.
 

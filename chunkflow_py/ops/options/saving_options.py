@@ -237,7 +237,7 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
     if block_size is None:
         msg = (
             f"--shard-size {shard_size} (zyx, voxels) needs a block size that divides the shard "
-            "size along each axis; give a block size as well"
+            "size along each axis; also give the block size"
         )
         raise OptionError(msg)
     if any(shard_size % block_size):
@@ -276,7 +276,7 @@ def announced() -> Announced:
     """Return the volumes that this pipeline will create.
 
     The result maps the address of a volume to a function that returns the `VolumeSpec` of mip 0,
-    or ``None`` if the spec depends on a chunk. All commands of the pipeline share this dictionary.
+    or ``None`` if the spec depends on a chunk. All commands of a pipeline get one shared result.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})

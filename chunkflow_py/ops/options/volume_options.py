@@ -30,7 +30,7 @@ TIME = click.IntRange(min=0)
 
 
 def together(*options: Decorator) -> Decorator:
-    """Return a decorator that declares all *options*; the help lists them in this order."""
+    """Return a decorator that declares all *options*, in the order in which the help lists them."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -46,7 +46,12 @@ def volume_path_option(help: str) -> Decorator:
 
 
 def voxel_size_option(*short: str, instead_of: str) -> Decorator:
-    """Declare ``--voxel-size``; *instead_of* says whose voxel size it replaces."""
+    """Declare ``--voxel-size``.
+
+    Args:
+        short: short spellings of the option.
+        instead_of: what has the voxel size that the option replaces, such as ``the volume's``.
+    """
     return floats_option(
         "--voxel-size",
         *short,

@@ -68,7 +68,7 @@ def value_range(
 def range_and_rule(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[tuple[float, float], str]:
-    """Return the values to show as black and as white, and how they were chosen.
+    """Return the values to show as black and as white, and a text on how the values were chosen.
 
     Percentiles are computed from at most about a million evenly spaced, finite voxels. If the two
     percentiles are equal, as in a nearly empty image, the smallest and the largest voxel are used
@@ -123,7 +123,7 @@ def ranges_and_rule(
 
 
 def shown_as(limits: Sequence[tuple[float, float]]) -> str:
-    """Return the values that are shown as black and as white, or as the colour of each channel."""
+    """Return a text on *limits*, such as ``black 0, white 255``, for titles."""
     low, high = limits[0]
     if len(limits) == 1:
         return f"black {low:g}, white {high:g}"
@@ -199,7 +199,7 @@ def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def overlaid(image: NDArray[np.uint8], labels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a colour image with the colours of labels over it, half transparent; 0 shows none.
+    """Return *image* with the colours of *labels* drawn over it, half transparent, except label 0.
 
     Args:
         image: (..., 3) red, green and blue.

@@ -74,7 +74,7 @@ def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _unit(item: Synapses, voxel_size_nm: Size) -> NDArray[Any]:
-    """Return the factors that convert coordinates of *item* to nm; 1 if they are in nm."""
+    # Coordinates ``*_nm`` of synapses without a voxel size are in voxels.
     return np.asarray(voxel_size_nm if item.voxel_size_nm is None else (1.0, 1.0, 1.0))
 
 

@@ -92,14 +92,15 @@ def layer_of(
 def layers_of_volume(
     name: str, volume: Volume, address: str, segments: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Return the Neuroglancer layers of a stored volume, which the page reads by itself.
+    """Return the Neuroglancer layers, by name, of a stored volume; the browser reads its voxels.
 
     A segmentation or a single channel is one layer. Each of several channels is a layer, in its own
     colour. Black and white are chosen from a sample of the coarsest level; see
     `chunkflow_py.ops.viewing.colours`.
 
     Args:
-        name: name of the layer; channels append their names.
+        name: name of the layer. If there are several channels, each layer is called *name*, a
+            space, and the name of its channel.
         volume: any level of the volume.
         address: address of the volume, in the form that Neuroglancer takes.
         segments: ids to select initially in a segmentation.
@@ -150,7 +151,6 @@ def mesh_layer(address: str, segments: Iterable[int]) -> Any:
 
 
 def _labels_class() -> Any:
-    """Return a subclass of Neuroglancer's LocalVolume that places meshes where the voxels are."""
     import neuroglancer
 
     class Labels(neuroglancer.LocalVolume):  # type: ignore[misc]

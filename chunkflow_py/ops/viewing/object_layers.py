@@ -47,7 +47,7 @@ def layer_of(
         voxel_size_nm: voxel size, nanometres, zyx, for synapses that have no voxel size.
 
     Raises:
-        ChunkError: the item is neither points nor synapses nor skeletons.
+        ChunkError: the item is not points, synapses or skeletons.
     """
     skeletons = skeletons_of(item)
     if skeletons is not None:

@@ -197,7 +197,7 @@ def duration(seconds: float) -> str:
 
 
 def plot(run_log: RunLog) -> bytes:
-    """Return a bar plot (PNG) of the mean seconds per task of each operator, with extremes.
+    """Return a bar plot (PNG) of the mean, least and most seconds per task of each operator.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

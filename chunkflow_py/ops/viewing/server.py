@@ -172,7 +172,8 @@ class ViewerServer:
 def layer_names(urls: Sequence[str]) -> dict[str, str]:
     """Return the addresses of volumes by the name of their layer.
 
-    The name is the last part of an address, or the whole address if another one ends alike.
+    The name of a layer is the last part of the address. If the last parts of two addresses are
+    equal, the whole addresses are the names.
     """
     ends = [url.rstrip("/|:").rpartition("/")[2] for url in urls]
     return {end if ends.count(end) == 1 else url: url for url, end in zip(urls, ends, strict=True)}
@@ -215,10 +216,10 @@ def _mesh_ids(keys: Iterable[str]) -> list[int]:
 
 
 def _known_version(document: bytes, url: str) -> bytes:
-    """Return a zarr.json in a version that Neuroglancer supports: OME-Zarr 0.6 is described as 0.5.
+    """Return a zarr.json with OME-Zarr 0.6 metadata rewritten to 0.5, as Neuroglancer needs.
 
     Raises:
-        VolumeError: the document is damaged, or 0.5 cannot describe the image.
+        VolumeError: the document is damaged, or OME-Zarr 0.5 cannot describe the image.
     """
     from chunkflow_py.volume.zarr.ome_metadata import as_version_05
     from chunkflow_py.volume.zarr.zarr_metadata import damage
@@ -266,9 +267,9 @@ def _objects_handler() -> type:
         def _read(
             self, key: str, wanted: re.Match[str] | None
         ) -> tuple[int, bytes | None, int | str]:
-            """Return the start of a range, its bytes, and the size of the object, or ``*``.
+            """Return the first position of the range, the bytes, and the size of the object.
 
-            The bytes are ``None`` if the object does not exist.
+            The bytes are ``None`` if the object does not exist. The size is ``*`` if unknown.
             """
             if wanted and wanted[1]:
                 start, stop = int(wanted[1]), int(wanted[2]) + 1

@@ -178,7 +178,7 @@ def _row(
 
 
 def _plane(array: NDArray[Any], axis: int, position: int) -> NDArray[Any]:
-    """Return one plane of (..., z, y, x); that across x has z along its columns, next to xy."""
+    # The plane across x is transposed, so that its rows are y, as in the plane xy on the left.
     cut: NDArray[Any] = array.take(position, axis=array.ndim - 3 + axis)
     return cut.swapaxes(-1, -2) if axis == 2 else cut
 
