@@ -65,7 +65,8 @@ class Task:
     def bbox(self) -> BoundingBox | None:
         """The box of the task, if any, in voxels of the current operator's input.
 
-        The region stays in voxels of the pipeline's input, because it names the task.
+        The attribute `region` stays in voxels of the pipeline's input, because the task is named
+        after the region.
         """
         return None if self.region is None else self.scale.coarser(self.region.bbox)
 
@@ -78,7 +79,7 @@ class Task:
         """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`.
 
         Raises:
-            GeometryError: the box would contain no voxel.
+            GeometryError: the new box would contain no voxel.
         """
         if self.region is not None:
             offsets = map(self.scale.whole_offset, (low, high))
