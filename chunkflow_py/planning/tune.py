@@ -361,7 +361,7 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Return whether a candidate would exceed the memory limit, and record it if it would.
+        """Return whether a candidate would exceed the memory limit; if so, record a failure.
 
         The memory of the candidate is extrapolated from measured candidates.
         """

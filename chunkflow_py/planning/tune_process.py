@@ -187,7 +187,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return float32 patches, (count, c, z, y, x), from the given image, or else synthetic ones."""
+    """Return float32 patches, (count, c, z, y, x): from the image, or synthetic without image."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches
@@ -219,7 +219,7 @@ def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArra
 
 
 def _peak_memory(device: torch.device, free_before: int) -> int:
-    """Return the peak memory of this process in bytes, on the GPU if it uses one, else on the host.
+    """Return the peak memory of this process in bytes: GPU memory for a GPU, else host memory.
 
     Args:
         device: device of the network.

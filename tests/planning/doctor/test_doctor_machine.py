@@ -256,7 +256,7 @@ def test_convolution_is_timed_and_compared(doctor):
     speed, precisions = doctor("convolution", OMP_NUM_THREADS="1").findings
     assert speed["level"] == precisions["level"] == "ok"
     assert "FLOP/s" in speed["text"]
-    assert "3D convolutions in bfloat16 are right with PyTorch" in precisions["text"]
+    assert "3D convolutions in bfloat16 are correct with PyTorch" in precisions["text"]
     for error in (0.5, float("nan")):
         assert judge_convolution("gpu", "cuda:0", 1e12, error).level == "problem"
 
