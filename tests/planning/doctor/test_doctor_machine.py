@@ -285,12 +285,12 @@ def test_each_precision_is_compared_by_itself():
     """What is wrong is told of one precision, and the others are named as right."""
     cpu, precisions = torch.device("cpu"), ["float16", "TF32", "bfloat16"]
     (right,) = compare_precisions("gpu", cpu, precisions)
-    assert "convolutions in float16, TF32, bfloat16 are right" in right.text
+    assert "convolutions in float16, TF32, bfloat16 are correct" in right.text
     with WrongInFloat16():
         wrong, right = compare_precisions("gpu", cpu, precisions)
     assert (wrong.level, right.level) == ("problem", "ok")
     assert "(float16, channels last) has an error of" in wrong.text
-    assert "convolutions in TF32, bfloat16 are right" in right.text
+    assert "convolutions in TF32, bfloat16 are correct" in right.text
 
 
 def test_slow_half_precision_is_told():
