@@ -362,7 +362,7 @@ class DirectoryQueue:
         self.acknowledge(leased)
 
     def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 counting them is cheap
-        """Count the waiting, leased and dead messages by listing the folders of all packs."""
+        """Count the waiting, leased and dead messages by listing the files of the queue."""
         with self._translate_errors("read"):
             now = self._now()
             # Another worker may move a pack meanwhile: the last folder that contains it counts.
