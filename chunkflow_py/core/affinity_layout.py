@@ -39,9 +39,9 @@ class AffinityLayout:
 
     Attributes:
         order: order of the channels.
-        at: voxel at which an affinity between two voxels is stored. With ``target``, this is the
-            upper voxel: the value at a voxel is the affinity to its lower neighbour. With
-            ``source``, this is the lower voxel.
+        at: which of two neighbouring voxels stores their affinity. With ``target``, the upper voxel
+            stores the affinity, so the value at a voxel is the affinity to its lower neighbour.
+            With ``source``, the lower voxel stores the affinity.
     """
 
     order: ChannelOrder = "xyz"

@@ -48,7 +48,7 @@ _MOST_ID = (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """One value per annotation, such as a score; viewers show it and can colour by it.
+    """One value per annotation, such as a score, which viewers show as text or as a colour.
 
     Attributes:
         name: letters, digits and underscores; the first character is a lower-case letter.
@@ -78,7 +78,7 @@ class Property:
             )
             raise ChunkError(msg)
         if self.labels and self.type in ("rgb", "rgba"):
-            msg = f"property {self.name} has labels, but type {self.type}; only numbers have labels"
+            msg = f"property {self.name} has labels and type {self.type}; only numbers have labels"
             raise ChunkError(msg)
         dtype, extra = TYPES[self.type]
         given = np.asarray(self.values)
@@ -114,7 +114,7 @@ class Property:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], values: NDArray[Any]) -> Property:
-        """Return a property with *values*; *document* is its description in an info file."""
+        """Return the property that has *values*, and the name and type in *document*."""
         labels = zip(document.get("enum_values", ()), document.get("enum_labels", ()), strict=True)
         text = str(document.get("description", ""))
         return cls(document["id"], document["type"], values, text, dict(labels))
@@ -204,7 +204,10 @@ class Annotations:
             ChunkError: a shape, an id or a coordinate is not valid.
         """
         if self.kind not in POSITIONS:
-            msg = f"annotations have the unknown kind {self.kind!r}; choose {', '.join(POSITIONS)}"
+            msg = (
+                f"annotations have the unknown kind {self.kind!r}; choose one of "
+                f"{', '.join(POSITIONS)}"
+            )
             raise ChunkError(msg)
         shape = np.shape(self.geometry)
         if len(shape) != 3 or shape[1:] != (POSITIONS[self.kind], 3):
@@ -310,11 +313,11 @@ def check_name(what: str, name: str) -> None:
 
 
 def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
-    """Return *ids*, (n,), as uint64.
+    """Convert *ids* to an array of uint64.
 
     Args:
-        ids: integers.
-        what: what the ids are, for messages.
+        ids: n integers.
+        what: name of an id in messages, such as ``id of an annotation``.
 
     Raises:
         ChunkError: a number is not an integer from 0 to 2^64 - 1.
@@ -342,7 +345,7 @@ def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
 def take_lists(
     counts: NDArray[Any], values: NDArray[Any], rows: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the lengths and the elements of some of many lists.
+    """Select some lists; return their lengths, and their elements one after the other.
 
     The lists are stored one after the other in *values*.
 

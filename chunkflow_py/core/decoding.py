@@ -145,7 +145,7 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
     Raises:
         TooLargeError: the decoded data are larger.
-        ValueError: a filter has a dictionary of more than 128 MiB; no preset of xz has so much.
+        ValueError: a filter has a dictionary of more than 128 MiB; the presets of xz use less.
         Exception: the data are damaged.
     """
     if format_ != lzma.FORMAT_RAW:

@@ -1,4 +1,4 @@
-"""Points, boxes and grids of boxes in voxels: integers only, zyx order, half-open."""
+"""Positions, boxes and grids of boxes, as integers in voxels, zyx; boxes are half-open."""
 
 from __future__ import annotations
 
@@ -208,10 +208,10 @@ class Scale(NamedTuple):
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
         """Yield two fine voxels that show which boxes contain the coarse *voxel*.
 
-        If a box of fine voxels contains one of the two, `coarser` converts it to a box that
-        contains *voxel*. Along an axis with a whole factor, the two are the last and the first fine
-        voxel inside *voxel*. Along any other axis, both are at the fine voxel that contains the
-        centre of *voxel*.
+        If a box of fine voxels contains one of these two fine voxels, `coarser` converts the box to
+        a box that contains *voxel*. Along an axis with a whole factor, the two are the last and the
+        first fine voxel inside *voxel*. Along any other axis, both are at the fine voxel that
+        contains the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -352,7 +352,7 @@ class BoundingBox:
         return other.is_empty or self.intersection(other) == other
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
-        """Return the box of the voxels that this box and *other* share; it may be empty."""
+        """Return the box of the voxels that this box and *other* share, or an empty box."""
         start = self.start.high(other.start)
         return BoundingBox(start, self.stop.low(other.stop).high(start))
 
@@ -498,7 +498,7 @@ class BoxGrid:
             region: box to cover; must not be empty.
             size: extent of a box, voxels.
             stride: distance from one box to the next, voxels (default: *size*, so that boxes tile).
-            respect_stop: cut off the last boxes at the end of the region.
+            respect_stop: whether to cut off the last boxes at the end of the region.
 
         Raises:
             GeometryError: the region is empty, or a size or stride is below 1.

@@ -1,9 +1,10 @@
 """Read untrusted HDF5 files safely; no other module reads the content of HDF5 files.
 
-An HDF5 file may refer to other files of the machine. Its voxels may come from these files (external
-storage, virtual datasets), and so may parts of its tree (external links). The HDF5 library follows
-such references when it reads or writes. The library also loads plugins for unknown filters, and its
-filters allocate whatever amount of memory a compressed block asks for. Therefore, this module
+An HDF5 file may refer to other files of the machine: the voxels of a dataset may be in another file
+(external storage, virtual datasets), and so may groups and datasets (external links). The HDF5
+library follows such references when it reads or writes. The library also loads plugins for unknown
+filters, and its filters allocate as much memory as a compressed block states. Therefore, this
+module
 
 * follows the links of a path itself (`item_at`), and refuses links to other files;
 * accepts only datasets that store their own voxels, in blocks of a limited size;
@@ -239,7 +240,7 @@ def attribute(
     try:
         return _heap_text(owner, name, data)
     except _LargeTextError as error:
-        msg = f"attribute {name} of {what} is {error}; store a shorter text"
+        msg = f"attribute {name} of {what} is {error}; remove the attribute"
         raise VolumeError(msg) from None
 
 
@@ -407,7 +408,7 @@ class _Blocks:
         self._stored: set[tuple[int, ...]] | None = None
 
     def _find_lzf(self) -> None:
-        """Choose a decoder for lzf; the decoder of h5py trusts the size that a block declares."""
+        """Decode lzf with imagecodecs if possible, because h5py trusts the size in a block."""
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
             with needs_extra("image", f"{self._what}, with blocks of more than {most} bytes,"):

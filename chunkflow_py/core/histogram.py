@@ -45,14 +45,14 @@ class _Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Histogram:
-    """Number of voxels of each value, by channel and section.
+    """Number of voxels of each value, by channel and section (z).
 
     Attributes:
         counts: (c, s, n) int64; s is 1 if sections are counted together. Without *bins*, entry i
             counts the voxels of value ``lowest + i``. With *bins*, the first entry counts the
             voxels below all bins, the last entry the voxels above all bins, and each other entry
             the voxels of one bin.
-        lowest: value that the first entry counts.
+        lowest: without *bins*, the value that the first entry counts.
         bins: bins of floating-point voxels; ``None`` if each value is counted.
         moments: (c, s, 5) float64, only with *bins*: number of voxels, their mean, sum of squared
             deviations from the mean, least and largest value.

@@ -59,7 +59,7 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the total memory that this process may use, including what it uses already.
+    """Return the memory that this process may use in total, including the memory in use.
 
     The limit is the kernel's MemAvailable, or the limit of the container or job (control groups,
     version 1 and 2) if that is lower. Cached file pages do not count as used.

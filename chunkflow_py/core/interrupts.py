@@ -95,7 +95,7 @@ def leave_closed_terminal(*_: object) -> None:
 
 
 def starts_worker(arguments: Sequence[str]) -> bool:
-    """Return whether *arguments*, of the command line, have one of `WORKERS` as subcommand."""
+    """Return whether the subcommand in *arguments* (of the command line) is in `WORKERS`."""
     remaining = iter(arguments)
     for argument in remaining:
         if not argument.startswith("-"):
@@ -106,7 +106,7 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 
 
 def keep_signals() -> None:
-    """Record the first signal that asks this process to stop; the second ends the process at once.
+    """Record the first signal that asks this process to stop; end the process at the second.
 
     The handlers stay until the process ends; code that installs other handlers must restore them.
     At exit, after Python has removed its handlers, the signals are ignored.

@@ -210,13 +210,13 @@ class OperatorBase(HookBase, adds_hooks=True):
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the margin of this operator to the margin that the later operators need.
+        """Receive the function that returns the box that later operators need for a task.
 
         Called after `prepare`, if the pipeline uses ``--expand-margin-size auto``.
 
         Args:
-            required: function of the box of a task and the domain that returns the box that the
-                later operators read for this task.
+            required: function with two arguments, the box of a task and the domain. The function
+                returns the box that the later operators read for this task.
         """
 
     def create_output(self) -> str | None:
@@ -411,10 +411,13 @@ class OperatorBase(HookBase, adds_hooks=True):
         return None
 
     def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover] | None:
-        """Yield objects that are already stored in the boxes of the tasks that *tasks* knows.
+        """Yield objects of earlier runs at addresses where the tasks will write.
 
-        Called after `create_output`. If this hook returns ``None``, the pipeline looks at
+        Called after `create_output`. If this hook returns ``None``, the pipeline searches
         `destinations` for files that are named after boxes.
+
+        Args:
+            tasks: lookup of the task that writes a voxel.
         """
         del tasks
         return None

@@ -35,7 +35,7 @@ class Outline:
         has_tasks: whether tasks have boxes when they reach the operator, even if these boxes are
             not known yet.
         has_times: whether tasks have a time index; ``None`` if this is not known yet.
-        time_points: number of the time points of all tasks, as far as it is known; at least 1.
+        time_points: number of different time points of all tasks; 1 if not known.
         voxels: dtype, channels and kind of the operator's first input, if known.
         times: length of the time axis of the volume that the operator's first input comes from;
             ``None`` if the volume has no time axis.

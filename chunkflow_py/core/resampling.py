@@ -17,8 +17,8 @@ bounds of the volume, the sum includes existing voxels only. The kernels are:
   detail than ``linear``, but may exceed the range of the input at sharp edges.
 
 Other programs interpolate without smoothing, and repeat the voxels at the bounds of the volume
-(``edge`` of scikit-image, ``nearest`` of SciPy). Two more kernels reproduce these programs. They
-repeat the voxels at the bounds and always use w = 1:
+(``edge`` of scikit-image, ``nearest`` of SciPy). Two more kernels reproduce these programs. These
+two repeat the voxels at the bounds and always use w = 1:
 
 * ``hat``: the kernel of ``linear``;
 * ``spline``: the cubic spline through the voxels. Its kernel falls by a factor of 0.27 per voxel,
@@ -26,7 +26,7 @@ repeat the voxels at the bounds and always use w = 1:
 
 Labels cannot be averaged. ``nearest`` copies the label of the input voxel that contains the centre
 of the voxel of the result. ``mode`` chooses the label that covers the largest part of the voxel of
-the result; if several labels cover equal parts, the smallest label.
+the result. If several labels cover equal parts, ``mode`` chooses the smallest of these labels.
 
 Positions are exact fractions, and each voxel is computed by the same operations in the same order.
 So the value of a voxel does not depend on the chunk that contains it.

@@ -167,7 +167,7 @@ class Skeleton:
             raise VolumeError(msg) from error
         if place != len(data):
             msg = (
-                f"{what} is not a valid skeleton: it should have {place} bytes, but has "
+                f"{what} is not a valid skeleton: the file should have {place} bytes, but has "
                 f"{len(data)}; create the skeleton again"
             )
             raise VolumeError(msg)

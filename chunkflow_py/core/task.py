@@ -23,7 +23,7 @@ class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
 
 
 class Lease(Protocol):
-    """The right to work on a message of a queue, until it is acknowledged or released."""
+    """The right to work on a message of a queue, until the message is acknowledged or released."""
 
     @property
     def lost(self) -> bool:
@@ -102,8 +102,8 @@ class Task:
         except KeyError:
             known = ", ".join(sorted(self.items)) or "none"
             msg = (
-                f"no chunk named {name!r} (chunks so far: {known}); add an operator that makes it "
-                "earlier in the pipeline or change --input-name"
+                f"no chunk named {name!r} (chunks so far: {known}); change --input-name, or add "
+                "an operator that makes this chunk earlier in the pipeline"
             )
             raise MissingChunkError(msg) from None
 

@@ -85,7 +85,6 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        """Start without recorded operators."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 

@@ -183,7 +183,7 @@ class LeaseKeeper:
         self.queue.release([each.message for each in held if not each.lost])
 
     def close(self) -> None:
-        """Stop renewing all leases; leases that are still held expire."""
+        """Stop renewing all leases, so that the leases expire."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
