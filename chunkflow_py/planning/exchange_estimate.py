@@ -36,7 +36,7 @@ _ENOUGH_BYTES = 10_000_000  # a store's speed is not measured with less
 
 @dataclass(frozen=True)
 class Exchange:
-    """Exchange of patches between the tasks of a step, for one network, if all parts are found.
+    """Exchange of patches between the tasks of a step, for one network, if no part is missing.
 
     A part is what a task stores of a patch for another task.
 
@@ -71,7 +71,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, relative to a single task that covers the volume."""
+        """Number of computed patches, divided by that of a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
@@ -140,7 +140,7 @@ def exchange_of(
         tasks: number of tasks.
         workers: number of worker processes of the run. A single worker is assumed to run the tasks
             in the order of their numbers. Several workers are assumed to use the checkerboard
-            order.
+            order, in which neighbouring tasks do not run at the same time.
         share: number of tasks divided by number of boxes, because several tasks may have the same
             box (time points), or some boxes may have no task (a mask).
     """
@@ -264,7 +264,7 @@ def gain_of(
     fleet: Fleet,
     bytes_per_s: float | None,
 ) -> Gain:
-    """Return the duration of a step with the exchange of patches, and the time that it saves.
+    """Return the duration of a step with the exchange of patches, and the time saved.
 
     Args:
         exchanges: exchange of patches for each network whose tasks share patches.
@@ -294,9 +294,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size. It pays if writing and
-    reading the parts takes no longer than the network time that the exchange saves at the present
-    size.
+    The function returns ``None`` if the exchange does not pay at that size. The exchange pays if
+    writing and reading the parts takes no longer than the network time that the exchange saves at
+    the present size.
 
     Args:
         gain: gain at the present task size.

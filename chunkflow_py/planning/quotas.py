@@ -89,7 +89,7 @@ def vcpu_use(instance: Instance | None, fleet: Fleet, quota: int | None) -> Quot
 
 
 def message_use(fleet: Fleet, window: int, task_s: float | None) -> QuotaUse:
-    """Return the number of messages that workers have received but not yet deleted, at any time.
+    """Return the number of messages that are received but not yet deleted at the same time.
 
     Args:
         fleet: numbers of machines and worker processes.

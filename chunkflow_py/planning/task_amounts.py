@@ -155,7 +155,7 @@ class Patches:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, relative to a single task that covers the volume."""
+        """Number of computed patches, divided by that of a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 

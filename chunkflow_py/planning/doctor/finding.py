@@ -51,10 +51,11 @@ class Finding:
 
 
 def hidden(text: str) -> str:
-    """Return *text* without secrets: passwords and signatures in addresses, and secret variables.
+    """Return *text* without passwords and signatures in addresses, and without secret values.
 
-    The value of an environment variable with a name such as ``API_TOKEN`` is replaced by ``***``.
-    A value that is an existing path, such as that of a credentials file, is not replaced.
+    The values of environment variables with names such as ``API_TOKEN`` are secret, and are replaced
+    by ``***``. A value that is an existing path, such as the path of a credentials file, is not
+    secret.
     """
     text = str(ChunkflowError(text))  # the error removes secrets from addresses
     for name, value in os.environ.items():

@@ -169,8 +169,8 @@ def check_open_files() -> Iterator[Finding]:
         yield Finding("open-files", "ok", f"a process may open {soft} files at a time")
         return
     text = (
-        f"a process may open {soft} files at a time, but a worker with its connections needs up to "
-        f"{FEW_FILES}"
+        f"a process may open {soft} files at a time, but a worker needs up to {FEW_FILES} for its "
+        "files and connections"
     )
     may = hard in (-1, resource.RLIM_INFINITY) or hard >= FEW_FILES
     remedy = (
@@ -276,7 +276,7 @@ def check_allocator() -> Iterator[Finding]:
 
 
 def check_convolution() -> Iterator[Finding]:
-    """Time a convolution on the CPU, and compare its result with one in double precision."""
+    """Time a convolution on the CPU, and compare the result with that in double precision."""
     try:
         import torch
     except ImportError:
@@ -469,8 +469,8 @@ class GpuSystem:
 
     Attributes:
         torch: version of PyTorch.
-        cuda: CUDA version that PyTorch is built for; ``None`` if it is built without CUDA.
-        driver: version of the NVIDIA driver; ``None`` if it is not installed.
+        cuda: CUDA version that PyTorch is built for; ``None`` for a PyTorch without CUDA.
+        driver: version of the NVIDIA driver; ``None`` if no driver is installed.
         cards: number of NVIDIA GPUs on the PCI bus.
         count: number of GPUs that PyTorch can use.
     """
