@@ -6,7 +6,7 @@ new/PACK~500                           a pack: one file with the texts of 500 me
 opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; becomes open/PACK
 open/PACK/texts                        the file of the pack, with the texts of its messages
 open/PACK/todo/7~2~ENDS~TOKEN~SINCE    message 7 of the pack, received twice, leased until ENDS
-open/PACK/todo/8~0~0~-                 message 8, never received; "-" also marks a released message
+open/PACK/todo/8~0~0~-                 message 8, never received; not leased ("-" instead of TOKEN)
 dead/PACK-9.json                       message 9 as a dead letter, with the reason
 ```
 
@@ -26,7 +26,7 @@ ignored. If the reply to a rename is lost, the network file system repeats the r
 fails. Because the new name contains TOKEN, a file with the new name proves that the first rename
 succeeded.
 
-Sync policy: when `send` or `bury` returns, its messages or dead letters are on the disk (fsync). A
+Sync policy: when `send` or `bury` returns, the messages or dead letters are on the disk (fsync). A
 power cut of the file server may undo recent leases and acknowledgements. The messages concerned are
 delivered again.
 """
@@ -180,7 +180,7 @@ class DirectoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
@@ -321,7 +321,7 @@ class DirectoryQueue:
         return lost
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost."""
         with self._translate_errors("write"):
             now = self._now()
             ends = now + int(1000 * lease_s)
@@ -383,7 +383,7 @@ class DirectoryQueue:
         return Counts(waiting, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now; *most* limits their number."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
         leased_texts: list[str] = []
         with self._translate_errors("read"):
             now = self._now()

@@ -95,7 +95,7 @@ class MemoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
         deadline = self._clock() + wait_s
         with self._state.changed:
             while True:
@@ -153,7 +153,7 @@ class MemoryQueue:
         return lost
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost."""
         lost = []
         with self._state.changed:
             for message in messages:
@@ -190,7 +190,7 @@ class MemoryQueue:
             return Counts(waiting, leased, len(self._state.dead))
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now; *most* limits their number."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
         with self._state.changed:
             now = self._clock()
             taken = self._state.taken.values()

@@ -8,7 +8,7 @@ send -> waiting (never received) -receive-> taken (leased or released, until `en
 Messages that were never received are in the table `waiting`, which needs no index: messages are
 appended at its end and taken from its front, at a cost that does not grow with their number.
 
-Sync policy: when `send` or `bury` returns, its messages or dead letters are on the disk (fsync).
+Sync policy: when `send` or `bury` returns, the messages or dead letters are on the disk (fsync).
 The other calls do not wait for the disk, but they are atomic, so the file stays consistent if a
 process is killed. A power cut may undo leases and the last acknowledgements. The leases would end
 at the restart anyway; messages whose acknowledgement was undone are delivered again.
@@ -278,7 +278,7 @@ class SqliteQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
         wait_s = wait_s if self._waits else 0.0
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
@@ -350,7 +350,7 @@ class SqliteQueue:
             return self._change_each(connection, "DELETE FROM taken", (), messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost."""
         with self._transaction("changed") as connection:
             now = self._clock()
             change = "UPDATE taken SET ends = ?, since = ?"
@@ -386,7 +386,7 @@ class SqliteQueue:
         return Counts((new or 0) + taken - leased, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now; *most* limits their number."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
         with self._connected("read") as connection:
             rows = connection.execute(
                 "SELECT body FROM taken WHERE is_leased AND ends > :now AND since <= :latest"

@@ -130,7 +130,7 @@ class SqsQueue:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds; *most* limits their number.
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages).
 
         Sends concurrent requests for 10 messages each; only the first request waits.
         """
@@ -178,7 +178,7 @@ class SqsQueue:
         return self._change_messages("delete_message_batch", messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost.
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost.
 
         SQS does not extend a lease beyond 12 hours after receipt; such a lease counts as lost.
         """
@@ -341,7 +341,10 @@ class SqsQueue:
         address: str | None = None,
         budget_s: float = RETRY_POLICY.budget_s,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Send a batch, retry entries that failed in the server, return refused entries and errors.
+        """Send a batch, and repeat the entries that failed because of the server.
+
+        Returns:
+            The refused entries, each with the error of the service.
 
         Raises:
             QueueError: the request failed (see `SqsClient.ask`), or entries failed repeatedly in

@@ -53,9 +53,9 @@ class Finding:
 def hidden(text: str) -> str:
     """Return *text* without passwords and signatures in addresses, and without secret values.
 
-    The values of environment variables with names such as ``API_TOKEN`` are secret, and are replaced
-    by ``***``. A value that is an existing path, such as the path of a credentials file, is not
-    secret.
+    The values of environment variables with names such as ``API_TOKEN`` are secret, and are
+    replaced by ``***``. A value that is an existing path, such as the path of a credentials file,
+    is not secret.
     """
     text = str(ChunkflowError(text))  # the error removes secrets from addresses
     for name, value in os.environ.items():
