@@ -1,8 +1,9 @@
-"""Conventions of affinities: the order of channels, and the voxels that a value belongs to.
+"""Conventions of affinities: the order of the channels, and the voxel that stores a value.
 
-An affinity belongs to the edge between two voxels. This package stores the three affinities to
-nearest neighbours as `DEFAULT_LAYOUT`: channels x, y and z, each value at the upper voxel of its
-edge. Other tools store other channels first, or each value at the lower voxel:
+An affinity belongs to the edge between two neighbouring voxels. This package stores affinities to
+the three nearest neighbours as in `DEFAULT_LAYOUT`. Its channels are in the order x, y, z, and each
+value is stored at the upper voxel of the edge (the voxel with the larger coordinate). Other tools
+store the channels in the order z, y, x, or each value at the lower voxel of the edge:
 
 ```
 voxels                       0 --a-- 1 --b-- 2        channel of an axis   at 0   1   2
@@ -10,7 +11,7 @@ target: at the upper voxel                                                    . 
 source: at the lower voxel                                                    a   b   .
 ```
 
-Affinities to voxels farther away have an offset for each channel instead; see `parse_offsets`.
+For affinities between more distant voxels, each channel has an offset; see `parse_offsets`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class AffinityLayout:
 
     Attributes:
         order: order of the channels.
-        at: voxel at which an affinity between two voxels is stored. With ``target``, this is the
-            upper voxel: the value at a voxel is the affinity to its lower neighbour. With
-            ``source``, this is the lower voxel.
+        at: which of two neighbouring voxels stores their affinity. With ``target``, the upper voxel
+            stores the affinity, so the value at a voxel is the affinity to its lower neighbour.
+            With ``source``, the lower voxel stores the affinity.
     """
 
     order: ChannelOrder = "xyz"
@@ -53,18 +54,20 @@ class AffinityLayout:
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
-        """Offset of each channel from a voxel to its partner, z, y, x in voxels."""
+        """For each channel, the offset from a voxel to the other voxel of the edge: z, y, x."""
         step = -1 if self.at == "target" else 1
         nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
         return tuple(nearest[channel] for channel in self.channels)
 
     def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
-        """Return affinities at the upper voxels, channel k along axis k; a view if possible.
+        """Convert affinities to channels in the order z, y, x, stored at the upper voxels.
+
+        If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, each
+        channel moves by one voxel along its axis. The last plane is then lost and plane 0 becomes
+        0, because both planes belong to edges that leave the array.
 
         Args:
-            affinity: (3, z, y, x). If the values are stored at the lower voxels, the last plane
-                along the axis of each channel is dropped, and plane 0 of the result is 0. Both
-                planes belong to edges to voxels outside of the array.
+            affinity: (3, z, y, x), stored in this layout.
         """
         ordered = affinity[::-1] if self.order == "xyz" else affinity  # a view
         if self.at == "target":
@@ -101,13 +104,13 @@ def parse_offsets(text: str) -> tuple[Offset, ...]:
         )
         raise OptionError(msg)
     if len(offsets) > _MOST_OFFSETS:
-        msg = f"--affinity-offsets has {len(offsets)} offsets, but at most {_MOST_OFFSETS} work"
+        msg = f"--affinity-offsets has {len(offsets)} offsets, but the limit is {_MOST_OFFSETS}"
         raise OptionError(msg)
     if (0, 0, 0) in offsets:
         msg = "--affinity-offsets contains 0,0,0, the offset of a voxel to itself; remove it"
         raise OptionError(msg)
     pairs = {max(offset, tuple(-each for each in offset)) for offset in offsets}
     if len(pairs) < len(offsets):
-        msg = "two of the --affinity-offsets are equal or opposite; keep one of them"
+        msg = "two of the --affinity-offsets are equal or opposite; remove one of the two"
         raise OptionError(msg)
     return tuple(offsets)

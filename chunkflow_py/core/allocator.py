@@ -5,10 +5,10 @@ default       layer 1: map, fault page by page, unmap | layer 2: map, fault page
 kept memory   layer 1: allocate                       | layer 2: reuse the memory of layer 1
 ```
 
-The C library of Linux (glibc) maps each large buffer anew and unmaps the buffer when it is freed. A
-network frees and allocates buffers of the same sizes all the time, so the kernel may need up to
-half of the time of a forward pass to clear the same pages again. docs/performance.md has
-measurements, and the alternatives that were tried.
+The C library of Linux (glibc) requests new pages from the kernel for each large buffer, and returns
+the pages when the buffer is freed. The kernel clears pages before it hands them out. A network
+frees and allocates buffers of the same sizes all the time, so clearing may take up to half of the
+time of a forward pass. docs/performance.md has measurements, and the alternatives that were tried.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def sleep_while_waiting() -> None:
     """Make idle OpenMP threads sleep instead of spinning.
 
     Call this function before PyTorch is imported, as the command line does. A spinning thread
-    occupies a core that other threads need for reading and compressing. The next operation waits
-    for all OpenMP threads, so it becomes slow: with one other process on the same cores, blending
-    took 6 to 12 s instead of 0.6 to 0.9 s. Without other processes, sleeping has no measurable
-    cost. Environment variables that are already set (GOMP_SPINCOUNT, OMP_WAIT_POLICY) take
-    precedence.
+    occupies a core that other threads need for reading and compressing. An OpenMP operation ends
+    when all its threads have finished, so a single thread without a core makes the operation slow.
+    With one other process on the same cores, blending took 6 to 12 s with spinning threads, but 0.6
+    to 0.9 s with sleeping threads. Without other processes, sleeping has no measurable cost. If the
+    environment variable GOMP_SPINCOUNT or OMP_WAIT_POLICY is already set, its value is not changed.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -78,12 +78,12 @@ def sleep_while_waiting() -> None:
 
 @contextmanager
 def apart_from_heap() -> Iterator[None]:
-    """Allocate large buffers outside the heap within the block, as glibc does by default.
+    """Within a ``with`` block, allocate large buffers outside the heap, as glibc does by default.
 
-    Use this for the first forward pass of a network, in which libraries make small allocations that
-    are never freed. Between large temporary buffers, these allocations would fragment the heap.
-    Measured with RSUNet: the process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not
-    thread-safe.
+    Use this context manager for the first forward pass of a network. In this pass, libraries make
+    small allocations that are never freed. If large temporary buffers were on the heap too, the
+    small allocations would fragment the heap. With RSUNet, the peak memory of the process is 0.93
+    to 1.16 GB with this context manager, and 1.04 to 1.60 GB without. Not thread-safe.
     """
     if not _kept:
         yield

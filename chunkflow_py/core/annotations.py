@@ -48,14 +48,14 @@ _MOST_ID = (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """A value for each annotation, which viewers show and colour by.
+    """One value per annotation, such as a score, which viewers show as text or as a colour.
 
     Attributes:
-        name: letters, digits and underscores; the first is a lower-case letter.
+        name: letters, digits and underscores; the first character is a lower-case letter.
         type: a key of `TYPES`.
-        values: (n,), or (n, 3) for rgb and (n, 4) for rgba.
+        values: values of the n annotations: (n,), but (n, 3) for rgb and (n, 4) for rgba.
         description: text that viewers show.
-        labels: value -> label, if the values stand for names.
+        labels: value -> name that viewers show instead of the value.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Property:
         """Check the name, the type and the values; convert the values to the type.
 
         Raises:
-            ChunkError: they are not valid.
+            ChunkError: the name, the type, the labels or a value is not valid.
         """
         check_name("property", self.name)
         if self.type not in TYPES:
@@ -78,7 +78,7 @@ class Property:
             )
             raise ChunkError(msg)
         if self.labels and self.type in ("rgb", "rgba"):
-            msg = f"property {self.name} has labels, but type {self.type}; only numbers have labels"
+            msg = f"property {self.name} has labels and type {self.type}; only numbers have labels"
             raise ChunkError(msg)
         dtype, extra = TYPES[self.type]
         given = np.asarray(self.values)
@@ -104,7 +104,7 @@ class Property:
 
     @property
     def description_json(self) -> dict[str, Any]:
-        """Name, type, description and labels, as Neuroglancer's info files state them."""
+        """Name, type, description and labels, in the form of Neuroglancer's info files."""
         parts: dict[str, Any] = {"id": self.name, "type": self.type}
         if self.description:
             parts["description"] = self.description
@@ -114,7 +114,7 @@ class Property:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], values: NDArray[Any]) -> Property:
-        """Return the property that an info file describes, with *values*."""
+        """Return the property that has *values*, and the name and type in *document*."""
         labels = zip(document.get("enum_values", ()), document.get("enum_labels", ()), strict=True)
         text = str(document.get("description", ""))
         return cls(document["id"], document["type"], values, text, dict(labels))
@@ -125,7 +125,7 @@ class Relation:
     """The ids of segments to which each annotation is related.
 
     Attributes:
-        name: letters, digits and underscores; the first is a lower-case letter.
+        name: letters, digits and underscores; the first character is a lower-case letter.
         counts: (n,) number of segments of each annotation.
         segments: ids of the segments of the first annotation, then of the second, and so on.
     """
@@ -138,7 +138,7 @@ class Relation:
         """Check the name and the arrays, and convert the arrays to uint32 and uint64.
 
         Raises:
-            ChunkError: they are not valid.
+            ChunkError: the name or an id is not valid, or the counts do not fit the ids.
         """
         check_name("relation", self.name)
         object.__setattr__(self, "counts", np.asarray(self.counts, np.uint32))
@@ -154,13 +154,13 @@ class Relation:
 
     @classmethod
     def to_one(cls, name: str, segments: Any) -> Relation:
-        """Return the relation of each annotation to one segment; 0 stands for no segment."""
+        """Return a relation of each annotation to at most one segment; id 0 means no segment."""
         ids = uint64_ids(segments, f"segment of relation {name}")
         return cls(name, (ids != 0).astype(np.uint32), ids[ids != 0])
 
     @classmethod
     def to_several(cls, name: str, segments: Iterable[Sequence[int]]) -> Relation:
-        """Return the relation of each annotation to the segments of its list."""
+        """Return a relation of annotation i to all segments in list i of *segments*."""
         lists = [list(each) for each in segments]
         counts = np.array([len(each) for each in lists], np.uint32)
         ids = uint64_ids(chain.from_iterable(lists), f"segment of relation {name}")
@@ -171,7 +171,7 @@ class Relation:
         return np.split(self.segments, np.cumsum(self.counts)[:-1]) if len(self.counts) else []
 
     def take(self, rows: NDArray[Any]) -> Relation:
-        """Return the relation of some annotations; *rows* are their indices."""
+        """Return this relation for the annotations with the indices *rows*, in that order."""
         counts, segments = take_lists(self.counts, self.segments, rows)
         return Relation(self.name, counts, segments)
 
@@ -184,7 +184,8 @@ class Annotations:
         kind: a key of `POSITIONS`.
         geometry: (n, p, 3) float32, voxels, zyx; see the top of this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        ids: (n,) uint64, unique in the collection; ``None``: computed from the content.
+        ids: (n,) uint64, unique in the collection. Annotations that are saved with ``None`` get
+            ids that are computed from their content.
         properties: values of the annotations.
         relations: segments of the annotations.
     """
@@ -203,7 +204,10 @@ class Annotations:
             ChunkError: a shape, an id or a coordinate is not valid.
         """
         if self.kind not in POSITIONS:
-            msg = f"annotations have the unknown kind {self.kind!r}; choose {', '.join(POSITIONS)}"
+            msg = (
+                f"annotations have the unknown kind {self.kind!r}; choose one of "
+                f"{', '.join(POSITIONS)}"
+            )
             raise ChunkError(msg)
         shape = np.shape(self.geometry)
         if len(shape) != 3 or shape[1:] != (POSITIONS[self.kind], 3):
@@ -219,7 +223,8 @@ class Annotations:
             at = int(np.argmin(finite))
             msg = (
                 f"annotation {at} has the coordinates {np.asarray(self.geometry)[at].tolist()} "
-                "(zyx, voxels), which are not finite float32 numbers; remove it or correct it"
+                "(zyx, voxels), which are not finite float32 numbers; correct or remove this "
+                "annotation"
             )
             raise ChunkError(msg)
         if self.kind == "ellipsoid" and (geometry[:, 1] < 0).any():
@@ -254,7 +259,7 @@ class Annotations:
         return self.geometry.min(axis=1), self.geometry.max(axis=1)
 
     def take(self, rows: NDArray[Any]) -> Annotations:
-        """Return some annotations; *rows* are their indices, in the new order."""
+        """Return the annotations with the indices *rows*, in that order."""
         return replace(
             self,
             geometry=self.geometry[rows],
@@ -301,18 +306,18 @@ def check_name(what: str, name: str) -> None:
     """Raise a `ChunkError` if *name* cannot be the name of a property or relation."""
     if not _NAME.fullmatch(name):
         msg = (
-            f"{what} {name!r} must be named with letters, digits and underscores, beginning with a "
-            "lower-case letter"
+            f"{what} {name!r} must have a name of letters, digits and underscores that begins with "
+            "a lower-case letter"
         )
         raise ChunkError(msg)
 
 
 def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
-    """Return *ids*, (n,), as uint64.
+    """Convert *ids* to an array of uint64.
 
     Args:
-        ids: integers.
-        what: what the ids are, for messages.
+        ids: n integers.
+        what: name of an id in messages, such as ``id of an annotation``.
 
     Raises:
         ChunkError: a number is not an integer from 0 to 2^64 - 1.
@@ -340,12 +345,14 @@ def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
 def take_lists(
     counts: NDArray[Any], values: NDArray[Any], rows: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return counts and values of some lists.
+    """Select some lists; return their lengths, and their elements one after the other.
+
+    The lists are stored one after the other in *values*.
 
     Args:
         counts: (n,) length of each list.
         values: elements of the first list, then of the second, and so on.
-        rows: indices of the lists to return, in the new order.
+        rows: indices of the lists to return, in the order of the result.
     """
     starts = np.cumsum(counts, dtype=np.int64) - counts
     taken = counts[rows]

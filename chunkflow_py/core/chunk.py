@@ -75,7 +75,7 @@ class Chunk(NDArrayOperatorsMixin):
     """A 3D or 4D array of voxels with its position, voxel size and kind.
 
     ```
-    domain  |------------------------------------------|   the volume it was cut from
+    domain  |------------------------------------------|   the volume of the chunk
     bbox            |-----------|                           voxel_offset + size
     ```
 

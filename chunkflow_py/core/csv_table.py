@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def csv_of(columns: Mapping[str, NDArray[Any]]) -> bytes:
     """Return columns of equal length as CSV in UTF-8, with a header and one line per row.
 
-    Floats are written with as many digits as it takes to read them back unchanged.
+    Floats are written with enough digits to be read back unchanged.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -60,7 +60,7 @@ def packed_most(size: int) -> int:
 
 
 def decode(codec: str, data: Any, most: int) -> bytes:
-    """Decompress *data* to at most *most* bytes.
+    """Decompress *data*, unless the decoded data would have more than *most* bytes.
 
     Args:
         codec: name of a codec in `CODECS`.
@@ -78,7 +78,6 @@ class TooLargeError(ValueError):
     """Compressed data decode to more bytes than expected."""
 
     def __init__(self, most: int) -> None:
-        """Build the message from the largest size that is accepted, bytes."""
         super().__init__(f"the data decode to more than the expected {most} bytes")
 
 
@@ -146,7 +145,7 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
     Raises:
         TooLargeError: the decoded data are larger.
-        ValueError: a filter has a dictionary of more than 128 MiB (every preset has a smaller one).
+        ValueError: a filter has a dictionary of more than 128 MiB; the presets of xz use less.
         Exception: the data are damaged.
     """
     if format_ != lzma.FORMAT_RAW:
@@ -347,7 +346,7 @@ def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
 
     Raises:
         ValueError: the document is not JSON in UTF-8, is longer than *most*, or is nested too
-            deeply. A byte order mark is an error, as it is for other parsers.
+            deeply. A byte order mark is refused too, because other parsers refuse it.
     """
     if most is not None and len(data) > most:
         msg = f"the JSON has {len(data)} bytes, more than the {most} allowed"

@@ -1,15 +1,21 @@
 """Fail points at which tests stop a process, and safeguards that tests disable.
 
-They have no effect unless a test sets one of these environment variables:
+Normally, fail points do nothing and all safeguards work. Tests set these environment variables:
 
-| variable                | value                                                                  |
+| variable                | value, a comma-separated list                                          |
 |-------------------------|------------------------------------------------------------------------|
-| ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; comma-separated|
-|                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep forever;           |
-|                         | kill-all: SIGKILL, stop-all: SIGSTOP, both to the whole process group, |
-|                         | that is to a worker and its worker processes; corrupt: wrong values,   |
-|                         | at the points that ask `corrupts`                                      |
-| ``CHUNKFLOW_UNSAFE``    | names of disabled safeguards, comma-separated                          |
+| ``CHUNKFLOW_FAILPOINT`` | ``name:action``: act each time that the code arrives at the fail point |
+|                         | *name*; ``name:action@N``: act only the Nth time                       |
+| ``CHUNKFLOW_UNSAFE``    | names of the safeguards to disable                                     |
+
+| action     | effect                                                                              |
+|------------|-------------------------------------------------------------------------------------|
+| `kill`     | send SIGKILL to the process                                                         |
+| `kill-all` | send SIGKILL to the process group: a worker and its worker processes                |
+| `stop-all` | send SIGSTOP to the process group                                                   |
+| `raise`    | raise `FailPointError`                                                              |
+| `hang`     | sleep forever                                                                       |
+| `corrupt`  | compute wrong values, at the fail points whose code calls `corrupts`                |
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ class FailPointError(RuntimeError):
 
 
 def reached(point: Point) -> None:
-    """Perform the action, if any, that a test has set for *point*."""
+    """Perform the action, if any, that a test has set for the fail point *point*."""
     if point not in _points():
         return
     _passed[point] += 1
@@ -68,7 +74,7 @@ def reached(point: Point) -> None:
 
 
 def corrupts(point: Point) -> bool:
-    """Return whether a test has set the action ``corrupt`` for *point*."""
+    """Return whether a test has set the action ``corrupt`` for the fail point *point*."""
     return _points().get(point, ("", 0))[0] == "corrupt"
 
 

@@ -1,4 +1,4 @@
-"""Points, boxes and grids of boxes in voxels: integers only, zyx order, half-open."""
+"""Positions, boxes and grids of boxes, as integers in voxels, zyx; boxes are half-open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Zyx(NamedTuple):
         """Return *values* as a Zyx.
 
         Raises:
-            GeometryError: there are not exactly three whole numbers.
+            GeometryError: *values* are not exactly three whole numbers.
         """
         items = tuple(values)
         try:
@@ -108,11 +108,12 @@ class Scale(NamedTuple):
     """The size of a coarse voxel in fine voxels, as exact numbers in zyx order.
 
     ```
-    other voxels   |  0  |  1  |  2  |  3  |  4  |  5  |
-    scale 3/2      |   0    |   1    |   2    |   3    |      both are counted from the origin
+    fine voxels                  |  0  |  1  |  2  |  3  |  4  |  5  |
+    coarse voxels, factor 3/2    |   0    |   1    |   2    |   3    |
     ```
 
-    Whole factors are integers, so that the command line does not import `fractions`.
+    Both kinds of voxels are counted from the origin of the coordinates. Whole factors are stored as
+    `int`, so that the command line does not have to import `fractions`.
     """
 
     z: Fraction | int
@@ -121,10 +122,10 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[Fraction | int | str]) -> Scale:
-        """Return *values*, such as ``2`` or ``"3/2"``, as a scale.
+        """Return the scale with the factors *values* (z, y, x), each such as ``2`` or ``"3/2"``.
 
         Raises:
-            GeometryError: there are not exactly three positive fractions.
+            GeometryError: *values* are not exactly three positive numbers.
         """
         items = tuple(values)
         factors: tuple[Fraction | int, ...] = ()
@@ -145,9 +146,9 @@ class Scale(NamedTuple):
 
     @classmethod
     def between(cls, coarse_nm: Sequence[float], fine_nm: Sequence[float]) -> Scale:
-        """Return the size of a voxel of *coarse_nm* in voxels of *fine_nm*.
+        """Return the scale between coarse and fine voxels; both sizes are in nm, zyx.
 
-        Sizes are taken as the decimal numbers that they are printed as: 0.3 is 3/10.
+        Each size is used as the decimal number that Python prints: 0.3 counts as exactly 3/10.
         """
         from fractions import Fraction
 
@@ -155,7 +156,7 @@ class Scale(NamedTuple):
         return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
 
     def __mul__(self, other: Iterable[Fraction | int]) -> Scale:  # type: ignore[override]
-        """Return the scale of voxels this many times as large as those of the scale *other*."""
+        """Multiply two scales: fine to medium times medium to coarse gives fine to coarse."""
         return Scale.of(a * b for a, b in zip(self, other, strict=True))
 
     @property
@@ -181,7 +182,8 @@ class Scale(NamedTuple):
 
         Along an axis with a whole factor, coarse voxels that the box covers only partly are
         included, as in `BoundingBox.coarser`. Along any other axis, the result contains the coarse
-        voxels whose centres are inside the box. So boxes that tile a volume still tile it.
+        voxels whose centres are inside the box. With such factors, boxes that tile a volume are
+        converted to boxes that tile the volume too.
 
         Args:
             box: box of fine voxels.
@@ -211,10 +213,12 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield fine voxels: a box that contains one of them contains *voxel* after `coarser`.
+        """Yield two fine voxels that show which boxes contain the coarse *voxel*.
 
-        Along an axis with a whole factor, these are the last and the first fine voxel inside
-        *voxel*. Along any other axis, it is the fine voxel that contains the centre of *voxel*.
+        If a box of fine voxels contains one of these two fine voxels, `coarser` converts the box to
+        a box that contains *voxel*. Along an axis with a whole factor, the two are the last and the
+        first fine voxel inside *voxel*. Along any other axis, both are at the fine voxel that
+        contains the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -232,16 +236,16 @@ class Scale(NamedTuple):
         if any(value.denominator != 1 for value in moved):
             needed = [factor.denominator for factor in self]
             msg = (
-                f"an offset of {offset} (zyx) is not a whole number of voxels of the tasks, as "
-                f"voxels of this volume are {self} times as large; use multiples of {needed}, or "
-                "move boxes before resampling"
+                f"an offset of {offset} (zyx) in voxels of this volume is not a whole number of "
+                f"voxels of the tasks, because one voxel of this volume is {self} voxels of the "
+                f"tasks; use multiples of {needed}, or move the boxes before resampling"
             )
             raise GeometryError(msg)
         return Zyx(*map(int, moved))
 
     @property
     def as_numbers(self) -> tuple[int | str, ...]:
-        """The factors in the form in which records store them: ``2`` or ``"3/2"``."""
+        """The factors (z, y, x) for JSON: integers such as ``2`` and texts such as ``"3/2"``."""
         return tuple(int(f) if f.denominator == 1 else str(f) for f in self)
 
     def __str__(self) -> str:
@@ -338,7 +342,7 @@ class BoundingBox:
         """Return the box with *low* added to its start and *high* to its stop.
 
         Raises:
-            GeometryError: that box would contain no voxel.
+            GeometryError: the new box would contain no voxel.
         """
         start, stop = self.start + low, self.stop + high
         if not all(a < b for a, b in zip(start, stop, strict=True)):
@@ -355,7 +359,7 @@ class BoundingBox:
         return other.is_empty or self.intersection(other) == other
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
-        """Return the box of the voxels that this box and *other* share, which may be empty."""
+        """Return the box of the voxels that this box and *other* share, or an empty box."""
         start = self.start.high(other.start)
         return BoundingBox(start, self.stop.low(other.stop).high(start))
 
@@ -364,7 +368,7 @@ class BoundingBox:
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
     def coarser(self, factor: Iterable[int]) -> BoundingBox:
-        """Return the smallest box around this box in voxels that are *factor* times larger.
+        """Return, in voxels *factor* times larger, the smallest box that covers this box.
 
         Wherever the box begins, coarse voxel k covers the fine voxels from k·factor up to, but not
         including, (k+1)·factor. Therefore, the start is rounded down and the stop is rounded up.
@@ -378,7 +382,7 @@ class BoundingBox:
     def aligned_outward(
         self, unit: Iterable[int], origin: Iterable[int] = (0, 0, 0)
     ) -> BoundingBox:
-        """Return this box, grown so that it starts and stops at multiples of *unit*.
+        """Return the smallest box around this box that starts and stops at multiples of *unit*.
 
         Args:
             unit: distance between allowed positions, voxels, zyx.
@@ -501,7 +505,7 @@ class BoxGrid:
             region: box to cover; must not be empty.
             size: extent of a box, voxels.
             stride: distance from one box to the next, voxels (default: *size*, so that boxes tile).
-            respect_stop: cut off the last boxes at the end of the region.
+            respect_stop: whether to cut off the last boxes at the end of the region.
 
         Raises:
             GeometryError: the region is empty, or a size or stride is below 1.

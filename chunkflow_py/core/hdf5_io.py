@@ -1,14 +1,15 @@
-"""Safe reading of untrusted HDF5 files; no other module reads their content.
+"""Read untrusted HDF5 files safely; no other module reads the content of HDF5 files.
 
-An HDF5 file may refer to other files of the machine. Its voxels may come from these files (external
-storage, virtual datasets), and so may parts of its tree (external links). The HDF5 library follows
-such references when it reads or writes. The library also loads plugins for unknown filters, and its
-filters allocate whatever amount of memory a compressed block asks for. Therefore, this module
+An HDF5 file may refer to other files of the machine: the voxels of a dataset may be in another file
+(external storage, virtual datasets), and so may groups and datasets (external links). The HDF5
+library follows such references when it reads or writes. The library also loads plugins for unknown
+filters, and its filters allocate as much memory as a compressed block states. Therefore, this
+module
 
-* follows a path link by link (`item_at`), and never out of the file;
+* follows the links of a path itself (`item_at`), and refuses links to other files;
 * accepts only datasets that store their own voxels, in blocks of a limited size;
-* accepts only filters whose output can be limited, and decompresses each block with `decoding`, to
-  at most its expected size;
+* accepts only filters whose output can be limited, and decompresses each block with `decoding`,
+  which refuses blocks that exceed their expected size;
 * reads an attribute only if it is small.
 
 `pack` and `unpack` convert small files, such as points and synapses, to and from bytes.
@@ -83,8 +84,8 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             continue
         if not isinstance(link, h5py.HardLink):
             msg = (
-                f"{path} of {what} is a link to another file, which is not followed: a file must "
-                "not refer to other files on this machine; copy the target into the file (h5copy)"
+                f"{path} of {what} is a link to another file, but an HDF5 file must not refer to "
+                "other files on this machine; copy the target into the file (h5copy)"
             )
             raise VolumeError(msg)
         found = found.get(name)
@@ -123,14 +124,14 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
         other = plist.get_external(0)[0]
         text = other.decode(errors="replace") if isinstance(other, bytes) else str(other)
         msg = (
-            f"{name} stores its voxels in another file, {text}, which is not opened: a file must "
-            f"not refer to other files on this machine; {remedy}"
+            f"{name} stores its voxels in another file, {text}, but an HDF5 file must not refer "
+            f"to other files on this machine; {remedy}"
         )
         raise VolumeError(msg)
     if plist.get_layout() == h5py.h5d.VIRTUAL:
         msg = (
-            f"{name} is virtual: its voxels are in other files, which are not opened: a file must "
-            f"not refer to other files on this machine; {remedy}"
+            f"{name} is virtual (its voxels are in other files), but an HDF5 file must not refer "
+            f"to other files on this machine; {remedy}"
         )
         raise VolumeError(msg)
     codes = [plist.get_filter(n)[0] for n in range(plist.get_nfilters())]
@@ -160,7 +161,7 @@ def read(
 
     Args:
         dataset: dataset of numbers.
-        slices: one for each axis, inside the dataset: a slice with start and stop, or a position.
+        slices: for each axis, a slice with start and stop inside the dataset, or an index.
         what: name of the file, for messages.
         out: array to fill (default: a new array).
 
@@ -239,17 +240,17 @@ def attribute(
     try:
         return _heap_text(owner, name, data)
     except _LargeTextError as error:
-        msg = f"attribute {name} of {what} is {error}; remove it, or store it with a fixed length"
+        msg = f"attribute {name} of {what} is {error}; remove the attribute"
         raise VolumeError(msg) from None
 
 
 def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -> Any:
     """Return an attribute of variable length, such as a text written by h5py.
 
-    Such an attribute holds the length of the text and its position in a heap of the file. HDF5 has
-    no function that returns this length. To read the text, it allocates that many bytes and reads
-    the whole heap. Therefore, this function takes the length from the bytes that HDF5 reads when it
-    looks for the attribute, and large reads raise an error.
+    The attribute itself contains only the length of the text, and the position of the text in a
+    heap (a part of the file for such texts). HDF5 allocates as many bytes as this length states and
+    reads the whole heap, but has no function that returns the length before. Therefore, this
+    function finds the length in the bytes that HDF5 reads while it searches for the attribute.
 
     Raises:
         _LargeTextError: the text or its heap is too large, or its length is unknown.
@@ -273,12 +274,13 @@ def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -
 
 
 def _lengths_of(name: str, parts: Iterable[bytes]) -> list[int]:
-    """Return the lengths of texts that the attribute messages of this name declare.
+    """Return the lengths of the texts of all attributes called *name* in some bytes of a file.
 
-    A message consists of a version, a flag, the sizes of name, type and space (2 bytes each), an
-    encoding (only in version 3), name, type, space and value. In version 1, name, type and space
-    are each padded to 8 bytes. A value of variable length begins with its length (4 bytes). See the
-    HDF5 file format specification, "The Attribute Message" and "Global Heap".
+    HDF5 stores an attribute as an "attribute message". The message consists of a version, a flag,
+    the sizes of name, type and space (2 bytes each), an encoding (only in version 3), name, type,
+    space and value. In version 1, name, type and space are each padded to 8 bytes. A value of
+    variable length begins with its length (4 bytes). See the HDF5 file format specification, "The
+    Attribute Message" and "Global Heap".
     """
     stored, found = name.encode() + b"\0", []
     for part in parts:
@@ -300,7 +302,7 @@ class _LargeTextError(Exception):
 
 
 class _WatchedFile:
-    """A file for HDF5 that records which parts are read, and refuses large reads."""
+    """A file-like object for HDF5 that records which bytes are read, and refuses large reads."""
 
     def __init__(self, raw: io.FileIO | io.BytesIO) -> None:
         """Wrap a file that is open for reading."""
@@ -316,14 +318,14 @@ class _WatchedFile:
         return self._raw.tell()
 
     def read(self, size: int = -1) -> bytes:
-        """Refuse; h5py calls `readinto` instead, but requires this method."""
+        """Raise an error; h5py requires this method, but calls only `readinto`."""
         raise NotImplementedError
 
     def readinto(self, buffer: Any) -> int | None:
-        """Fill *buffer* from the position.
+        """Fill *buffer* with the bytes at the current position of the file.
 
         Raises:
-            _LargeTextError: the buffer is larger than `_TEXT_BYTES`; only texts are so large.
+            _LargeTextError: the buffer is larger than `_TEXT_BYTES`, so HDF5 is reading a text.
         """
         if len(buffer) > _TEXT_BYTES:
             msg = f"in a heap of {len(buffer)} bytes, more than the limit of {_TEXT_BYTES}"
@@ -333,7 +335,7 @@ class _WatchedFile:
         return self._raw.readinto(buffer)
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the parts that were read; adjacent and overlapping parts are joined."""
+        """Yield the bytes that were read so far; adjacent and overlapping ranges are joined."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(self._ranges):
             if joined and start <= joined[-1][1]:
@@ -364,7 +366,7 @@ class _Blocks:
     """The blocks of one dataset.
 
     Attributes:
-        packer: codec of `decode` for the blocks, or ``None`` if they are not compressed.
+        packer: codec of `decode` for the blocks; ``None`` if the blocks are not compressed.
         is_direct: whether `unpacked` returns the voxels of a block. If not, `unpacked` only checks
             the block, and HDF5 must read the voxels.
         extent: extent of a block, voxels.
@@ -406,7 +408,7 @@ class _Blocks:
         self._stored: set[tuple[int, ...]] | None = None
 
     def _find_lzf(self) -> None:
-        """Choose a decoder for lzf; the decoder of h5py trusts the size that a block declares."""
+        """Decode lzf with imagecodecs if possible, because h5py trusts the size in a block."""
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
             with needs_extra("image", f"{self._what}, with blocks of more than {most} bytes,"):
@@ -454,7 +456,7 @@ class _Blocks:
         return np.frombuffer(content, self._dtype).reshape(self.extent)
 
     def _content(self, mask: int, data: Any) -> Any:
-        """Decode a block up to its expected size; for szip, only check the size."""
+        """Return the decoded bytes of a block; for szip, only check the size of the block."""
         steps = [code for n, code in enumerate(self._codes) if not mask >> n & 1]
         most = self._size + _CHECKSUMS
         if steps and steps[-1] == _FLETCHER:

@@ -45,17 +45,17 @@ class _Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Histogram:
-    """Number of voxels of each value, by channel and section.
+    """Number of voxels of each value, by channel and section (z).
 
     Attributes:
         counts: (c, s, n) int64; s is 1 if sections are counted together. Without *bins*, entry i
             counts the voxels of value ``lowest + i``. With *bins*, the first entry counts the
             voxels below all bins, the last entry the voxels above all bins, and each other entry
             the voxels of one bin.
-        lowest: value that the first entry counts.
+        lowest: without *bins*, the value that the first entry counts.
         bins: bins of floating-point voxels; ``None`` if each value is counted.
-        moments: (c, s, 5) float64, with *bins*: number, mean, sum of squared deviations from the
-            mean, least and largest value.
+        moments: (c, s, 5) float64, only with *bins*: number of voxels, their mean, sum of squared
+            deviations from the mean, least and largest value.
         not_finite: number of NaN and infinite voxels, which are not counted.
     """
 
@@ -98,7 +98,7 @@ class Histogram:
         ).trimmed()
 
     def trimmed(self) -> Histogram:
-        """Return the histogram without empty entries at both ends; with *bins*, keep them."""
+        """Remove zero counts at both ends of `counts`; a histogram with *bins* is not changed."""
         if self.bins is not None:
             return self
         present = np.flatnonzero(self.counts.any(axis=(0, 1)))
@@ -108,9 +108,9 @@ class Histogram:
     def statistics(self, percentiles: Iterable[float] = PERCENTILES) -> list[dict[str, Any]]:
         """Return count, mean, std, min, max and percentiles of each channel, over all sections.
 
-        Percentiles are interpolated linearly, as `numpy.percentile` does. They are exact or, with
-        *bins*, exact to the width of a bin. For a channel without voxels, only ``count`` is
-        returned.
+        Percentiles are interpolated linearly, as in `numpy.percentile`. Without *bins*, percentiles
+        are exact. With *bins*, the error of a percentile in the range of the bins is at most the
+        width of a bin. For a channel without voxels, only ``count`` is returned.
         """
         whole, wanted = self.whole(), tuple(percentiles)
         if whole.bins is None or whole.moments is None:
@@ -296,7 +296,7 @@ def _of_bins(
     reached = np.cumsum(counts)
 
     def ranked(rank: int) -> float:
-        """Return the value of the voxel with this rank, exact to the width of a bin."""
+        # The value at index *rank* of the sorted voxels, interpolated within a bin.
         if rank in (0, number - 1):
             return float(moments.least if rank == 0 else moments.largest)
         place = int(np.searchsorted(reached, rank, side="right"))

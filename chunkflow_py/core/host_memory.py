@@ -32,7 +32,7 @@ class OperatorMemory:
         size: extent of the largest chunk that the operator makes for a task, voxels, zyx; ``None``
             if this chunk is as large as the first input.
         work: bytes that the operator needs in addition to chunks while it works on one task.
-        held: purpose -> bytes that the operator keeps for all tasks together.
+        held: purpose -> bytes that stay allocated from task to task, such as a cache of blocks.
         complete: whether the estimate covers all memory of the operator.
     """
 
@@ -59,7 +59,7 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the total memory that this process may use, including what it uses already.
+    """Return the memory that this process may use in total, including the memory in use.
 
     The limit is the kernel's MemAvailable, or the limit of the container or job (control groups,
     version 1 and 2) if that is lower. Cached file pages do not count as used.
@@ -89,7 +89,9 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
 
 
 def check_fits(size: int, what: str) -> None:
-    """Check that an array fits in memory before it is allocated; a file may state a wrong size.
+    """Check, before an array is allocated, that the array fits in memory.
+
+    A damaged file may state a size that is much too large.
 
     Args:
         size: bytes of the array.
@@ -104,7 +106,7 @@ def check_fits(size: int, what: str) -> None:
     if available is not None and size > available:
         msg = (
             f"{what} takes {describe_bytes(size)}, but this process may use "
-            f"{describe_bytes(available)}; read a smaller part of it"
+            f"{describe_bytes(available)}; read a smaller part"
         )
         raise VolumeError(msg)
 

@@ -1,4 +1,4 @@
-"""Handlers of stop signals, in place before the rest of the package is imported.
+"""Handle stop signals from the start, even before the rest of the package is imported.
 
 Importing the command line takes a fraction of a second. A signal that arrives in that time is
 recorded (`keep_signals`), and a worker then drains as soon as it has started.
@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that a worker handles: `STOP`, except SIGHUP if it runs under nohup."""
+    """Return the signals in `STOP` that a worker handles; under nohup, SIGHUP is not handled."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in STOP if not (is_ignored and number == signal.SIGHUP)]
 
@@ -67,7 +67,7 @@ def restore_signals(before: dict[int, Any]) -> None:
 
 
 def leave_within(seconds: float, leave: Callable[[], None]) -> None:
-    """Call *leave*, which ends this process, after *seconds*; `stay` cancels the call."""
+    """After *seconds*, call *leave* to end this process, unless `stay` is called before."""
     timer = threading.Timer(seconds, leave)
     timer.daemon = True
     timer.start()
@@ -75,13 +75,13 @@ def leave_within(seconds: float, leave: Callable[[], None]) -> None:
 
 
 def stay() -> None:
-    """Cancel `leave_within`, because the program that called the command line continues."""
+    """Cancel `leave_within`: the program that has called the command line continues."""
     while _planned:
         _planned.pop().cancel()
 
 
 def leave_closed_terminal(*_: object) -> None:
-    """Discard output to a closed terminal, where every write would fail."""
+    """Redirect output from a closed terminal to /dev/null, because writes would fail."""
     import termios
 
     for descriptor in (0, 1, 2):
@@ -95,7 +95,7 @@ def leave_closed_terminal(*_: object) -> None:
 
 
 def starts_worker(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments of the command line begin with one of the `WORKERS`."""
+    """Return whether the subcommand in *arguments* (of the command line) is in `WORKERS`."""
     remaining = iter(arguments)
     for argument in remaining:
         if not argument.startswith("-"):
@@ -106,7 +106,7 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 
 
 def keep_signals() -> None:
-    """Record the first signal that asks this process to stop; the second ends the process at once.
+    """Record the first signal that asks this process to stop; end the process at the second.
 
     The handlers stay until the process ends; code that installs other handlers must restore them.
     At exit, after Python has removed its handlers, the signals are ignored.
@@ -142,9 +142,10 @@ def _keep(number: int) -> None:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """Raise `Interrupted` for ctrl-C in the block, but keep KeyboardInterrupts that code raises.
+    """Within the ``with`` block, raise `Interrupted` instead of KeyboardInterrupt on ctrl-C.
 
-    Has no effect outside the main thread, or where another handler is installed.
+    A KeyboardInterrupt that code in the block raises itself is not changed. This context manager
+    has no effect outside the main thread, or if another handler of SIGINT is installed.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not (is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):

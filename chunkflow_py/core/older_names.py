@@ -112,8 +112,8 @@ OPTIONS_INSTEAD = {
 INSTEAD = {
     "cutout-dvid-label": "convert the labels of DVID to precomputed or zarr, and read the copy: "
     "load-volume -v URL",
-    "czann-inference": "export the network to ONNX or to a BioImage package and give that to "
-    "inference --convnet-model",
+    "czann-inference": "export the network to ONNX or to a BioImage package, and give the "
+    "exported file to inference --convnet-model",
     "remap-segmentation": "assign ids that are unique in the volume when you label the objects: "
     "connected-components --global-ids or agglomerate --global-ids",
     "napari-pixel-classifier": "train a classifier in napari, and call it from your own file: "

@@ -53,7 +53,7 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 class _HookValue:
-    """An attribute that overrides a hook; the value may be assigned for each object."""
+    """An attribute that overrides a hook; each object may assign a value of its own."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         self.values = values
@@ -99,7 +99,7 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
 if not TYPE_CHECKING:
 
     class default_value:  # noqa: N801  (a decorator)
-        """The default value of a hook that is an attribute; subclasses and objects may set it."""
+        """Decorator for the default of a hook that is an attribute, not a method."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function
@@ -113,7 +113,10 @@ class WritersByPlace(Protocol):
     """Lookup of the task that writes a voxel; see `chunkflow_py.run.task_boxes`."""
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
-        """Return the number of the task that writes *voxel* (of the operator's input), if any."""
+        """Return the number of the task that writes *voxel*; ``None`` if there is no such task.
+
+        *voxel* is a position in voxels of the operator's input.
+        """
 
 
 def _is_marked(attribute: object) -> bool:
@@ -177,7 +180,7 @@ class HookBase:
         cls.declared_hooks = frozenset(declared)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raise a `TypeError` for a hook that the class does not declare."""
+        """Assign an attribute; raise a `TypeError` for a hook that the class does not declare."""
         if name in self.hook_names and name not in self.declared_hooks:
             kind = type(self).__name__
             msg = f"{kind} assigns the hook {name}; declare it in {kind} with {name} = hook_value()"
@@ -190,7 +193,7 @@ class HookBase:
 
 
 class OperatorBase(HookBase, adds_hooks=True):
-    """Base class of operators: every hook, with the default for operators that do not override it.
+    """Base class of operators, with all hooks and their defaults.
 
     For some hooks, the pipeline makes an assumption if an operator does not override them. If an
     operator overrides such a hook and returns ``None`` for "unknown", the pipeline makes no
@@ -200,17 +203,20 @@ class OperatorBase(HookBase, adds_hooks=True):
     # --- before the first task, in the order of the pipeline --------------------------------------
 
     def prepare(self, outline: Outline) -> None:
-        """Check, before the first task, that the operator can process the tasks and its input.
+        """Check, before the first task, that the operator can process what *outline* describes.
 
         Raises:
             ChunkflowError: the operator cannot process such tasks or such an input.
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Receive *required*, which returns the input box that the later operators need.
+        """Receive the function that returns the box that later operators need for a task.
 
-        The arguments of *required* are the box of a task and the domain. Called after `prepare`, if
-        the pipeline uses ``--expand-margin-size auto``.
+        Called after `prepare`, if the pipeline uses ``--expand-margin-size auto``.
+
+        Args:
+            required: function with two arguments, the box of a task and the domain. The function
+                returns the box that the later operators read for this task.
         """
 
     def create_output(self) -> str | None:
@@ -229,8 +235,8 @@ class OperatorBase(HookBase, adds_hooks=True):
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the input box needed for the output in *box*, in a volume with bounds *domain*.
 
-        The output box is in voxels of the output; the input box and *domain* are in voxels of the
-        first input, which are smaller if the operator declares `shrinks_by`.
+        The output box is in voxels of the output. The input box and *domain* are in voxels of the
+        first input. The two kinds of voxels differ in size if the operator declares `shrinks_by`.
         """
         del domain
         return box if self.shrinks_by is None else Scale.of(self.shrinks_by).finer(box)
@@ -277,9 +283,10 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def cut_remedy(self) -> str | None:
-        """Remedy to suggest if the result depends on the whole first input, as for a distance map.
+        """For an operator whose result depends on its whole first input: advice to log.
 
-        The remedy is logged once if the first input is only a part of a volume.
+        An example of such a result is a distance map. The advice is logged once, if the first input
+        is only a part of a volume.
         """
         return None
 
@@ -310,7 +317,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def times(self) -> int | None:
-        """For a loader: length of the time axis of its volume; each task may name a time point."""
+        """For a loader: length of the time axis of its volume; a task may have a time index."""
         return None
 
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
@@ -323,13 +330,14 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def any_voxel_size(self) -> bool:
-        """Whether inputs may differ in voxel size; by default, the pipeline raises an error."""
+        """Whether the inputs of the operator may have different voxel sizes."""
         return False
 
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
-        """Return dtype, channels and kind of the output; for several chunks, name -> `Voxels`.
+        """Return dtype, channels and kind of the output.
 
-        ``None`` if they are not known before a task runs. If an operator does not override this
+        If the operator makes several chunks, return a dict, chunk name -> `Voxels`. Return ``None``
+        if the properties are not known before a task runs. If an operator does not override this
         hook, the pipeline uses `keeps_voxels` and `voxels_from`.
         """
         return None
@@ -340,7 +348,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of the output for a first input like *read*."""
+        """Return dtype, channels and kind of the output, given those of the first input."""
         del read
         return None
 
@@ -367,7 +375,8 @@ class OperatorBase(HookBase, adds_hooks=True):
     def origin(self) -> str | None:
         """Address that the operator reads: a file, a folder, or ``ADDRESS at mip N``.
 
-        No operator of the pipeline may write there; see `chunkflow_py.volume.array_identity`.
+        No operator of the pipeline may write to this address; see
+        `chunkflow_py.volume.array_identity`.
         """
         return None
 
@@ -390,7 +399,7 @@ class OperatorBase(HookBase, adds_hooks=True):
     def separates_times(self) -> bool:
         """Whether tasks of different time points write different objects.
 
-        False for operators that name files after boxes or objects, without the time index.
+        ``False`` for operators that write files whose names do not contain the time index.
         """
         return True
 
@@ -402,26 +411,29 @@ class OperatorBase(HookBase, adds_hooks=True):
         return None
 
     def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover] | None:
-        """Yield objects that are already stored in the boxes of *tasks*.
+        """Yield objects of earlier runs at addresses where the tasks will write.
 
-        Called after `create_output`. If this hook returns ``None``, the pipeline looks at
+        Called after `create_output`. If this hook returns ``None``, the pipeline searches
         `destinations` for files that are named after boxes.
+
+        Args:
+            tasks: lookup of the task that writes a voxel.
         """
         del tasks
         return None
 
     @default_value
     def kept(self) -> str | None:
-        """Address of the output by which the operator recognises finished tasks, to skip them.
+        """For an operator that skips finished tasks: address of the output that marks such a task.
 
-        ``None`` if a marker file stands for all outputs of a task; empty if the operator does not
-        skip finished tasks.
+        ``None`` if a marker file stands for all outputs of a task; an empty text if the operator
+        does not skip tasks.
         """
         return ""
 
     @default_value
     def missing_output(self) -> str | None:
-        """Address of the output volume, if it does not exist on this machine."""
+        """Address of the output volume, if the volume does not exist yet."""
         return None
 
     @default_value
@@ -441,7 +453,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return None
 
     def check_memory(self, line_bytes: int) -> None:
-        """Check that a pipeline that needs *line_bytes* in total fits in memory.
+        """Check that the pipeline, which needs *line_bytes* bytes in total, fits in memory.
 
         Raises:
             OptionError: the pipeline does not fit; the message names options with which it fits.
@@ -460,9 +472,9 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
-        """For a transform: start computing the next chunk; return a future of the result."""
+        """For a transform: start computing on *chunk*; return a future of the result."""
         del chunk, bbox
-        raise TypeError(type(self).__name__ + " cannot start a chunk ahead of time")
+        raise TypeError(type(self).__name__ + " cannot compute a chunk ahead of time")
 
     # Declared by an operator that reports its progress. The pipeline assigns a function, which the
     # operator calls with the number of parts done and of all parts.
@@ -494,12 +506,12 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Files other than volumes that workers need, as the user gives them -> code or data."""
+        """Files that workers need, except volumes: address or path -> ``code`` or ``data``."""
         return {}
 
     @default_value
     def fetched_files(self) -> dict[str, str]:
-        """Path of the local copy of each needed file that is given as an address, by address."""
+        """Downloaded files among `needed_files`: address -> path of the local copy."""
         return {}
 
     @default_value
@@ -517,20 +529,20 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def network_seconds(self) -> float:
-        """For a network: total run time of the network so far, in seconds; read from any thread."""
+        """For a network: total seconds of its forward passes so far; any thread may read this."""
         return 0.0
 
     @default_value
     def patch_counts(self) -> dict[str, int]:
-        """For a network in a run: counts of patches, and of bytes that tasks exchanged, so far.
+        """For a network in a run: numbers of patches, and of bytes that tasks exchanged, so far.
 
-        The names are those of `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
+        The keys are those of `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
         """
         return {}
 
     @default_value
     def traffic(self) -> Traffic | None:
-        """Totals of the operator's reads so far, such as bytes; ``None`` if it does not count."""
+        """Totals of the operator's reads so far, such as bytes; ``None`` if not counted."""
         return None
 
 
@@ -544,7 +556,7 @@ class SourceBase(HookBase, adds_hooks=True):
 
     @default_value
     def is_divided(self) -> bool:
-        """Whether the tasks divide a volume; ``False`` if the user chose the box."""
+        """Whether the tasks divide a volume; ``False`` if the user gives the box of one task."""
         return True
 
     @default_value
@@ -554,11 +566,11 @@ class SourceBase(HookBase, adds_hooks=True):
 
     @default_value
     def work(self) -> Callable[[Task], Task] | None:
-        """Function to apply to each task before the rest of the pipeline, if any."""
+        """Function to apply to each task before the first operator; ``None`` for no function."""
         return None
 
     def create_output(self) -> str | None:
-        """Create output volumes before workers start; return the first new address, if any."""
+        """Create output volumes before workers start; return the first address created, if any."""
         return None
 
     def stop(self) -> None:
@@ -573,14 +585,14 @@ class SourceBase(HookBase, adds_hooks=True):
 
 
 class _Wrapped(OperatorBase):
-    """The hooks of a plain function: the values given to `with_hooks`, and defaults."""
+    """The hooks of a plain function: values from `with_hooks`, and defaults for the others."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         vars(self).update(values, declared_hooks=frozenset(values))
 
 
 class _WrappedSource(SourceBase):
-    """The default hooks, for an iterable of tasks that is not a `SourceBase`."""
+    """The hooks of an iterable of tasks that is not a `SourceBase`: all have their defaults."""
 
 
 def hooks_of(operator: object) -> OperatorBase:
@@ -618,6 +630,7 @@ def _refuse_plain(operator: object, base: type[HookBase]) -> None:
         kind, name = type(operator).__name__, min(names)
         msg = (
             f"{kind}.{name} has the name of a hook, but {kind} does not inherit from "
-            f"{base.__name__}; inherit from it and put @hook above each hook, or rename {name}"
+            f"{base.__name__}; inherit from {base.__name__} and put @hook above each hook, or "
+            f"rename {name}"
         )
         raise TypeError(msg)

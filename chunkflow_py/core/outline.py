@@ -35,9 +35,10 @@ class Outline:
         has_tasks: whether tasks have boxes when they reach the operator, even if these boxes are
             not known yet.
         has_times: whether tasks have a time index; ``None`` if this is not known yet.
-        time_points: number of the time points of all tasks, as far as it is known; at least 1.
+        time_points: number of different time points of all tasks; 1 if not known.
         voxels: dtype, channels and kind of the operator's first input, if known.
-        times: length of the time axis of the volume of *domain*, if it has one.
+        times: length of the time axis of the volume that the operator's first input comes from;
+            ``None`` if the volume has no time axis.
         voxel_size_nm: voxel size of the operator's first input, nanometres, zyx, if known.
         scale: size of a voxel of the operator's first input, in voxels of the pipeline's input,
             zyx. The boxes of tasks are stored in voxels of the pipeline's input.
@@ -99,7 +100,7 @@ def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
     """Return *boxes* with *low* added to their starts and *high* to their stops.
 
     Raises:
-        GeometryError: one of them would contain no voxel.
+        GeometryError: one of the new boxes would contain no voxel.
     """
     if isinstance(boxes, BoxGrid):
         for smallest in (boxes[0], boxes[len(boxes) - 1]):  # the end of the region may cut the last
@@ -110,7 +111,7 @@ def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
 
 
 class ScaledBoxes(Sequence[BoundingBox]):
-    """Boxes converted to voxels of a fractional scale; each box is converted when it is read.
+    """A sequence of boxes in voxels of another size; each box is converted when it is read.
 
     Args:
         boxes: boxes of all tasks, in voxels of the pipeline's input.
@@ -118,7 +119,6 @@ class ScaledBoxes(Sequence[BoundingBox]):
     """
 
     def __init__(self, boxes: Boxes, scale: Scale) -> None:
-        """Store the arguments; ten million boxes of a grid take no memory."""
         self.boxes, self.scale = boxes, scale
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class ScaledBoxes(Sequence[BoundingBox]):
         return largest_scaled(size, self.scale)
 
     def unscaled(self, box: BoundingBox) -> BoundingBox | None:
-        """Return the original of *box*, a converted box; ``None`` if there is none."""
+        """Return the box in *boxes* that converts to *box*; ``None`` if there is no such box."""
         if not isinstance(self.boxes, BoxGrid):
             return self._unscaled.get(box)
         for point in self.scale.owners(box.start):
@@ -167,7 +167,8 @@ class ScaledBoxes(Sequence[BoundingBox]):
 def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
     """Return *boxes* in voxels of *scale*; see `Scale.coarser`.
 
-    The boxes of a grid stay a grid if they begin at voxels of the scale.
+    The result is a grid again if *boxes* is a grid whose boxes begin at boundaries of voxels of
+    *scale*.
     """
     if scale == UNIT_SCALE:
         return boxes
@@ -189,7 +190,7 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
 
 
 def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
-    """Return the largest extent of a box of extent *size* in voxels of *scale*, wherever it is."""
+    """Return the largest extent in voxels of *scale* that a box of extent *size* can have."""
     rows = zip(size, scale, strict=True)
     return Zyx(*(-(-n // f) + (n % f != 0 or f.denominator > 1) for n, f in rows))
 

@@ -11,7 +11,7 @@ REPLACEMENT = "\ufffd"  # a name would import unicodedata
 
 
 class _Table(dict[int, str]):
-    """Code point -> replacement; filled on demand."""
+    """Code point -> replacement, computed when the code point is first looked up."""
 
     def __missing__(self, code: int) -> str:
         each = chr(code)
@@ -41,21 +41,21 @@ def is_digits(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def bounded(text: str, most: int) -> str:
-    """Return *text*, or its first *most* characters and an ellipsis.
+def bounded(text: str, limit: int) -> str:
+    """Shorten *text* to its first *limit* characters and an ellipsis, if the text is longer.
 
-    An address that would be cut is dropped as a whole, because a password in the remaining part
-    could not be recognised.
+    If the cut falls inside an address, the whole address is removed, because a password in the
+    rest of the address could not be recognised.
     """
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    cut = text[:most]
+    cut = text[:limit]
     word = max(map(cut.rfind, " \n\t")) + 1
     if (address := cut.find("://", word)) >= 0:
         cut = cut[:address]
     return f"{cut}…"
 
 
-def tail(text: str, most: int) -> str:
-    """Return *text*, or at most its last *most* characters, beginning at the start of a line."""
-    return text if len(text) <= most else text[-most:].partition("\n")[2]
+def tail(text: str, limit: int) -> str:
+    """Return the last whole lines of *text* that have at most *limit* characters together."""
+    return text if len(text) <= limit else text[-limit:].partition("\n")[2]

@@ -7,27 +7,28 @@ result   |   0    |   1    |   2    |   3    |             voxels of 6 nm; centr
 ```
 
 Each voxel of the result is a weighted mean of the input voxels around its centre. Along an axis,
-the weight of an input voxel at a distance d from the centre (in voxels) is kernel(d / w) with
-w = 1 or, if voxels become larger, w = the ratio of the sizes, so that the kernel also removes
-details that the larger voxels cannot represent (antialiasing). Weights are divided by their sum. At
-the bounds of the volume, the sum includes existing voxels only. The kernels:
+the weight of an input voxel at a distance of d input voxels from the centre is kernel(d / w). If
+voxels become larger, w is the ratio of the sizes: the wider kernel removes details that the larger
+voxels cannot represent (antialiasing). Otherwise, w = 1. Weights are divided by their sum. At the
+bounds of the volume, the sum includes existing voxels only. The kernels are:
 
 * ``linear``: 1 - abs(x), and 0 from x = 1;
 * ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 from x = 2. It keeps more
   detail than ``linear``, but may exceed the range of the input at sharp edges.
 
 Other programs interpolate without smoothing, and repeat the voxels at the bounds of the volume
-(``edge`` of scikit-image, ``nearest`` of SciPy). These kernels do so, with w = 1:
+(``edge`` of scikit-image, ``nearest`` of SciPy). Two more kernels reproduce these programs. These
+two repeat the voxels at the bounds and always use w = 1:
 
 * ``hat``: the kernel of ``linear``;
 * ``spline``: the cubic spline through the voxels. Its kernel falls by a factor of 0.27 per voxel,
   and is cut off at 14 voxels, where it is 1e-8.
 
-Labels cannot be averaged. ``nearest`` takes the voxel that contains the centre; ``mode`` takes the
-label that covers the largest part of the voxel of the result, or the smallest of several such
-labels.
+Labels cannot be averaged. ``nearest`` copies the label of the input voxel that contains the centre
+of the voxel of the result. ``mode`` chooses the label that covers the largest part of the voxel of
+the result. If several labels cover equal parts, ``mode`` chooses the smallest of these labels.
 
-Positions are exact fractions, and the operations on a voxel are always the same, in the same order.
+Positions are exact fractions, and each voxel is computed by the same operations in the same order.
 So the value of a voxel does not depend on the chunk that contains it.
 """
 
@@ -64,11 +65,11 @@ _LARGEST = 2**24  # of the numbers of a fraction, so that positions fit into 64 
 
 
 class _Taps(NamedTuple):
-    """For each voxel of the result, the input voxels from which it is computed, along one axis.
+    """For each voxel of the result, its input voxels along one axis; each input voxel is a tap.
 
     Attributes:
-        position: (voxels, taps) positions of the input voxels in the volume.
-        weight: (voxels, taps) weight of each; 0 for taps that are not used.
+        position: (voxels, taps) position in the volume of each tap.
+        weight: (voxels, taps) weight of each tap; 0 for taps that are not used.
     """
 
     position: NDArray[np.int64]
@@ -81,7 +82,8 @@ class Resampling:
 
     Attributes:
         scale: size of a voxel of the result in input voxels, zyx.
-        method: one of `METHODS`, or one for each axis, zyx; ``mode`` works only for all axes.
+        method: one of `METHODS`, or three of `METHODS` for the axes z, y and x. ``mode`` cannot be
+            combined with other methods.
         origin: corner at which voxel 0 of the result begins, in input voxels, zyx.
     """
 
@@ -103,7 +105,8 @@ class Resampling:
         """Check the method and the numbers of the ratio.
 
         Raises:
-            OptionError: the method is unknown, or the ratio is not usable.
+            OptionError: the method is unknown, or a numerator or denominator of the ratio of the
+                voxel sizes has more than 24 bits.
         """
         for method in self.methods:
             if method not in METHODS or (method == "mode" and self.method != "mode"):
@@ -113,8 +116,8 @@ class Resampling:
         for axis, factor in zip(AXES, self.scale, strict=True):
             if max(factor.numerator, factor.denominator) >= _LARGEST:
                 msg = (
-                    f"the ratio of the voxel sizes along {axis} is {factor}, whose numbers have "
-                    f"more than 24 bits; round the voxel sizes to fewer digits"
+                    f"the ratio of the voxel sizes along {axis} is {factor}, whose numerator or "
+                    f"denominator has more than 24 bits; round the voxel sizes to fewer digits"
                 )
                 raise OptionError(msg)
 
@@ -133,8 +136,8 @@ class Resampling:
         """Return the input box that the result in *box* depends on.
 
         Args:
-            box: box of the result, in its voxels.
-            domain: bounds of the input volume.
+            box: box of the result, in voxels of the result.
+            domain: bounds of the input volume, in input voxels.
         """
         if box.is_empty:
             return BoundingBox(domain.start, domain.start)
@@ -156,8 +159,8 @@ class Resampling:
             array: (z, y, x) or (c, z, y, x), any real dtype; bool only with the methods for labels.
             box: box of *array*, in input voxels.
             target: box to compute, in voxels of the result.
-            domain: bounds of the input volume. Input voxels that exist but that *box* lacks are
-                treated as if the volume ended there.
+            domain: bounds of the input volume, in input voxels. If *box* lacks input voxels that
+                *target* needs, the volume is treated as if it ended at the end of *box*.
 
         Returns:
             An array of the same dtype and channels. Integers are rounded half to even, and clipped
@@ -205,7 +208,7 @@ class Resampling:
     # --- positions ------------------------------------------------------------------------------
 
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
-        """Return the first and the last input voxel that a voxel of the result depends on."""
+        """Return the first and the last input voxel on which *voxel*, of the result, depends."""
         factor, method = Fraction(self.scale[axis]), self.methods[axis]
         origin = self.origin[axis]
         if method == "nearest":
@@ -231,14 +234,14 @@ class Resampling:
         return p * (common // q), common, a * (common // b)
 
     def _nearest(self, axis: int, target: BoundingBox, box: BoundingBox) -> NDArray[np.int64]:
-        """Return the positions in *box* of the voxels that contain the centres along an axis."""
+        """Return, in *box*, the index of the input voxel that contains each centre of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         index = ((2 * voxels + 1) * p + 2 * a) // (2 * q)
         return np.clip(index, box.start[axis], box.stop[axis] - 1) - box.start[axis]
 
     def _taps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return the input voxels of each voxel of *target* along an axis, within *box*."""
+        """Return the input voxels in *box* and their weights for each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         # The centre is at ((2 j + 1) p + 2 a - q) / 2 q, in voxels from that of input voxel 0.
@@ -257,7 +260,7 @@ class Resampling:
         return _normalised(index, weight, box.start[axis], box.stop[axis])
 
     def _overlaps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return how much of each voxel of *target* is covered by input voxels along an axis."""
+        """Return the input voxels in *box*; weights are overlaps with each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         first = (voxels * p + a) // q
@@ -299,7 +302,7 @@ class Resampling:
     def _vote(
         self, array: NDArray[Any], box: BoundingBox, target: BoundingBox, out: NDArray[Any]
     ) -> None:
-        """Write the label that covers most of each voxel; the smallest of several."""
+        """Write to *out*, for each voxel, the label that covers most of the voxel (see `_most`)."""
         z, y, x = (self._overlaps(axis, target, box) for axis in range(3))
         start = box.start
 
@@ -379,10 +382,10 @@ def _normalised(
 
 
 def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, stop: int) -> _Taps:
-    """Remove unused columns; let other unused taps repeat a used tap of the same voxel.
+    """Remove taps that no voxel uses; replace other unused taps by a used tap of their voxel.
 
-    An unused tap has the weight 0. It must nevertheless not read a voxel outside of the required
-    input, because this voxel could be NaN, and 0 times NaN is NaN.
+    A voxel does not use a tap of weight 0. Even such a tap must not read a voxel outside of the
+    required input, because that voxel could be NaN, and 0 times NaN is NaN.
     """
     columns = (weight != 0).any(axis=0)
     if not columns.any():
@@ -397,7 +400,7 @@ def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, sto
 def _weighted(
     array: NDArray[Any], axis: int, taps: _Taps, start: int, number: type[Any]
 ) -> NDArray[Any]:
-    """Return the weighted sums of *array* along *axis*, in the precision of *number*."""
+    """Return the sums of *array* along *axis*, weighted by *taps*, as type *number*."""
     index, weight = taps.position - start, taps.weight.astype(number)
     shape = list(array.shape)
     shape[axis] = len(index)
@@ -424,11 +427,11 @@ def _weighted(
 
 
 def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
-    """Return, for each column, the label with the largest sum of shares; the smallest of several.
+    """Return the label with the largest sum of shares for each voxel; if equal, the smallest.
 
     Args:
-        labels: (candidates, voxels).
-        shares: (candidates, voxels), whole numbers.
+        labels: (candidates, voxels), labels of the input voxels that overlap each voxel.
+        shares: (candidates, voxels), size of each overlap, a whole number.
     """
     # Most voxels lie inside an object: all candidates with a share are equal.
     reference = labels[np.argmax(shares > 0, axis=0), np.arange(labels.shape[1])]

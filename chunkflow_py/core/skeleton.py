@@ -30,7 +30,7 @@ class Skeleton:
     """The centre line of one object; a task carries a dict, object id -> skeleton.
 
     Attributes:
-        vertices_nm: (n, 3) float32, zyx, nanometres; voxel k reaches from k to k + 1 voxel sizes.
+        vertices_nm: (n, 3) float32, zyx, nanometres; voxel k begins at k times the voxel size.
         edges: (m, 2) uint32, indices of the two vertices that each edge joins.
         radii_nm: (n,) float32, distance to the nearest surface; -1 where it is not known.
         types: (n,) uint8, the types of SWC: 0 undefined, 1 soma, 2 axon, 3 dendrite, ...
@@ -115,7 +115,8 @@ class Skeleton:
         format, the coordinates of a vertex are x, y, z.
 
         Args:
-            as_floats: store `FLOAT_ATTRIBUTES` instead of `ATTRIBUTES`.
+            as_floats: store the types as float32 (`FLOAT_ATTRIBUTES`) instead of uint8
+                (`ATTRIBUTES`), because Neuroglancer shows no skeletons with integer attributes.
         """
         counts = np.array([len(self), len(self.edges)], "<u4")
         arrays = (
@@ -166,7 +167,7 @@ class Skeleton:
             raise VolumeError(msg) from error
         if place != len(data):
             msg = (
-                f"{what} is not a valid skeleton: it should have {place} bytes, but has "
+                f"{what} is not a valid skeleton: the file should have {place} bytes, but has "
                 f"{len(data)}; create the skeleton again"
             )
             raise VolumeError(msg)
@@ -208,7 +209,7 @@ class Skeleton:
         """Return the skeleton in the text of an SWC file.
 
         Args:
-            text: the whole file, nanometres.
+            text: the whole file; coordinates and radii are in nanometres.
             what: name of the file, for messages.
 
         Raises:

@@ -51,11 +51,12 @@ class Synapses:
         post: (m, 3), zyx, voxels: indices of the voxels that contain the postsynaptic points.
         post_to_pre: (m,) row of *pre* that each postsynaptic point belongs to.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx, if known.
-        pre_confidence: (n,) in [0, 1].
-        post_confidence: (m,) in [0, 1].
+        pre_confidence: (n,) confidence of each T-bar, in [0, 1].
+        post_confidence: (m,) confidence of each postsynaptic point, in [0, 1].
         users: names of the people who made or edited the points.
-        pre_users: (n,) index of *users*, -1 for unknown.
-        post_users: (m,) index of *users*, -1 for unknown.
+        pre_users: (n,) index in *users* of the annotator of each T-bar; -1 if unknown.
+        post_users: (m,) index in *users* of the annotator of each postsynaptic point; -1 if
+            unknown.
         object_ids: (n,) id of the segment that contains each T-bar, 0 for none.
     """
 
@@ -214,8 +215,8 @@ class Synapses:
             data: the whole file.
             what: name of the file, for messages.
             voxel_size_nm: voxel size that replaces the voxel size in the file, nanometres, zyx.
-            is_xyz: whether positions and voxel size in the file are xyz, if the file does not
-                state their order.
+            is_xyz: whether positions and voxel size in the file are in the order xyz instead of
+                zyx. If the file states an order, this argument is ignored.
 
         Raises:
             VolumeError: the file has none of the formats.
@@ -230,15 +231,15 @@ class Synapses:
                 msg = f"{what}: {error}"
                 raise ChunkError(msg) from error
             msg = (
-                f"{what} does not contain synapses in a known format ({error}); it must have pre "
-                "(n, 3) and may have post (m, 4), or be a list of DVID elements"
+                f"{what} does not contain synapses in a known format ({error}); it must be a "
+                "list of DVID elements, or contain pre (n, 3) and, optionally, post (m, 4)"
             )
             raise VolumeError(msg) from error
         return synapses if voxel_size_nm is None else replace(synapses, voxel_size_nm=voxel_size_nm)
 
 
 def _fields(found: Mapping[str, Any], order: str) -> dict[str, Any]:
-    """Return the arguments of `Synapses` from the arrays of a file."""
+    """Convert the arrays of a file to the arguments of `Synapses`."""
     turn = slice(None, None, -1 if order == "xyz" else 1)
     post = np.asarray(found["post"]).reshape(-1, 4) if found.get("post") is not None else None
     size = found.get("resolution")

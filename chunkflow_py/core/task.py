@@ -23,7 +23,7 @@ class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
 
 
 class Lease(Protocol):
-    """The right to work on a message of a queue, until it is acknowledged or released."""
+    """The right to work on a message of a queue, until the message is acknowledged or released."""
 
     @property
     def lost(self) -> bool:
@@ -65,7 +65,8 @@ class Task:
     def bbox(self) -> BoundingBox | None:
         """The box of the task, if any, in voxels of the current operator's input.
 
-        The region stays in voxels of the pipeline's input, because it names the task.
+        The attribute `region` stays in voxels of the pipeline's input, because the task is named
+        after the region.
         """
         return None if self.region is None else self.scale.coarser(self.region.bbox)
 
@@ -78,7 +79,7 @@ class Task:
         """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`.
 
         Raises:
-            GeometryError: the box would contain no voxel.
+            GeometryError: the new box would contain no voxel.
         """
         if self.region is not None:
             offsets = map(self.scale.whole_offset, (low, high))
@@ -101,8 +102,8 @@ class Task:
         except KeyError:
             known = ", ".join(sorted(self.items)) or "none"
             msg = (
-                f"no chunk named {name!r} (chunks so far: {known}); add an operator that makes it "
-                "earlier in the pipeline or change --input-name"
+                f"no chunk named {name!r} (chunks so far: {known}); change --input-name, or add "
+                "an operator that makes this chunk earlier in the pipeline"
             )
             raise MissingChunkError(msg) from None
 

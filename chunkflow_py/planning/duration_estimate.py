@@ -61,7 +61,7 @@ class Fleet:
     processes: int = 1
 
     def rounds(self, tasks: int) -> float:
-        """Return the number of tasks of the busiest process, given the number of all tasks."""
+        """Return the number of tasks of the busiest process if *tasks* tasks are shared evenly."""
         return ceil(tasks / (self.machines * self.processes))
 
 
@@ -88,8 +88,8 @@ def measured_duration(
     """Return the duration of a step from pilot tasks, or ``None`` if too little was measured.
 
     Args:
-        observations: measurements of the pilot processes, which ran at the same time. There was one
-            for each process on a machine of the run.
+        observations: measurements of the pilot processes. These processes ran at the same time,
+            and were as many as the worker processes on a machine of the run.
         tasks: number of tasks of the step.
         mean_work: mean work of a task, in the same unit as *work*.
         work: function that computes the work of a task from its box, in any unit, such as voxels.
@@ -140,7 +140,7 @@ def _speed(
 
 
 def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
-    """Return the speed of a process whose first task has not ended, from its reported progress."""
+    """Return the speed of a process from the reported progress of its unfinished first task."""
     begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
     if not begun or found.ready_s is None:
         return None

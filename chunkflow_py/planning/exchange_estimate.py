@@ -6,8 +6,9 @@ with      | read | network: each patch once    | write and read parts | write |
                                                  <---- gain -------->
 ```
 
-The exchange pays if it saves more network time than it takes to write and read the parts. The
-estimate is cautious, because writing and reading may overlap with the network in a run.
+A part is what a task stores of a patch for another task. The exchange pays if the network time that
+it saves exceeds the time to write and read the parts. The estimate is cautious, because writing and
+reading may overlap with the network in a run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ENOUGH_BYTES = 10_000_000  # a store's speed is not measured with less
 
 @dataclass(frozen=True)
 class Exchange:
-    """Exchange of patches between the tasks of a step, for one network, if all parts are found.
+    """Exchange of patches between the tasks of a step, for one network, if no part is missing.
 
     A part is what a task stores of a patch for another task.
 
@@ -43,16 +44,16 @@ class Exchange:
         operator: label of the inference operator.
         computed: number of patches of all tasks together, each computed once.
         ideal: number of patches of a single task that covers the volume.
-        written_bytes: bytes of the parts that all tasks write; they read the same amount.
-        task_bytes: bytes of the parts that a task writes on average; it reads the same amount.
+        written_bytes: bytes of the parts that all tasks write. All tasks read as many bytes.
+        task_bytes: bytes of the parts that a task writes on average. A task reads as many bytes.
         voxel_bytes: bytes of parts that are written for each output voxel.
-        objects: number of objects that all tasks write; each is read once.
+        objects: number of objects that all tasks write. Each object is read once.
         task_objects: number of objects that a task writes on average.
         lists: number of list requests of all tasks together.
-        peak_bytes: largest number of bytes that are stored at the same time. These are the parts
-            from finished tasks for tasks that have not begun (see
-            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`). For each worker, the
-            parts of one task are added, because parts are removed only when a task is recorded.
+        peak_bytes: largest number of bytes of parts that are stored at the same time: parts from
+            finished tasks for tasks that have not begun (see
+            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`), and the parts of
+            one task per worker, because a worker removes parts only when its task is recorded.
         memory_bytes: additional memory that a process needs for the parts.
     """
 
@@ -70,7 +71,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, relative to a single task that covers the volume."""
+        """Number of computed patches, divided by that of a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
@@ -139,8 +140,9 @@ def exchange_of(
         tasks: number of tasks.
         workers: number of worker processes of the run. A single worker is assumed to run the tasks
             in the order of their numbers. Several workers are assumed to use the checkerboard
-            order.
-        share: number of tasks per box; see `Patches.times`.
+            order, in which neighbouring tasks do not run at the same time.
+        share: number of tasks divided by number of boxes, because several tasks may have the same
+            box (time points), or some boxes may have no task (a mask).
     """
     if patches.sharing is None:
         return None
@@ -214,8 +216,8 @@ def store_speed(
     """Return the speed at which a pilot process reads and writes, bytes per second, if known.
 
     Parts are assumed to be stored in the same kind of store as the output. A pilot writes to a
-    local folder. Therefore, the speed of a cloud store is known only if the pilot reads from one.
-    The measured time includes compression, so the store itself may be faster.
+    local folder. Therefore, the speed of a cloud store is known only if the pilot reads from
+    a cloud. The measured time includes compression, so the store itself may be faster.
 
     Args:
         observations: measurements of the pilot processes.
@@ -245,7 +247,7 @@ def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> 
 
 
 def _read_bytes(seen: Observation, reads: Sequence[Transfer]) -> float:
-    """Return the stored (compressed) bytes that some loaders have read for the tasks of a pilot."""
+    """Return the compressed bytes that some loaders have read for the tasks of a pilot."""
     found = 0.0
     for each in reads:
         stored, _, needed = seen.traffic.get(each.operator, (0, 0, 0))
@@ -262,7 +264,7 @@ def gain_of(
     fleet: Fleet,
     bytes_per_s: float | None,
 ) -> Gain:
-    """Return the duration of a step with the exchange of patches, and the time that it saves.
+    """Return the duration of a step with the exchange of patches, and the time saved.
 
     Args:
         exchanges: exchange of patches for each network whose tasks share patches.
@@ -292,8 +294,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size: its transfers must not
-    take longer than the network time that the exchange saves at the present size.
+    The function returns ``None`` if the exchange does not pay at that size. The exchange pays if
+    writing and reading the parts takes no longer than the network time that the exchange saves at
+    the present size.
 
     Args:
         gain: gain at the present task size.

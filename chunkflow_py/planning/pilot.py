@@ -169,8 +169,8 @@ def run_pilots(
         request: pipeline and settings, which are sent to every process.
         numbers: for each process, the numbers of its tasks in the plan of the step.
         seconds: time limit; processes that still run at this time are killed.
-        folder: folder for the output, which is removed at the end (default: the temporary folder of
-            the system).
+        folder: existing folder for the output (default: the temporary folder of the system). The
+            output is removed at the end.
     """
     found = [Observation() for _ in numbers]
     with TemporaryDirectory(prefix=".plan-", dir=folder or gettempdir()) as scratch:
@@ -197,7 +197,7 @@ def run_pilots(
 
 
 def note_peak(pid: int, found: Observation) -> None:
-    """Record the peak memory of the process *pid* in *found*, if the process is still running."""
+    """Set ``found.peak_bytes`` to the peak memory of the process *pid*, if it still runs."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
@@ -239,8 +239,8 @@ def _started(
 def operators_left_out(operators: Sequence[Operator]) -> list[str]:
     """Return the names of the operators that a pilot run leaves out.
 
-    These are operators whose output cannot be redirected to a temporary folder, and operators that
-    skip tasks that a run has completed.
+    A pilot leaves out operators whose output cannot be redirected to a temporary folder, and the
+    operators ``skip-task-…``, because they skip tasks that are already complete.
     """
     return [stage.name for stage in operators if not _is_in_pilot(stage)]
 
@@ -292,7 +292,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Make *saver* write to a new volume below *folder* that is otherwise like its own volume."""
+    """Make *saver* write to a new volume below *folder*, with the properties of its own volume."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None
@@ -327,7 +327,6 @@ class PilotListener(Listener):
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None], started: float) -> None:
-        """Store the arguments, and set the number of finished tasks to 0."""
         self.send, self.started = send, started
         self.pipeline: Pipeline | None = None
         self.done = 0
@@ -360,9 +359,10 @@ class PilotListener(Listener):
             self.send({"event": "progress", "at": now, "operator": label, "share": share})
 
     def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
-        """Send the start of an operator as progress 0, until the first task has ended.
+        """Send the start of an operator on the first task, as a progress of 0.
 
-        If the time limit stops the process during its first task, only the progress was measured.
+        If the time limit stops the process during its first task, these events are the only
+        measurements.
         """
         if not self.done:
             self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})

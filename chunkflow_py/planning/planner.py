@@ -135,7 +135,7 @@ class _Planner:
     def _waits_for(self, errors: Sequence[ChunkflowError]) -> bool:
         """Return whether this step reads a volume that an earlier step must first create.
 
-        If it does, a note is added to the plan.
+        In this case, add a note to the plan.
         """
         waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
@@ -258,7 +258,7 @@ class _Planner:
         return None
 
     def _take_stored(self) -> None:
-        """Estimate the compressed bytes that are read and written, from those of the pilot run."""
+        """Estimate the compressed bytes of all tasks from the compressed bytes of the pilot run."""
         found = self.found
         for transfer in found.reads:
             seen = [o.traffic[transfer.operator] for o in self.observations
@@ -397,7 +397,7 @@ class _Planner:
     def _costs(
         self, hours: float | None, more: Mapping[str, float] = MappingProxyType({})
     ) -> tuple[Cost, Cost | None]:
-        """Return the costs at the on-demand and the spot price, including the items in *more*."""
+        """Return the costs at the on-demand and the spot price; *more* contains further items."""
         found = self.found
         hour, spot_hour, spot = self.settings.price, None, None
         if hour is None and self.instance is not None:

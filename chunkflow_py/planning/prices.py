@@ -97,7 +97,7 @@ class Cost:
         egress: cost of reading the input from another cloud; not part of the total cost.
         cross_region: cost of reading the input from another region of the same cloud; not part of
             the total cost.
-        stored_bytes: size of the output in a cloud, after compression if that was measured.
+        stored_bytes: size of the output in a cloud; compressed, if the pilot measured this size.
         assumed: assumptions on which the cost is based, as text.
     """
 

@@ -35,8 +35,8 @@ class QuotaUse:
         quota: largest amount that the service allows; ``None`` if it is not known.
         source: service or option that sets the quota.
         remedy: what to change if the amount is larger than the quota.
-        is_problem: whether the run cannot be executed as planned with a larger amount; if not, it
-            is only slower, or the quota may not apply.
+        is_problem: whether the run fails if the amount exceeds the quota. If false, the run only
+            becomes slower, or the quota may not apply.
     """
 
     what: str
@@ -67,7 +67,8 @@ def vcpu_use(instance: Instance | None, fleet: Fleet, quota: int | None) -> Quot
         quota: largest number of virtual processors that the account may use; ``None`` if unknown.
 
     Raises:
-        OptionError: there is a quota, but the type of the machines or its processors are not known.
+        OptionError: *quota* is given, but the type of the machines or the number of its processors
+            is not known.
     """
     if instance is None or not instance.cores:
         if quota is None:
@@ -88,11 +89,11 @@ def vcpu_use(instance: Instance | None, fleet: Fleet, quota: int | None) -> Quot
 
 
 def message_use(fleet: Fleet, window: int, task_s: float | None) -> QuotaUse:
-    """Return the messages that the workers of a fleet have received but not deleted.
+    """Return the number of messages that are received but not yet deleted at the same time.
 
     Args:
         fleet: numbers of machines and worker processes.
-        window: number of tasks that the pipeline of a worker process can hold.
+        window: number of tasks in the pipeline of a worker process at the same time.
         task_s: duration of a task in seconds; ``None`` if it is not known.
     """
     amount = fleet.machines * held_tasks([window] * fleet.processes, task_s)
@@ -111,8 +112,8 @@ def rate_uses(
         seconds: duration of the step.
     """
     remedy = (
-        "use larger blocks or shards, or fewer machines; a store grows with the load, but it first "
-        "answers some requests with errors, which are repeated"
+        "use larger blocks or shards, or fewer machines; a store adapts to the load, but refuses "
+        "some requests at first, and workers repeat these requests"
     )
     return [
         QuotaUse(

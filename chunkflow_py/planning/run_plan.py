@@ -68,7 +68,7 @@ class PlanSettings:
         vcpu_quota: largest number of virtual processors that the account may use; ``None`` if it is
             not known.
         read_price: price of reading a gigabyte of the input, dollars.
-        months: time for which the output is stored, which is part of the cost.
+        months: number of months for which the output is stored; the cost includes this storage.
     """
 
     module: str | None = None
@@ -107,7 +107,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether *bytes* is only a lower limit; if so, some operators are not fully estimated."""
+        """Whether *bytes* is only a lower limit, because operators are not fully estimated."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 

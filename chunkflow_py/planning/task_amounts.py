@@ -130,7 +130,7 @@ class Patches:
         sharing: function that returns, for a grid of tasks, the patches that these tasks share;
             ``None`` if tasks do not exchange patches.
         no_exchange: reason why tasks do not exchange patches, or why the exchange is not estimated;
-            ``None`` if it is estimated, or if there is only one task.
+            ``None`` if the exchange is estimated, or if there is only one task.
     """
 
     operator: str
@@ -155,7 +155,7 @@ class Patches:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, relative to a single task that covers the volume."""
+        """Number of computed patches, divided by that of a single task that covers the volume."""
         return self.computed / max(1, self.ideal)
 
 
@@ -435,7 +435,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
 
 
 def _no_exchange(stage: Operator, placement: Any, boxes: Boxes) -> str | None:
-    """Return the reason why the exchange of patches is not estimated; ``None`` if it is."""
+    """Return why the exchange of patches is not estimated; ``None`` if it can be estimated."""
     if placement.grid == "chunk" or not stage.hooks.is_local:
         return "patches start at the corner of each chunk"
     if not isinstance(boxes, BoxGrid):
@@ -472,18 +472,18 @@ def plan_of(source: Source) -> Plan:
     return plan
 
 
-def middle_tasks(plan: Plan, most: int) -> list[int]:
-    """Return the numbers of consecutive tasks from the middle of the plan, up to *most* of them.
+def middle_tasks(plan: Plan, limit: int) -> list[int]:
+    """Return the numbers of at most *limit* consecutive tasks from the middle of the plan.
 
-    Like most tasks of a run, these tasks have neighbours on all sides, unless the plan is small.
+    The tasks have neighbours on all sides, like typical tasks of a run, unless the plan is small.
     """
-    first = 0 if len(plan) <= most else len(plan) // 2
+    first = 0 if len(plan) <= limit else len(plan) // 2
     if isinstance(plan, GridPlan):  # whose tasks can be found by number
         part = range(len(plan)) if plan.indexes is None else plan.indexes
-        found = list(replace(plan, indexes=part[first : first + most]))
+        found = list(replace(plan, indexes=part[first : first + limit]))
     else:
-        found = list(islice(plan, first, first + most))
-    half = len(found) // 2 if len(plan) <= most else 0
+        found = list(islice(plan, first, first + limit))
+    half = len(found) // 2 if len(plan) <= limit else 0
     return found[half:] + found[:half]
 
 

@@ -40,8 +40,8 @@ class Suggestion:
         instead_of: mean number of voxels that the network computes per output voxel at the present
             task size, without an exchange of patches.
         memory_bytes: memory that a process needs at the suggested task size.
-        exchanged_bytes: bytes of parts that tasks write to the exchange per output voxel; they read
-            the same amount. ``None`` if the suggestion is for tasks without an exchange of patches.
+        exchanged_bytes: bytes of parts that tasks write to the exchange per output voxel. Tasks
+            read as many bytes. ``None`` if the suggestion is for tasks without an exchange.
     """
 
     size: Zyx
@@ -105,7 +105,7 @@ def better_task_size(
     other = fixed_bytes + rest - found.of(now).memory_bytes
 
     def best_size(sizes: TaskSizes) -> tuple[Zyx, int] | None:
-        """Return the best size that fits, and the memory that a process needs for it."""
+        """Return the best size that fits in memory, and the bytes that a process needs for it."""
         kept = 0
         for _ in range(2):  # kept blocks depend on the size; pass 2 uses those of pass 1
             try:
@@ -142,7 +142,7 @@ def better_task_size(
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
-    """Return the bytes of blocks that the loaders would keep in memory for tasks of this size."""
+    """Return the bytes of the loaders' block caches if tasks have the size *size*."""
     boxes, kept = BoxGrid.covering(region, size), 0
     for stage in pipeline.operators:
         if isinstance(stage.body, VolumeLoader):

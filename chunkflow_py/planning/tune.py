@@ -184,7 +184,7 @@ class Tuning:
 
     @property
     def fastest(self) -> Measurement | None:
-        """The fastest measurement within or beyond the limits; ``None`` if `best` is as fast."""
+        """The fastest measurement, whatever its memory and error; ``None`` if `best` is as fast."""
         ran = [m for m in self.measurements if not m.failure]
         top = max(ran, key=lambda m: m.voxels_per_second, default=None)
         least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
@@ -361,7 +361,7 @@ class _Search:
                 yield candidate
 
     def _is_too_large(self, candidate: Candidate) -> bool:
-        """Return whether a candidate would exceed the memory limit, and record it if it would.
+        """Return whether a candidate would exceed the memory limit; if so, record a failure.
 
         The memory of the candidate is extrapolated from measured candidates.
         """

@@ -75,17 +75,16 @@ _REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "ami
 
 
 class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Record the PyTorch operators whose result at a voxel depends on the whole patch.
+    """A mode of PyTorch that records operators whose result depends on the whole patch.
 
-    A forward pass in this mode finds such operators everywhere: in modules, in functions called by
-    model code, in TorchScript and in exported programs.
+    A forward pass in this mode finds such operators in modules, in functions called by model code,
+    in TorchScript and in exported programs.
 
     Attributes:
         found: names of the operators found so far, each once.
     """
 
     def __init__(self) -> None:
-        """Start without recorded operators."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
@@ -187,7 +186,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return float32 patches, (count, c, z, y, x), from the given image, or else synthetic ones."""
+    """Return float32 patches, (count, c, z, y, x), from the image or, without one, synthetic."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches
@@ -219,7 +218,7 @@ def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArra
 
 
 def _peak_memory(device: torch.device, free_before: int) -> int:
-    """Return the peak memory of this process in bytes, on the GPU if it uses one, else on the host.
+    """Return the peak memory of this process in bytes: GPU memory for a GPU, else host memory.
 
     Args:
         device: device of the network.

@@ -6,7 +6,7 @@
 | .json  | an item of a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}`` |
 |        | or ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``       |
 | .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A header row may name the columns, in  |
-|        | any order: ``bbox``, or z0 (also z_start, start_z) and so on. Others are ignored       |
+|        | any order: ``bbox``, or z0 (or z_start, start_z), z1, … Other columns are ignored      |
 
 Boxes are half-open, in voxels. Nothing in the files is evaluated or unpickled.
 """
@@ -133,7 +133,7 @@ def read_regions(path: str | Path) -> list[Region]:
 
 
 def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBox], int]:
-    """Read consecutive boxes of a .npy file; return them and the number of boxes in the file.
+    """Return consecutive boxes of a .npy file, and the number of all boxes in the file.
 
     Args:
         path: file that `write_boxes` or `numpy.save` wrote.

@@ -31,7 +31,7 @@ class DaemonThreads:
         self._idle = 0  # idle threads minus queued calls
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Run *call* in a thread and return its future; a call can be cancelled until it begins."""
+        """Run *call* in a thread; return a future, which can be cancelled until the call begins."""
         future: Future[T] = Future()
         with self._lock:
             self._idle -= 1

@@ -1,30 +1,34 @@
 """A queue in a folder on a file system that machines share; needs no server.
 
 ```
-queue                                  marks the folder; touched to read the file server's clock
+queue                                  file that marks the folder as a queue
 new/PACK~500                           a pack: one file with the texts of 500 messages
-opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; it becomes open/PACK
+opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; becomes open/PACK
 open/PACK/texts                        the file of the pack, with the texts of its messages
 open/PACK/todo/7~2~ENDS~TOKEN~SINCE    message 7 of the pack, received twice, leased until ENDS
-open/PACK/todo/8~0~0~-                 message 8, never received; "-" also marks a released message
+open/PACK/todo/8~0~0~-                 message 8, never received; not leased ("-" instead of TOKEN)
 dead/PACK-9.json                       message 9 as a dead letter, with the reason
 ```
 
-Every change of a message is one rename of an empty file whose name encodes the message's state.
-Only one worker can win a rename, and a worker that is killed at any moment loses no message. A
-worker opens a pack when it finds no free message in the open packs. The worker that acknowledges
-the last message of a pack removes the pack. Therefore, finished messages and messages in unopened
-packs have no files of their own, and workers rarely compete in one folder.
+ENDS is the time at which a lease ends, SINCE the time at which the lease was written, and TOKEN a
+random text that only one worker knows.
+
+Every change of a message is one rename of an empty file whose name encodes the message's state. If
+several workers rename a file, only one rename succeeds. If a worker is killed at any moment, no
+message is lost. A worker opens a pack when it finds no free message in the open packs. The worker
+that acknowledges the last message of a pack removes the pack. Therefore, finished messages and
+messages in unopened packs have no files of their own, and workers rarely compete in one folder.
 
 Times are milliseconds of the file server's clock, so that all machines agree on when a lease ends.
-If a lease begins in the future, the server's clock was set back after the lease was written, and
-the lease is ignored. If the reply to a rename is lost, the network file system repeats the rename,
-which then fails. The new name contains a token that only one worker knows, so a file with this name
-proves that the first rename succeeded.
+To read this clock, a worker touches the file ``queue`` and reads its modification time. If a lease
+begins in the future, the server's clock was set back after the lease was written, and the lease is
+ignored. If the reply to a rename is lost, the network file system repeats the rename, which then
+fails. Because the new name contains TOKEN, a file with the new name proves that the first rename
+succeeded.
 
-Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. A power
-cut of the file server may undo recent leases and acknowledgements; these messages are delivered
-again.
+Sync policy: when `send` or `bury` returns, the messages or dead letters are on the disk (fsync). A
+power cut of the file server may undo recent leases and acknowledgements. The messages concerned are
+delivered again.
 """
 
 from __future__ import annotations
@@ -144,7 +148,7 @@ class DirectoryQueue:
             raise QueueError(msg) from error
 
     def _now(self) -> int:
-        """Return the file server's time in milliseconds; ask the server only every `CLOCK_S` s."""
+        """Return the file server's time in milliseconds, measured at most every `CLOCK_S` s."""
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self._offset_valid_until:
             os.utime(self._mark)  # without arguments, the server sets its own time
             touched = Path(self._mark).stat().st_mtime
@@ -176,7 +180,7 @@ class DirectoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, each leased for *lease_s* from now."""
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
@@ -208,7 +212,7 @@ class DirectoryQueue:
         return messages
 
     def _search(self, now: int) -> bool:
-        """Find free messages in an open pack, or else open a pack; return whether any was found."""
+        """Find free messages in an open pack, or open a pack; return whether a message is free."""
         packs = self._packs()
         random.shuffle(packs)
         # Start with the pack of the last search, which keeps workers in different packs.
@@ -242,7 +246,10 @@ class DirectoryQueue:
         return texts
 
     def _open(self, now: int) -> bool:
-        """Open a pack: one whose worker was killed while opening it, or else a new pack."""
+        """Open a pack, and find its free messages; return whether a message is free.
+
+        A pack whose opening was interrupted, because the worker was killed, comes first.
+        """
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
         for name in names_in(opening):
             match = OPENING.fullmatch(name)
@@ -314,7 +321,7 @@ class DirectoryQueue:
         return lost
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost."""
         with self._translate_errors("write"):
             now = self._now()
             ends = now + int(1000 * lease_s)
@@ -355,7 +362,7 @@ class DirectoryQueue:
         self.acknowledge(leased)
 
     def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 counting them is cheap
-        """Count the waiting, leased and dead messages; lists the folder of every open pack."""
+        """Count the waiting, leased and dead messages by listing the files of the queue."""
         with self._translate_errors("read"):
             now = self._now()
             # Another worker may move a pack meanwhile: the last folder that contains it counts.
@@ -376,7 +383,7 @@ class DirectoryQueue:
         return Counts(waiting, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of up to *most* messages that are leased now."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
         leased_texts: list[str] = []
         with self._translate_errors("read"):
             now = self._now()
@@ -523,9 +530,10 @@ def remove_folder(path: str) -> bool:
 
 
 def make_messages(folder: str, count: int) -> bool:
-    """Create the files of *count* messages in *folder*; return whether the folder still exists.
+    """Create the files of *count* messages in *folder*; return false if the folder was moved.
 
-    If opening a pack takes longer than `OPENING_S` s, another worker moves the folder of the pack.
+    If a worker needs more than `OPENING_S` s to open a pack, another worker takes over the pack and
+    moves its folder.
     """
     try:
         Path(folder).mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Leases of messages, which a thread renews from the moment of receipt.
+"""Renew the leases of received messages in a thread, until the messages are settled.
 
 ```
 receipt             renewed             renewed      the queue does not answer: retries …
@@ -57,7 +57,10 @@ class Held:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended before the message was dropped; once true, stays true."""
+        """Whether the lease ended before the message was acknowledged, released or buried.
+
+        Once this is true, it stays true.
+        """
         if self._kept and not self._lost and self._keeper.clock() >= self.ends:
             self._lost = True
         return self._lost
@@ -91,7 +94,7 @@ class Held:
 
 
 class LeaseKeeper:
-    """Renews the leases of messages, each after a third of its duration.
+    """Renews the leases of messages, each lease when a third of its duration has passed.
 
     Args:
         queue: queue that delivered the messages.
@@ -112,7 +115,6 @@ class LeaseKeeper:
         clock: Callable[[], float] = boottime,
         on_lost: Callable[[Held], None] | None = None,
     ) -> None:
-        """Create a keeper without messages; the first message starts its thread."""
         self.queue, self.lease_s, self.clock, self.on_lost = queue, lease_s, clock, on_lost
         self.renewals = self.losses = 0
         self._held: set[Held] = set()
@@ -134,10 +136,11 @@ class LeaseKeeper:
             return list(self._held)
 
     def receive(self, most: int, wait_s: float = 0.0) -> list[Held]:
-        """Receive up to *most* messages, and renew their leases from now on.
+        """Receive messages, and renew their leases from now on (limit: *most* messages).
 
-        Waits up to *wait_s* for the first message, but at most a third of a lease. A lease is
-        counted from the start of this wait, because the queue does not report when the lease began.
+        Waits up to *wait_s* seconds for the first message, but at most a third of a lease. A lease
+        is counted from the start of this wait, because the queue does not report when the lease
+        began.
         """
         since = self.clock()
         messages = self.queue.receive(most, self.lease_s, min(wait_s, self.lease_s / 3))
@@ -148,7 +151,7 @@ class LeaseKeeper:
 
         Args:
             message: a message that was received with a lease of `lease_s`.
-            since: time on `clock` before the request that received the message (default: now).
+            since: time of `clock` just before the message was requested (default: now).
         """
         since = self.clock() if since is None else since
         held = Held(message, since + self.lease_s, since + self.queue.longest_lease_s, self)
@@ -161,10 +164,10 @@ class LeaseKeeper:
         return held
 
     def drop(self, *held: Held) -> None:
-        """Stop renewing these leases; call this before acknowledging or releasing the messages.
+        """Stop renewing the leases of *held*, before the messages are acknowledged or released.
 
-        Waits up to `DROP_WAIT_S` for a renewal that is under way: a renewal that reached the queue
-        after the release would hide the message again.
+        If a renewal is under way, this method waits up to `DROP_WAIT_S` seconds for its end. A
+        renewal that arrived at the queue after the release would hide the message again.
         """
         with self._changed:
             for each in held:
@@ -180,7 +183,7 @@ class LeaseKeeper:
         self.queue.release([each.message for each in held if not each.lost])
 
     def close(self) -> None:
-        """Stop renewing all leases; leases that are still held expire."""
+        """Stop renewing all leases, so that the leases expire."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -217,7 +220,7 @@ class LeaseKeeper:
         return held.ends - self.lease_s * 2 / 3
 
     def _renew(self, due: Sequence[Held]) -> bool:
-        """Renew the leases in *due*, and mark lost leases; return whether the queue answered."""
+        """Renew the leases in *due*, and mark lost leases; return whether the queue responded."""
         before = self.clock()
         self._lose([held for held in due if held.lost])
         due = [held for held in due if not held.lost]

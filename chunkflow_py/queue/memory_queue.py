@@ -27,8 +27,8 @@ class _Taken:
         receives: number of times that the message was received.
         ends: time at which the message can be received again, in seconds of the queue's clock.
         is_leased: whether the message is leased until `ends`; false after a release.
-        changes: number of times that `ends` was set; an entry in `_State.ends` with another number
-            is outdated.
+        changes: number of times that `ends` was set. An entry of the heap `_State.ends` with
+            another number is outdated.
     """
 
     body: str
@@ -95,7 +95,7 @@ class MemoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, each leased for *lease_s* from now."""
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
         deadline = self._clock() + wait_s
         with self._state.changed:
             while True:
@@ -132,7 +132,7 @@ class MemoryQueue:
         heappush(self._state.ends, (ends, number, taken.changes))
 
     def _find_leased(self, message: Message) -> tuple[int, _Taken] | None:
-        """Return the number and the entry of a message, or ``None`` if its lease was lost."""
+        """Return the number and the state of a message, or ``None`` if its lease was lost."""
         number, _, receives = message.handle.partition(":")
         if not (is_digits(number) and is_digits(receives)):
             return None
@@ -153,7 +153,7 @@ class MemoryQueue:
         return lost
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost."""
         lost = []
         with self._state.changed:
             for message in messages:
@@ -190,7 +190,7 @@ class MemoryQueue:
             return Counts(waiting, leased, len(self._state.dead))
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of up to *most* messages that are leased now."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
         with self._state.changed:
             now = self._clock()
             taken = self._state.taken.values()

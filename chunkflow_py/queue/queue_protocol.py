@@ -8,9 +8,10 @@
 | ``file:///path``     | a folder on a file system that machines share; needs no server         |
 | ``memory://name``    | the memory of this process, for tests                                  |
 
-Receiving a message *leases* it: other receivers do not see it until it is released or the lease
-ends. Acknowledging a message removes it. Every queue delivers each message at least once, in any
-order. Leases are timed by the queue's clock, never by the caller's wall clock.
+Receiving a message *leases* the message: other receivers do not see the message until its lease
+ends or the receiver releases the message. Acknowledging a message removes it. Every queue delivers
+each message at least once, in any order. Leases are timed by the queue's clock, never by the
+caller's wall clock.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Message:
     Attributes:
         body: text of the message.
         handle: identifies this receipt; a later receipt of the same message has another handle.
-        receives: number of times the message was received, including this one.
+        receives: number of times that the message was received, including this receipt.
     """
 
     body: str
@@ -104,9 +105,13 @@ class Queue(Protocol):
         """
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, each leased for *lease_s* seconds from now.
+        """Return free messages, each leased for *lease_s* seconds from now.
 
-        Waits up to *wait_s* seconds for the first message; returns an empty list if none arrives.
+        Args:
+            most: limit of the number of messages.
+            lease_s: duration of each lease, in seconds.
+            wait_s: longest time to wait for the first message, in seconds. If no message becomes
+                free in this time, the list is empty.
         """
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
@@ -126,7 +131,7 @@ class Queue(Protocol):
         """
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Move messages to the dead letters, with the reason.
+        """Move messages to the dead letters, and store *reason* with each dead letter.
 
         A queue that does not store dead letters deletes the messages.
         """
@@ -136,7 +141,7 @@ class Queue(Protocol):
 
         Args:
             dead: count the dead letters even if this needs an extra request. Queues that need no
-                extra request always count them.
+                extra request ignore this argument and always count the dead letters.
         """
 
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -151,7 +156,7 @@ class TellsLeased(Protocol):
     """A queue that can list its leased messages; Amazon SQS cannot."""
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of up to *most* messages that are leased now."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
 
 
 def address_of(url: str) -> tuple[str, str]:
@@ -182,7 +187,7 @@ class Removable(Protocol):
     """A queue that can remove itself."""
 
     def remove(self) -> None:
-        """Remove the queue with all its messages and dead letters; does nothing if it is gone."""
+        """Remove the queue with its messages and dead letters, if the queue exists."""
 
 
 def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) -> Queue:

@@ -8,15 +8,15 @@ send -> waiting (never received) -receive-> taken (leased or released, until `en
 Messages that were never received are in the table `waiting`, which needs no index: messages are
 appended at its end and taken from its front, at a cost that does not grow with their number.
 
-Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. The
-other calls do not wait for the disk, but they are atomic, so the file stays consistent if a process
-is killed. A power cut may undo leases and the last acknowledgements. The leases would end at the
-restart anyway; messages whose acknowledgement was undone are delivered again.
+Sync policy: when `send` or `bury` returns, the messages or dead letters are on the disk (fsync).
+The other calls do not wait for the disk, but they are atomic, so the file stays consistent if a
+process is killed. A power cut may undo leases and the last acknowledgements. The leases would end
+at the restart anyway; messages whose acknowledgement was undone are delivered again.
 
 Leases are timed by CLOCK_BOOTTIME. This clock is the same in all processes of a machine, runs while
 the machine is suspended, and cannot be set. The clock restarts with the machine, so all leases end
-at a restart. In a time namespace, the clock's offset is subtracted. As a safeguard against any
-other fault of a clock, a lease that begins in the future is ignored.
+at a restart. In a time namespace (of a container), the clock has an offset, which is subtracted. As
+a safeguard against other faults of a clock, a lease that begins in the future is ignored.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class SqliteQueue:
         if file_system_type := shared_file_system(self._path.parent):
             msg = (
                 f"queue {self.url} is on a {file_system_type} file system, where several machines "
-                f"cannot share a SQLite file; use file://{self._path.with_suffix('')}, which they "
-                f"can share"
+                f"cannot share a SQLite file; use the folder file://{self._path.with_suffix('')} "
+                "instead"
             )
             raise QueueError(msg)
         if sqlite3.sqlite_version_info < _OLDEST:
@@ -213,7 +213,7 @@ class SqliteQueue:
     def _connected(self, action: str) -> Iterator[sqlite3.Connection]:
         """Yield the connection, to one thread at a time.
 
-        *action* is a past participle that completes "queue … cannot be" in error messages.
+        *action* is a word such as ``changed`` for error messages: "queue … cannot be changed".
         """
         with self._lock, self._translate_errors(action):
             if self._connection is None:
@@ -278,7 +278,7 @@ class SqliteQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, each leased for *lease_s* from now."""
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
         wait_s = wait_s if self._waits else 0.0
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
@@ -312,7 +312,7 @@ class SqliteQueue:
         return [Message(body, f"{number}:{receives}", receives) for number, body, receives in rows]
 
     def _times(self) -> dict[str, float]:
-        """Return the present time and the latest plausible start of a lease, as SQL parameters."""
+        """Return the SQL parameters ``now`` and ``latest`` (latest plausible start of a lease)."""
         now = self._clock()
         return {"now": now, "latest": now + _SLACK_S}
 
@@ -350,7 +350,7 @@ class SqliteQueue:
             return self._change_each(connection, "DELETE FROM taken", (), messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost."""
         with self._transaction("changed") as connection:
             now = self._clock()
             change = "UPDATE taken SET ends = ?, since = ?"
@@ -386,7 +386,7 @@ class SqliteQueue:
         return Counts((new or 0) + taken - leased, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of up to *most* messages that are leased now."""
+        """Return the texts of messages that are leased now (limit: *most* texts)."""
         with self._connected("read") as connection:
             rows = connection.execute(
                 "SELECT body FROM taken WHERE is_leased AND ends > :now AND since <= :latest"
@@ -422,7 +422,7 @@ class SqliteQueue:
                 self._connection = None
 
     def _before_fork(self) -> None:
-        """Close the file: a forked process must not inherit SQLite's record of its file locks."""
+        """Close the file, because a forked process must not inherit SQLite's list of file locks."""
         self._lock.acquire()
         self.close()
 

@@ -76,7 +76,7 @@ def find_or_create(
 
 
 def address_of_dead(client: SqsClient, address: str) -> str | None:
-    """Return the URL of a queue's dead-letter queue, or ``None`` if it has none."""
+    """Return the URL of the dead-letter queue of a queue; ``None`` if there is none."""
     policy = attributes_of(client, address, "RedrivePolicy").get("RedrivePolicy")
     if not policy:
         return None
@@ -85,7 +85,7 @@ def address_of_dead(client: SqsClient, address: str) -> str | None:
 
 
 def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str]:
-    """Return those attributes of a queue that *names* lists, as name -> value."""
+    """Return the attributes *names* of a queue, as name -> value."""
     answer = client.ask("get_queue_attributes", QueueUrl=address, AttributeNames=names)
     attributes: dict[str, str] = answer.get("Attributes") or {}
     return attributes

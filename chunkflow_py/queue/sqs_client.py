@@ -1,9 +1,9 @@
 """A client of Amazon SQS that retries requests, enforces deadlines and reloads credentials.
 
-Each try runs in a thread that the caller can abandon. The try therefore ends by its deadline even
-if the answer arrives very slowly or a name server does not respond. If the credentials are refused,
-the client reloads them and tries again for up to a minute, because the role of a machine gets new
-credentials during a long run.
+Each try runs in a thread that the caller can abandon. Therefore, the caller continues at the
+deadline even if the response arrives very slowly or a name server does not respond. If the service
+refuses the credentials, the client reloads the credentials and tries again for up to a minute,
+because the role of a machine gets new credentials during a long run.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class SqsClient:
 
     Args:
         what: subject of error messages, such as ``queue 'affinity'``.
-        endpoint: URL of the service; ``None``: boto3 chooses it.
-        region: AWS region of the service; ``None``: boto3 chooses it.
+        endpoint: URL of the service; with ``None``, boto3 chooses the URL.
+        region: AWS region of the service; with ``None``, boto3 chooses the region.
     """
 
     def __init__(self, what: str, endpoint: str | None = None, region: str | None = None) -> None:
@@ -133,14 +133,14 @@ class SqsClient:
         retries_credentials: bool = True,
         **request: Any,
     ) -> dict[str, Any]:
-        """Send one request, retrying transient failures, and return the answer.
+        """Send one request, retry after transient failures, and return the response.
 
         Args:
             action: name of the method of boto3's client.
-            wait_s: time in seconds for which the service may delay its answer, as in a long poll.
+            wait_s: time in seconds for which the service may delay its response (long poll).
             budget_s: time for all tries together, in seconds; the last try may end later, by up
                 to ``min(10, 2 * budget_s) + wait_s``.
-            retries_credentials: if the credentials are refused, reload them and try again.
+            retries_credentials: whether to reload refused credentials and try again.
             **request: arguments of the method.
 
         Raises:
@@ -205,7 +205,7 @@ class SqsClient:
         return answer
 
     def _reload_credentials(self) -> None:
-        """Replace the boto3 client with one with new credentials, at most every `RELOAD_S` s."""
+        """Make a new boto3 client, which reads the credentials; at most every `RELOAD_S` s."""
         with self._lock:
             if time.monotonic() - self._reloaded_at < RELOAD_S:
                 return
@@ -215,10 +215,10 @@ class SqsClient:
 
 
 def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """Raise an error if an answer of the service is truncated or malformed.
+    """Raise an error if a response of the service is truncated or malformed.
 
-    botocore would parse such an answer as an empty answer. An error with status 200 would then look
-    as if all messages of a batch had been sent.
+    botocore would parse such a response as an empty response. An error with status 200 would then
+    look as if all messages of a batch had been sent.
     """
     from botocore.exceptions import IncompleteReadError
 

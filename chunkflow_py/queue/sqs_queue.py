@@ -130,7 +130,7 @@ class SqsQueue:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, each leased for *lease_s* from now.
+        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages).
 
         Sends concurrent requests for 10 messages each; only the first request waits.
         """
@@ -178,7 +178,7 @@ class SqsQueue:
         return self._change_messages("delete_message_batch", messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; return the messages whose lease was lost.
+        """Make leases end *lease_s* seconds from now; return the messages whose lease was lost.
 
         SQS does not extend a lease beyond 12 hours after receipt; such a lease counts as lost.
         """
@@ -253,7 +253,7 @@ class SqsQueue:
         return visible + delayed, leased
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield each dead letter once; other readers cannot see dead letters meanwhile."""
+        """Yield each dead letter once; until the end, other readers do not see these letters."""
         dead = self._dead_address()
         if dead is None:
             return
@@ -296,7 +296,7 @@ class SqsQueue:
     def _change_messages(
         self, action: str, messages: Sequence[Message], address: str | None = None, **options: Any
     ) -> list[Message]:
-        """Apply an action to all messages; return the messages whose handle is no longer valid."""
+        """Apply *action* to all messages; return the messages whose handle is no longer valid."""
         parts = [messages[n : n + BATCH] for n in range(0, len(messages), BATCH)]
         lost = self._call_concurrently(
             [partial(self._change_batch, action, part, address, **options) for part in parts]
@@ -341,11 +341,14 @@ class SqsQueue:
         address: str | None = None,
         budget_s: float = RETRY_POLICY.budget_s,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Send a batch, retry server-side failures, and return rejected entries with their errors.
+        """Send a batch, and repeat the entries that failed because of the server.
+
+        Returns:
+            The refused entries, each with the error of the service.
 
         Raises:
-            QueueError: the request failed (see `SqsClient.ask`), or entries failed repeatedly on
-                the server's side.
+            QueueError: the request failed (see `SqsClient.ask`), or entries failed repeatedly in
+                the server.
         """
         refused: list[tuple[dict[str, Any], dict[str, Any]]] = []
         end = time.monotonic() + budget_s

@@ -34,8 +34,8 @@ def test_missing_name_lists_what_there_is() -> None:
     with pytest.raises(MissingChunkError) as caught:
         task["img"]
     assert str(caught.value) == (
-        "no chunk named 'img' (chunks so far: a, b); add an operator that makes it "
-        "earlier in the pipeline or change --input-name"
+        "no chunk named 'img' (chunks so far: a, b); change --input-name, or add "
+        "an operator that makes this chunk earlier in the pipeline"
     )
     with pytest.raises(KeyError, match="chunks so far: none"):
         Task()["img"]

@@ -348,4 +348,4 @@ def test_gpu_is_told(tmp_path: Path) -> None:
     text = " ".join(each["text"] for each in json.loads(done.stdout)["findings"])
     assert "float16" in text
     assert "FLOP/s" in text
-    assert "are right with PyTorch" in text
+    assert "are correct with PyTorch" in text

@@ -208,7 +208,8 @@ def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / / rw - ext4 disk rw\n2 1 0:2 / {tmp_path} rw - {kind} far rw\n")
     monkeypatch.setattr(sqlite_queue, "MOUNTS", table)
-    with pytest.raises(QueueError, match=rf"on a {kind} file.*use file://{tmp_path}/tasks, which"):
+    remedy = f"use the folder file://{tmp_path}/tasks instead"
+    with pytest.raises(QueueError, match=rf"on a {kind} file.*{remedy}"):
         open_queue(f"sqlite://{tmp_path}/tasks.db", create=True)
     assert list(tmp_path.iterdir()) == [table]
 

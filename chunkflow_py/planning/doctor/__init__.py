@@ -1,4 +1,4 @@
-"""`chunkflow doctor`: check before a run whether this machine, its stores and its queues work.
+"""`chunkflow doctor`: check before a run that this machine, stores and queues work.
 
 ```
 examine           runs the checks in order
@@ -13,5 +13,5 @@ access_policy     minimum permissions that a run needs
 
 A check only reads, unless the caller allows writing. If writing is allowed, the check writes test
 objects under unused names and removes them afterwards. The inspected paths are arguments of the
-checks, so that tests can pass faulty ones.
+checks, so that tests can pass other paths.
 """

@@ -1,8 +1,8 @@
 """Derive the minimum permissions that the submitter (``producer``) and workers of a run need.
 
-For AWS, the permissions are policies. They have the same statements as the stack in
-``deploy/aws/fleet.yaml``, but with the addresses of one run. A test compares the policies with the
-stack. For Google Cloud Storage, the permissions are roles to grant.
+For AWS, the permissions are two policies. Each policy has the same statements as the policy in
+``deploy/aws/fleet.yaml`` (an AWS CloudFormation stack), but with the addresses of one run. A test
+compares the policies with the stack. For Google Cloud Storage, the permissions are roles to grant.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ class Policy:
     """Permissions that the submitter and the workers of a run need.
 
     Attributes:
-        run: address of the run, for people.
-        home: address of the run directory; ``None`` if it is not in a cloud.
+        run: address of the run directory, as users see it.
+        home: address of the run directory; ``None`` if the directory is not in a cloud.
         outputs: objects that the run writes.
-        inputs: objects that the run only reads, including the output of other runs that it reuses.
+        inputs: objects that the run only reads, including output of other runs that this run
+            reuses.
         queue: ARNs of the queue and of its dead-letter queue; ``None`` if the run has no SQS queue.
         stages: number of steps of the run.
-        remarks: sentences about permissions that are needed but missing in the policies.
+        remarks: sentences about needed permissions that the policies do not contain.
     """
 
     run: str
@@ -150,11 +151,11 @@ class Policy:
         return [f"arn:aws:s3:::{area.pattern}" for area in areas if area.scheme == "s3"]
 
     def google(self) -> dict[str, list[str]]:
-        """Return the roles to grant on Google Cloud Storage; empty if the run does not use it.
+        """Return the roles to grant on Google Cloud Storage; empty if the run uses other stores.
 
         Returns:
-            Lists of text, by key: the roles of the ``producer``, the roles of a ``worker``, and
-            ``how`` to grant them.
+            Three lists of text: ``producer``, the roles of the submitter; ``worker``, the roles of
+            a worker; and ``how``, instructions for granting the roles.
         """
         home = [str(area) for area in self._home() if area.scheme == "gs"]
         outputs = [str(area) for area in self.outputs if area.scheme == "gs"]
@@ -273,7 +274,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _declared_places(spec: Spec, key: str) -> Iterator[str]:
-    """Yield the addresses that operators declare in a spec under *key*: ``reads`` or ``writes``."""
+    """Yield the addresses in *spec* that operators read (*key* ``reads``) or write (``writes``)."""
     for stage in spec.steps:
         for _, options in stage.options:
             yield from options.get(key, ())
@@ -334,5 +335,5 @@ def _statement(name: str, actions: tuple[str, ...], resources: list[str]) -> dic
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy document of all *statements* that apply to at least one resource."""
+    """Return an AWS policy of the *statements*, without statements that list no resource."""
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Resource"]]}

@@ -20,7 +20,7 @@ class Places:
         stores: URLs of folders, buckets or volumes.
         queues: URLs of queues.
         write: whether the checks may create test objects in the stores, and test queues beside the
-            queues. The checks remove them afterwards.
+            queues. The checks remove these objects and queues afterwards.
     """
 
     stores: tuple[str, ...] = ()

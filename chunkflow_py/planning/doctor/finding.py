@@ -24,10 +24,10 @@ class Finding:
 
     Attributes:
         check: name of the check, one of `chunkflow_py.planning.doctor.examine.CHECKS`.
-        level: ``ok``; ``note`` if what was checked works with a limitation; ``problem`` if it does
-            not work.
-        text: what the check found, as a phrase or sentence.
-        remedy: what the user can do about it; empty if nothing is needed.
+        level: ``ok`` if the checked thing works, ``note`` if it works with a limitation,
+            ``problem`` if it does not work.
+        text: result of the check, as a phrase or sentence.
+        remedy: what the user can do about a note or problem; empty if nothing is needed.
     """
 
     check: str
@@ -51,10 +51,11 @@ class Finding:
 
 
 def hidden(text: str) -> str:
-    """Return *text* without secrets: passwords and signatures in addresses, and secret variables.
+    """Return *text* without passwords and signatures in addresses, and without secret values.
 
-    The value of an environment variable with a name such as ``API_TOKEN`` is replaced by ``***``.
-    Values that are existing paths, such as the path of a credentials file, stay.
+    The values of environment variables with names such as ``API_TOKEN`` are secret, and are
+    replaced by ``***``. A value that is an existing path, such as the path of a credentials file,
+    is not secret.
     """
     text = str(ChunkflowError(text))  # the error removes secrets from addresses
     for name, value in os.environ.items():

@@ -85,7 +85,9 @@ def check_disk() -> Iterator[Finding]:
         text = (
             f"TMPDIR is {temporary}, which is not a folder; {tempfile.gettempdir()} is used instead"
         )
-        yield Finding("disk", "problem", text, "create this folder, or set TMPDIR to another one")
+        yield Finding(
+            "disk", "problem", text, "create this folder, or set TMPDIR to another folder"
+        )
     else:
         folder = Path(temporary or tempfile.gettempdir())
         yield check_folder("the folder for temporary files", folder)
@@ -112,7 +114,7 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
             os.fsync(file.fileno())
     except OSError as error:
         level, why = "problem" if needed else "note", error.strerror or type(error).__name__
-        remedy = "free space, change its permissions, or use another folder"
+        remedy = "make space, change the permissions of the folder, or use another folder"
         return Finding("disk", level, f"{where} cannot be written to: {why}", remedy)  # type: ignore[arg-type]
     text = f"{where} has {describe_bytes(free)} free"
     if free < NO_DISK:
@@ -167,8 +169,8 @@ def check_open_files() -> Iterator[Finding]:
         yield Finding("open-files", "ok", f"a process may open {soft} files at a time")
         return
     text = (
-        f"a process may open {soft} files at a time, but a worker with its connections needs up to "
-        f"{FEW_FILES}"
+        f"a process may open {soft} files at a time, but a worker needs up to {FEW_FILES} for its "
+        "files and connections"
     )
     may = hard in (-1, resource.RLIM_INFINITY) or hard >= FEW_FILES
     remedy = (
@@ -274,7 +276,7 @@ def check_allocator() -> Iterator[Finding]:
 
 
 def check_convolution() -> Iterator[Finding]:
-    """Time a convolution on the CPU, and compare its result with one in double precision."""
+    """Time a convolution on the CPU, and compare the result with that in double precision."""
     try:
         import torch
     except ImportError:
@@ -309,17 +311,17 @@ def judge_convolution(check: str, what: str, speed: float, error: float) -> Find
 def compare_precisions(
     check: str, device: torch.device, precisions: list[str]
 ) -> Iterator[Finding]:
-    """Compare convolutions in several precisions on a device with exact results.
+    """Check that a device computes convolutions correctly in several precisions.
 
     Args:
         check: name of the check that the findings belong to.
         device: device that computes the convolutions.
-        precisions: ``float16``, ``bfloat16`` or ``TF32``; the convolutions are those of networks
-            in this precision, so they use the memory format channels last.
+        precisions: any of ``float16``, ``bfloat16`` and ``TF32``. The convolutions use the memory
+            format channels last, because networks use this format in these precisions.
 
     Yields:
-        A problem for the first wrong convolution of each precision; if there is none, one finding
-        that names the precisions and the versions of the libraries.
+        For each precision with a wrong result, a problem. For all other precisions together, one
+        finding that names the precisions and the versions of the libraries.
     """
     import torch
 
@@ -349,12 +351,12 @@ def compare_precisions(
         else:
             right.append(precision)
     if right:
-        text = f"{name}: 3D convolutions in {', '.join(right)} are right with "
+        text = f"{name}: 3D convolutions in {', '.join(right)} are correct with "
         yield Finding(check, "ok", f"{text}{describe_libraries()}")
 
 
 def _fits(convolution: Convolution, device: torch.device) -> bool:
-    """Return whether a GPU surely has enough free memory for a convolution and its workspace."""
+    """Return whether a GPU has enough free memory for a convolution and its workspace."""
     import torch
 
     if device.type != "cuda":
@@ -395,7 +397,8 @@ def time_convolution(device: torch.device, dtype: str = "float32") -> tuple[floa
 
     Args:
         device: device that computes the convolution.
-        dtype: ``float32``; or ``float16`` or ``bfloat16``, with the memory format channels last.
+        dtype: ``float32``, ``float16`` or ``bfloat16``. Except with ``float32``, the memory format
+            is channels last.
 
     Returns:
         Three numbers: the seconds of the fastest of three runs, the multiplications and additions
@@ -466,8 +469,8 @@ class GpuSystem:
 
     Attributes:
         torch: version of PyTorch.
-        cuda: CUDA version that PyTorch is built for; ``None`` if it is built without CUDA.
-        driver: version of the NVIDIA driver; ``None`` if it is not installed.
+        cuda: CUDA version that PyTorch is built for; ``None`` for a PyTorch without CUDA.
+        driver: version of the NVIDIA driver; ``None`` if no driver is installed.
         cards: number of NVIDIA GPUs on the PCI bus.
         count: number of GPUs that PyTorch can use.
     """
@@ -511,8 +514,8 @@ def judge_gpus(seen: GpuSystem) -> Finding:
         return Finding("gpu", "ok", text)
     if seen.cuda is None and (seen.driver or seen.cards):
         text = (
-            f"this machine has an NVIDIA GPU, but PyTorch {seen.torch} is built without CUDA: "
-            f"{_ON_CPU}"
+            f"this machine has an NVIDIA GPU, but PyTorch {seen.torch} is built without CUDA, "
+            f"so {_ON_CPU}"
         )
         remedy = "install PyTorch with CUDA: pip install --force-reinstall torch"
         return Finding("gpu", "problem", text, remedy)
@@ -524,7 +527,7 @@ def judge_gpus(seen: GpuSystem) -> Finding:
         )
         return Finding("gpu", "problem", text, remedy)
     if seen.cards:
-        text = f"{built}, but the NVIDIA GPU of this machine has no driver: {_ON_CPU}"
+        text = f"{built}, but the NVIDIA GPU of this machine has no driver, so {_ON_CPU}"
         remedy = "install the NVIDIA driver, or start the container with --gpus all"
         return Finding("gpu", "problem", text, remedy)
     return Finding("gpu", "note", f"no GPU: {_ON_CPU}, 10 to 100 times slower than on a GPU")
@@ -573,7 +576,10 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     text = f"{name}: {memory}; {', '.join(precisions)}"
     if free < total / 2:
         yield Finding(
-            "gpu", "note", text, "other processes use more than half of its memory; run nvidia-smi"
+            "gpu",
+            "note",
+            text,
+            "other processes use more than half of the GPU memory; run nvidia-smi",
         )
     else:
         yield Finding("gpu", "ok", text)

@@ -159,7 +159,7 @@ def version_of(name: str) -> str | None:
 
 
 def _requirements(name: str = PACKAGE) -> list[Requirement]:
-    """Return the requirements of a package and of its extras; empty if it is not installed.
+    """Return the requirements of a package and of its extras; empty for a missing package.
 
     Raises:
         ImportError: the package `packaging` is not installed.
@@ -177,7 +177,7 @@ def _is_for(requirement: Requirement, extra: str) -> bool:
 
 
 def _with_extras(requirement: Requirement) -> Iterator[Requirement]:
-    """Yield a requirement, then the requirements of the extras that it asks for."""
+    """Yield *requirement*, then the requirements of the extras in it, such as ``pkg[extra]``."""
     yield requirement
     for inner in _requirements(requirement.name) if requirement.extras else ():
         if not _is_for(inner, "") and any(_is_for(inner, extra) for extra in requirement.extras):

@@ -92,7 +92,7 @@ def _check_redrive(shown: str, redrive: dict[str, Any]) -> Iterator[Finding]:
     receives = int(redrive.get("maxReceiveCount", 0))
     text = f"{shown} moves a task to {dead} after the task was received {receives} times"
     if receives < FEW_RECEIVES:
-        text += "; a task that was interrupted is also received again, although it has not failed"
+        text += "; interrupted attempts count too, although the task has not failed"
         yield Finding("queue", "note", text, f"set the maxReceiveCount to {RECEIVES}")
     else:
         yield Finding("queue", "ok", text)

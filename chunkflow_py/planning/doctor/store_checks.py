@@ -80,7 +80,8 @@ def _folder(folder: Path) -> Finding:
         )
     if not os.access(there, os.W_OK | os.X_OK):
         text = f"{folder}: no permission to write to {there}"
-        return Finding("store", "problem", text, "change its permissions, or choose another folder")
+        remedy = f"change the permissions of {there}, or choose another folder"
+        return Finding("store", "problem", text, remedy)
     return Finding("store", "ok", f"{folder} {'exists' if there == folder else 'can be created'}")
 
 

@@ -256,7 +256,7 @@ def test_convolution_is_timed_and_compared(doctor):
     speed, precisions = doctor("convolution", OMP_NUM_THREADS="1").findings
     assert speed["level"] == precisions["level"] == "ok"
     assert "FLOP/s" in speed["text"]
-    assert "3D convolutions in bfloat16 are right with PyTorch" in precisions["text"]
+    assert "3D convolutions in bfloat16 are correct with PyTorch" in precisions["text"]
     for error in (0.5, float("nan")):
         assert judge_convolution("gpu", "cuda:0", 1e12, error).level == "problem"
 
@@ -285,12 +285,12 @@ def test_each_precision_is_compared_by_itself():
     """What is wrong is told of one precision, and the others are named as right."""
     cpu, precisions = torch.device("cpu"), ["float16", "TF32", "bfloat16"]
     (right,) = compare_precisions("gpu", cpu, precisions)
-    assert "convolutions in float16, TF32, bfloat16 are right" in right.text
+    assert "convolutions in float16, TF32, bfloat16 are correct" in right.text
     with WrongInFloat16():
         wrong, right = compare_precisions("gpu", cpu, precisions)
     assert (wrong.level, right.level) == ("problem", "ok")
     assert "(float16, channels last) has an error of" in wrong.text
-    assert "convolutions in TF32, bfloat16 are right" in right.text
+    assert "convolutions in TF32, bfloat16 are correct" in right.text
 
 
 def test_slow_half_precision_is_told():
