@@ -100,9 +100,10 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 
 
 class ItemName(click.ParamType[str]):
-    """The name of an item of the task, and whether the operator reads or makes it.
+    """Type of an option whose value is the name of an item of the task.
 
-    Before the first task, the pipeline reads these types to find the items of each operator.
+    The type also stores whether the operator reads or makes the item. From the types of an
+    operator's options, the pipeline knows before the first task which items the operator uses.
     """
 
     name = "name"
@@ -113,7 +114,7 @@ class ItemName(click.ParamType[str]):
 
 
 class ItemNames(NamesType):
-    """Names of items, and whether the operator reads or makes them."""
+    """Type of an option whose value is several names of items; see `ItemName`."""
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
         """Store whether the items are read or made."""
@@ -121,7 +122,7 @@ class ItemNames(NamesType):
 
 
 class MarginType(click.ParamType[Any]):
-    """One of three margins in voxels, or ``auto``, which applies to all three."""
+    """The margin along one axis, in voxels, or ``auto``, which applies to all three axes."""
 
     name = "int"
 
@@ -276,14 +277,19 @@ class ChannelsType(NumbersType):
 
 
 def three_of(option: str, value: Any) -> str:
-    """Return a sentence that asks for three numbers, with the given numbers as an example."""
+    """Return a sentence for an error message: give three numbers, as in the example.
+
+    Args:
+        option: name of the option and a space, for the example; may be empty.
+        value: wrong value; its numbers, if there are one or three, are used in the example.
+    """
     parts = [part for part in str(value).replace("x", ",").split(",") if is_digits(part)]
     numbers = {1: parts * 3, 3: parts}.get(len(parts), ["16", "64", "64"])
     return f"Give three, for z, y and x, with spaces between them: {option}{' '.join(numbers)}"
 
 
 class AxisType(click.IntRange):
-    """One of three whole numbers; the error message says that three numbers are needed."""
+    """A whole number for one of three axes; the error message asks for three numbers."""
 
     def convert(
         self,

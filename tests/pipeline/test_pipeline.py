@@ -1090,5 +1090,5 @@ def test_several_places_of_one_operator_are_each_its_own() -> None:
             self.destinations = places
 
     run([make("a", Several("em", "em/log"), "write"), make("b", Several("seg"), "write")])
-    with pytest.raises(OptionError, match="b writes to em/log, where a writes already"):
+    with pytest.raises(OptionError, match="a and b both write to em/log, so one would"):
         run([make("a", Several("em", "em/log"), "write"), make("b", Several("em/log"), "write")])

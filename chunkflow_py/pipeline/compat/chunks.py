@@ -96,7 +96,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or the array is 3D and of integers but uint8."""
+        """Whether the layer type is segmentation, or the array is 3D with integers except uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -112,7 +112,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def layer_type(self) -> str:
-        """The given layer type; by default, the type that fits the shape, dtype and values."""
+        """The layer type that was set; if none was set, a guess from dtype, shape and values."""
         if self._layer_type is not None:
             return self._layer_type
         for name in LAYER_TYPES[:-1]:
@@ -153,7 +153,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def bounding_box(self) -> BoundingBox:
-        """Another name of `bbox`, the global box that the chunk covers."""
+        """Global box that the chunk covers; the same as `bbox`."""
         return self.bbox
 
     @property
@@ -168,7 +168,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def ndoffset(self) -> tuple[int, ...]:
-        """Global start with one number for each axis of the array; 0 for the channel."""
+        """Global position of the first voxel, (z, y, x), or (0, z, y, x) if there are channels."""
         return (*[0] * (self.ndim - 3), *self.voxel_offset)
 
     @property
@@ -284,11 +284,12 @@ class Chunk(NDArrayOperatorsMixin):
     def crop_margin(
         self, margin_size: Iterable[int] | None = None, output_bbox: BoundingBox | None = None
     ) -> Chunk:
-        """Return a view that leaves out a margin, or a view of the part inside a box.
+        """Return a view without a margin, or a view of the part inside a box.
 
         Args:
-            margin_size: voxels to crop at both ends, zyx; or six numbers: start, then end.
-            output_bbox: global box of the part, if no margin is given.
+            margin_size: voxels to crop at both ends, zyx. Of six numbers, the first three are
+                cropped at the start and the last three at the stop.
+            output_bbox: global box of the part; used only if *margin_size* is ``None``.
         """
         if margin_size is None and output_bbox is not None:
             return self.cutout(output_bbox)
@@ -297,7 +298,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self.cutout(shrunk)
 
     def shrink(self, size: Iterable[int]) -> None:
-        """Crop a margin in place; *size* is the margin size of `crop_margin`."""
+        """Crop a margin in place; *size* has the form of *margin_size* in `crop_margin`."""
         part = self.crop_margin(size)
         self.array, self.voxel_offset = part.array, part.voxel_offset
 
