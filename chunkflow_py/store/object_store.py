@@ -200,7 +200,7 @@ class CloudStore:
         return None if found is None else found[0]
 
     def _fetch(self, key: str, part: Any, most: int | None = None) -> tuple[bytes, Any] | None:
-        """Return the content of an object or of its *part*, and the answer; ``None`` if absent."""
+        # The result is the content and the response, or None if the object does not exist.
         name = self._name(key)
 
         def call() -> tuple[bytes, Any]:

@@ -94,10 +94,10 @@ class Store(Protocol):
 
         Args:
             key: key of the object.
-            most: largest accepted size of the object, in bytes; a larger object is not read.
+            most: limit of the size of the object, in bytes; a larger object is not read.
 
         Raises:
-            VolumeError: the object has more than *most* bytes.
+            VolumeError: the object is larger than *most*.
         """
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
@@ -181,7 +181,10 @@ class Subfolders(Protocol):
     """A store that lists the folders below its URL without listing the objects in them."""
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the part before the first ``/`` of all keys that contain one, each part once."""
+        """Yield the name of each folder directly below the URL.
+
+        A key such as ``a/b/c`` is in the folder ``a``.
+        """
 
 
 def subfolders_of(store: Store) -> set[str]:
