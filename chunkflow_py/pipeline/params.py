@@ -370,8 +370,9 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
 
     Args:
         params: the parameters of one command.
-        args: arguments after the command: its options, then further commands. The further commands
-            are returned unchanged, since the same letter may be another option there.
+        args: arguments after the name of the command. They contain the options of the command,
+            then further commands. The further commands are returned unchanged, because a name such
+            as ``-m`` may be another option of a further command.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []

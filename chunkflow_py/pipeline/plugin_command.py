@@ -91,8 +91,8 @@ def find(name: str) -> Called:
         operator = getattr(load_file(path), "command", None)
         if not isinstance(operator, OperatorCommand):
             msg = (
-                f"command of {path} is not an operator; decorate it with @transform, @operator or "
-                "@source"
+                f"the function command in {path} does not make an operator; decorate the function "
+                "with @transform, @operator or @source"
             )
             raise OptionError(msg)
         return Called(name, path, operator)
@@ -100,17 +100,20 @@ def find(name: str) -> Called:
 
 
 def _command_name(name: str) -> str:
-    """Return the name of the operator that *name* may refer to; "" if *name* is another path."""
+    # Names of chunkflow 1.x, such as chunkflow/plugins/median_filter, also refer to operators.
     folder, _, last = name.removesuffix(".py").rpartition("/")
     word = last.replace("_", "-")
     return COMMANDS.get(word, word) if folder in ("", *PLUGIN_FOLDERS) else ""
 
 
 class PluginCommand(OperatorCommand):
-    """The command ``plugin``; the ``obj`` of its context is the `Called` function or operator."""
+    """The command ``plugin``, whose options include the options of the file in ``--file``.
+
+    While a command line is parsed, ``ctx.obj`` is the `Called` function or operator.
+    """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of the command and of the function that it calls."""
+        """Return the options of ``plugin`` and, if known, of the function that is called."""
         called = ctx.obj if isinstance(ctx.obj, Called) else None
         own = super().get_params(ctx)
         known = options_by_name(own)
@@ -141,7 +144,7 @@ class PluginCommand(OperatorCommand):
         return rest
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Return the operator of the plugin, or an operator that calls its ``execute``."""
+        """Return the plugin's operator, or an operator that calls the plugin's ``execute``."""
         called: Called = ctx.obj
         if called.operator is None:
             operator = super().invoke(ctx)
@@ -206,7 +209,7 @@ def _file(arguments: Sequence[str]) -> str | None:
 
 
 def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
-    """Return the arguments for the operator: item names, the value of --args, and options."""
+    """Return the operator's arguments, from --input-names, --output-names, --args and options."""
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
     params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first input
     argv = [] if own["label"] is None else ["--name", own["label"]]

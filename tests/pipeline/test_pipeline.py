@@ -772,7 +772,7 @@ def test_two_commands_that_write_to_one_place_are_refused(
     line = f"create-chunk -s 4 4 4 {first} threshold {second}"
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 2
-    assert f"{first.split(maxsplit=1)[0]}#2 writes to " in result.output
+    assert f"{first.split(maxsplit=1)[0]}#2 both write to " in result.output
     assert not list(tmp_path.iterdir())
 
 
