@@ -97,7 +97,7 @@ class StepStatus:
 def run_state(steps: Iterable[StepStatus]) -> str:
     """Return the state of a run: ``complete``, ``complete but for failures``, or ``unfinished``.
 
-    A run is complete but for failures if no task is left, and some tasks were given up.
+    A run is ``complete but for failures`` if all tasks have ended and some tasks were given up.
     """
     for step in steps:
         if not step.closed and step.left + step.totals.dead:
@@ -169,7 +169,7 @@ def failed_tasks(
     Args:
         step: name of the step.
         ledger: ledger of the step.
-        most: largest number of tasks to return.
+        most: limit of the number of tasks.
         attempts: whether to read the failed attempts of these tasks.
     """
     if most <= 0:
@@ -187,7 +187,7 @@ def failed_tasks(
 
 
 def failing_tasks(step: str, ledger: Ledger, most: int) -> list[FailedTask]:
-    """Return up to *most* tasks that have failed attempts and will be tried again."""
+    """Return tasks that have failed attempts and will be tried again; *most* limits their number."""
     boxes = {failure.number: failure.box for failure in ledger.failures()}
     numbers = iter(boxes)
     failing: list[int] = []
@@ -366,7 +366,7 @@ class StepFacts(Totals):
 
     @classmethod
     def of_step(cls, step: str, ledger: Ledger, most: int) -> StepFacts:
-        """Collect the facts from the ledger of a step, and list up to *most* given-up tasks."""
+        """Collect the facts from the ledger of a step; *most* limits the list of given-up tasks."""
         facts = cls.of(ledger.records(), ledger.failures())
         facts.failed = failed_tasks(step, ledger, most)
         return facts
@@ -399,7 +399,11 @@ class StepFacts(Totals):
 
     @property
     def machine_s(self) -> float:
-        """Sum over workers of the seconds from the start of the first task to the last end."""
+        """Working time of all workers, in seconds.
+
+        The time of a worker is counted from the start of its first task to the end of its last
+        task.
+        """
         return sum(each.stop - each.start for each in self.workers.values())
 
     @property
@@ -454,6 +458,6 @@ def voxels_of(record: Record) -> int:
 
 
 def count_bounded(counter: Counter[str], text: str) -> None:
-    """Count a text, or count it as `OTHERS` if it is new and the counter has `REASONS` texts."""
+    """Count a text; once *counter* has `REASONS` different texts, count new texts as `OTHERS`."""
     known = text in counter or len(counter) < REASONS
     counter[text if known else OTHERS] += 1
