@@ -186,17 +186,17 @@ def failed_tasks(
     ]
 
 
-def failing_tasks(step: str, ledger: Ledger, most: int) -> list[FailedTask]:
-    """Return tasks that have failed attempts and will be tried again; *most* limits their number."""
+def failing_tasks(step: str, ledger: Ledger, limit: int) -> list[FailedTask]:
+    """Return at most *limit* tasks that have failed attempts and will be tried again."""
     boxes = {failure.number: failure.box for failure in ledger.failures()}
     numbers = iter(boxes)
     failing: list[int] = []
-    while len(failing) < most and (some := list(islice(numbers, _TASKS_AT_ONCE))):
+    while len(failing) < limit and (some := list(islice(numbers, _TASKS_AT_ONCE))):
         ended = ledger.find(some)
         failing += [number for number in some if number not in ended]
     return [
         FailedTask(step, number, boxes[number], None, _attempts_on(ledger, number))
-        for number in failing[:most]
+        for number in failing[:limit]
     ]
 
 
