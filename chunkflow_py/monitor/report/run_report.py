@@ -71,7 +71,7 @@ class StepReport:
             the step.
         closed: whether all tasks have ended and none was given up; the next step may then begin.
         volumes: volumes that the step reads and writes.
-        others: sentences about addresses that the step reads or writes, but that are no volumes.
+        others: sentences about the files and other addresses that the step reads or writes.
         planes: images of *volumes*, without volumes that the report shows for an earlier step.
         seams: seam measures of the volumes that the step writes.
         origins: number of tasks by the known facts about their workers; see
