@@ -66,7 +66,7 @@ class PoolStatus:
 
     @property
     def state(self) -> str:
-        """The least complete state of all runs."""
+        """State of all runs together: the state of the run that is furthest from complete."""
         states = {each.status.state for each in self.runs}
         for state in ("unfinished", "complete-with-failures"):
             if state in states:

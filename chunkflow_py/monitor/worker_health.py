@@ -26,12 +26,11 @@ class WorkerHealth:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin between two steps."""
         self._clock = clock
         self._ticked: float | None = None
 
     def tick(self) -> None:
-        """Record that the supervisor is running; it must call this at least every two minutes."""
+        """Record that the supervisor is running; two minutes without a call count as stalled."""
         self._ticked = self._clock()
 
     def rest(self) -> None:

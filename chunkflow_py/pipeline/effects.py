@@ -37,12 +37,12 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Convert a box or three numbers from the axis order of an operator's input to its output's."""
+    """Permute the axes of a box or of three numbers as an operator permutes its input."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 
 def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
-    """Convert a box from the axis order of an operator's output to the order of its input."""
+    """Undo `turned`: convert a box from the axis order of an operator's output to its input's."""
     order = hooks.order
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 

@@ -59,7 +59,6 @@ class PipelineMemory:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        """Return a sentence for logs."""
         parts = ", ".join(f"{name} {describe_bytes(n)}" for name, n in self.parts.items() if n)
         known = f"{describe_bytes(self.bytes)} of host memory ({parts})"
         if not self.unknown:

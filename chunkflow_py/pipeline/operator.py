@@ -116,7 +116,6 @@ class Operator:
     hooks: OperatorBase = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look up the hooks of *body*."""
         self.hooks = hooks_of(self.body)
 
     @property
@@ -169,7 +168,6 @@ class Source:
     hooks: SourceBase = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look up the hooks of *body*."""
         self.hooks = source_hooks_of(self.body)
 
 

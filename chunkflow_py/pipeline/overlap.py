@@ -1,4 +1,4 @@
-"""Divide a pipeline into stages that overlap in time, and compute the tasks in each stage.
+"""Divide a pipeline into stages that overlap in time, and limit the tasks in each stage.
 
 In this example, the letters are tasks, and all stages run at the same time:
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive operators that a thread runs for a task without handing the task over.
+    """Consecutive operators of a pipeline; for one task, the same thread runs all of them.
 
     Attributes:
         operators: the operators.

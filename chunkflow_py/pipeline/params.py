@@ -45,7 +45,7 @@ class BoxType(click.ParamType[_Box]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> _Box:
-        """Parse a box string."""
+        """Convert text such as ``0-64_0-512_0-512`` to a box or region."""
         if isinstance(value, self._kind):
             return value
         try:
@@ -109,7 +109,6 @@ class ItemName(click.ParamType[str]):
     name = "name"
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
-        """Store whether the item is read or made."""
         self.direction = direction
 
 
@@ -117,7 +116,6 @@ class ItemNames(NamesType):
     """Type of an option whose value is several names of items; see `ItemName`."""
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
-        """Store whether the items are read or made."""
         self.direction = direction
 
 
@@ -187,7 +185,7 @@ class FractionType(click.ParamType["Fraction"]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Fraction:
-        """Return the fraction."""
+        """Convert text such as ``3/2`` or ``1.5`` to a fraction."""
         from fractions import Fraction
 
         if isinstance(value, Fraction):
@@ -297,7 +295,7 @@ class AxisType(click.IntRange):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int:
-        """Return the number."""
+        """Convert the text of a whole number to an int."""
         try:
             int(value)
         except ValueError:
@@ -524,6 +522,9 @@ def environment_number(variable: str, option: str) -> int:
     text = os.environ.get(variable, "")
     if not is_digits(text):
         found = f"is {text!r}" if text else "is not set"
-        msg = f"{option} takes the task's number from {variable}, which {found}"
+        msg = (
+            f"{option} takes the task's number from the environment variable {variable}, which "
+            f"{found}"
+        )
         raise OptionError(msg)
     return int(text)

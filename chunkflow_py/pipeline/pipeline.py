@@ -8,8 +8,8 @@ source -> load, load | filter, inference | save
 - The stages run in different threads. Between two stages, up to ``--ahead`` tasks wait.
 - Inference starts a task before the previous task is finished.
 - Thread-safe loaders and savers process several tasks at once, with one thread per task.
-- Before the first task, each operator is asked which part of its input its output depends on. From
-  these boxes, from the last operator back to the loaders, the loaders know how much to read.
+- Before the first task, the pipeline computes, from the last operator back to the loaders, which
+  input each operator needs for its output. A loader then knows how large a margin to read.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class Pipeline:
             operator.hooks.prepare(outline)
 
     def _saved_as(self, operator: Operator) -> tuple[str, ...]:
-        """Return the known dtypes of the volumes in which later operators store the labels."""
+        """Return the known dtypes of the volumes that store the labels that *operator* makes."""
         names, types = set(operator.outputs), []
         for later in self.operators[self.operators.index(operator) + 1 :]:
             if not names.isdisjoint(later.inputs):
@@ -363,9 +363,9 @@ class Pipeline:
     def entered_memory(self) -> PipelineMemory:
         """Call ``__enter__`` of every operator, as a run does, and estimate the peak memory.
 
-        Then, for example, the memory of a loaded network is known. `check` must have been called.
-        No error is raised if this machine has too little memory, because another machine may
-        execute the run.
+        After ``__enter__``, the memory of a loaded network, for example, is known. `check` must
+        have been called. No error is raised if this machine has too little memory, because another
+        machine may execute the run.
         """
         with ExitStack() as stack:
             for operator in self.operators:

@@ -200,7 +200,6 @@ class PluginCommand(OperatorCommand):
 
 
 def _file(arguments: Sequence[str]) -> str | None:
-    """Return the value of ``--file`` among arguments of ``plugin``."""
     for index, argument in enumerate(arguments):
         name, value = split_argument(argument)
         if name in ("--file", "-f"):
@@ -252,7 +251,6 @@ def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
 
 
 def _option_argv(option: click.Option, value: Any) -> list[str]:
-    """Return the arguments that give *value* to *option*."""
     if value is None:
         return []
     if option.is_flag:

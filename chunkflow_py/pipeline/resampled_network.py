@@ -203,7 +203,6 @@ class InputResampler(Resampler):
         return task
 
     def _input(self, task: Task) -> Chunk:
-        """Return the normalised chunk."""
         from chunkflow_py.inference.engine import as_channels
 
         chunk = task.chunk(self.input_name)
@@ -288,7 +287,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box of the network's output, in its voxels, that the result in *box* needs."""
+        """Return the box of the network's output, in voxels of the network, to compute *box*."""
         if self._scale is None:
             return domain
         return Resampling(self._scale, self.grid().method).required_input(box, domain)
@@ -314,7 +313,6 @@ class OutputResampler(OperatorBase):
         return task
 
     def _by_name(self) -> dict[str, EngineSettings]:
-        """Return the settings of each output, by the name of its chunk."""
         settings = self.settings
         if not settings.outputs:
             return {self.names[0]: settings}

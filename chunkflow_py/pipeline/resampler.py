@@ -132,7 +132,7 @@ class Resampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box of the input, in its voxels, that the result in *box* depends on."""
+        """Return the input box (voxels of the input) that the result in *box* depends on."""
         if self._scale is None:
             return domain
         return self._resampling(self._scale, self._voxels).required_input(box, domain)
@@ -182,7 +182,6 @@ class Resampler(OperatorBase):
         return task
 
     def _input(self, task: Task) -> Chunk:
-        """Return the chunk to resample."""
         return task.chunk(self.input_name)
 
     def _resampling(self, scale: Scale, voxels: Voxels | None) -> Resampling:

@@ -57,8 +57,8 @@ class Planner:
         mip: mip of *volume_path*, in whose voxels all boxes are given.
         opening: credentials and options of the volumes.
         selected: number of the first task to make, and 1 plus the number of the last task to make.
-            Tasks are numbered from 0 in *order*. ``None`` as the second number selects all tasks
-            from the first on.
+            Tasks are numbered from 0 in *order*. If the second number is ``None``, the first
+            number and all larger numbers are selected.
         order: order in which tasks are counted and made.
         bbox_file: file of boxes of interest; boxes of the grid that overlap none of these boxes are
             omitted.
@@ -420,7 +420,10 @@ def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
         text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
         if not is_digits(text):
             found = f"is {text!r}" if text else "is not set"
-            msg = f"--disbatch takes the task's number from DISBATCH_REPEAT_INDEX, which {found}"
+            msg = (
+                "--disbatch takes the task's number from the environment variable "
+                f"DISBATCH_REPEAT_INDEX, which {found}; start the command with disBatch"
+            )
             raise OptionError(msg)
         return int(text), int(text) + 1
     if end is not None and end <= first:

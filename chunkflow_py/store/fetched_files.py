@@ -137,7 +137,6 @@ def _fetched_from_hub(address: str, most: int, retry_policy: RetryPolicy) -> Fet
 def _fetched_from_store(
     address: str, pinned: str, most: int, retry_policy: RetryPolicy
 ) -> FetchedFile:
-    """Return a copy of a file of a web server or bucket."""
     shown, is_web = without_secrets(address), address.startswith("http")
     folder, _, last = address.rpartition("/")
     if is_web:

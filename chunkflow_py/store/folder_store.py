@@ -184,7 +184,7 @@ class FolderStore:
         return True
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object; concurrent updates are not lost.
+        """Replace an object by the result of *change*; concurrent updates are not lost.
 
         Processes update an object one after the other. A process that is suspended during its
         update delays the other processes by `TURN_S` seconds, and repeats its update later.

@@ -19,8 +19,8 @@ _NAT64 = ip_network("64:ff9b::/96")
 def reach_of(address: str) -> Reach:
     """Return which clients can reach an IP address.
 
-    The result is ``loopback`` (this machine), ``link-local`` (the link of this machine),
-    ``private`` (this network, or unknown) or ``public`` (all machines).
+    The result is ``loopback`` (only this machine), ``link-local`` (machines on the same link),
+    ``private`` (machines in the same network, or unknown) or ``public`` (all machines).
 
     Raises:
         ValueError: *address* is not a numeric IP address.

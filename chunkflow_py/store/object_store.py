@@ -399,7 +399,7 @@ class CloudStore:
         return _NO_MARKS if found is None else _marks(found[1])
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object; concurrent updates are not lost."""
+        """Replace an object by the result of *change*; concurrent updates are not lost."""
         self._service.check_writable()
         start = time.monotonic()
         while time.monotonic() - start < self._retry_policy.budget_s:

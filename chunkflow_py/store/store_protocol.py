@@ -126,12 +126,13 @@ class Store(Protocol):
         """
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object; concurrent updates are not lost.
+        """Replace an object by the result of *change*; concurrent updates are not lost.
 
         Args:
             key: key of the object.
-            change: function that returns the new content for the old content (``None`` if the
-                object does not exist); called again if another process changed the object first.
+            change: function that takes the old content (``None`` if the object does not exist) and
+                returns the new content. If another process changes the object in the meantime, the
+                function is called again with the changed content.
 
         Returns:
             The new content of the object.

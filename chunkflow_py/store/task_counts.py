@@ -82,7 +82,7 @@ class CountStore:
 
     @property
     def place(self) -> str:
-        """The URL in canonical spelling; see `place_of`."""
+        """The normalised URL, for comparisons and messages; see `place_of`."""
         return place_of(self.url)
 
     def put(self, counts: TaskCounts) -> Stored:

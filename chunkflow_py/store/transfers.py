@@ -21,7 +21,6 @@ class Transfers:
     """
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.bytes = self.finished = 0
         self._active = 0
         self._since = self._busy_s = 0.0

@@ -2,7 +2,7 @@
 
 - `task_states` reads the state of each task from the headers and the journal of the ledger.
 - `task_history` reads whole segments of the ledger, a few in each update, for speed and errors.
-- `run_watch` combines both with the leases of the queue, if the queue can list its leases.
+- `run_watch` adds the leases of the queue to these results, if the queue can list its leases.
 - `dashboard_server` sends the results to the page.
 
 The run is read only when the page requests an update. A hidden page requests no updates.

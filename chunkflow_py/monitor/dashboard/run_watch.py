@@ -261,7 +261,10 @@ class RunWatch:
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a step's map, and its changes; see `TaskStates.changes`."""
+        """Return the version of a step's task states, and the changes since the version *since*.
+
+        The second and third result are those of `TaskStates.changes`.
+        """
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)

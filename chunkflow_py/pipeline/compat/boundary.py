@@ -89,9 +89,9 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
 
 
 def is_changed(given: Any, item: Any) -> bool:
-    """Return whether a plugin has changed an object in place so that its item must be replaced.
+    """Return whether a plugin has changed an object that it received.
 
-    Changed voxels do not count, because object and item share the array.
+    Changed voxels do not count, because the object and the task's item share the array.
 
     Args:
         given: object that `to_plugin` made of *item*, after the plugin has run.

@@ -184,7 +184,6 @@ class Chunk(NDArrayOperatorsMixin):
     # --- as an array ------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the array."""
         if name.startswith("__") or name == "array":
             raise AttributeError(name)
         try:
@@ -199,7 +198,6 @@ class Chunk(NDArrayOperatorsMixin):
             raise AttributeError(msg) from None
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the voxels for NumPy."""
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -217,23 +215,19 @@ class Chunk(NDArrayOperatorsMixin):
         return result
 
     def __getitem__(self, index: Any) -> Any:
-        """Index the array."""
         return self.array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Set voxels."""
         self.array[index] = value
 
     def __len__(self) -> int:
-        """Return the length of the first axis."""
         return len(self.array)
 
     def __repr__(self) -> str:
-        """Return box, shape, dtype and voxel size."""
         return f"Chunk({self.bbox.string}, {self.shape}, {self.dtype}, {self.voxel_size})"
 
     def clone(self) -> Chunk:
-        """Return a copy."""
+        """Return a copy of the chunk that does not share its array."""
         return self._like(self.array.copy())
 
     def astype(self, dtype: DTypeLike) -> Chunk:
@@ -247,7 +241,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self._like(np.ascontiguousarray(self.array))
 
     def fill(self, x: Any) -> None:
-        """Set all voxels."""
+        """Set all voxels to the value *x*."""
         self.array.fill(x)
 
     def transpose(self, only_array: bool = False) -> Chunk:
@@ -278,7 +272,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self._like(self.array[self._inside(slices)], offset)
 
     def save(self, patch: Chunk) -> None:
-        """Copy a smaller chunk into this one, at its position."""
+        """Copy a smaller chunk into this chunk, at the global position of the smaller chunk."""
         self.array[self._inside(patch.slices)] = patch.array
 
     def crop_margin(
